@@ -134,7 +134,7 @@ func Propagation(ctx context.Context, c client.Client, o PropagationOptions, pro
 // RemovePropagation removes what Propagation installed, but for namespaces, definitions and the ServiceAccount, and the APIServices of
 // pelago-hub: an API server does not end namespaces while one does not answer.
 func RemovePropagation(ctx context.Context, c client.Client) error {
-	objs, err := PropagationOptions{}.manifests()
+	objs, err := PropagationOptions{Workloads: true}.manifests()
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,10 @@ package deploy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -31,24 +33,72 @@ const removeTimeout = 2 * time.Minute
 
 // RemoveMember removes Pelago from a member: the agent and the DNS server, what the node daemon has installed on the nodes, what
 // the agent has created, then rights and workloads. CRDs stay, since deleting one deletes all objects of its kind, and other
-// software may use them. Nodes that are not clean after the timeout are reported as progress, not as an error.
-func RemoveMember(ctx context.Context, c client.Client, hubID string, timeout time.Duration, progress Progress) error {
+// software may use them. Nodes that are not clean after the timeout are reported as progress, not as an error. gateways are the nodes whose
+// label of a gateway stays, because join has not set it.
+func RemoveMember(ctx context.Context, c client.Client, hubID string, timeout time.Duration, progress Progress) (gateways []string, err error) {
 	progress("Stopping the agent and the DNS server")
 	for _, name := range []string{ExecutionDeployment, AgentDeployment, DNSDeployment} {
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: SystemNamespace}}
 		if err := c.Delete(ctx, d, client.PropagationPolicy(metav1.DeletePropagationForeground)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete Deployment %s: %w", name, err)
+			return nil, fmt.Errorf("delete Deployment %s: %w", name, err)
 		}
 	}
 	progress("Cleaning the nodes")
 	if err := cleanNodes(ctx, c, timeout, progress); err != nil {
-		return err
+		return nil, err
+	}
+	if gateways, err = releaseNodes(ctx, c); err != nil {
+		return nil, err
 	}
 	progress("Removing the objects of the agent")
 	if err := removeAgentObjects(ctx, c, hubID); err != nil {
-		return err
+		return nil, err
 	}
-	return removeManifests(ctx, c, progress)
+	return gateways, removeManifests(ctx, c, progress)
+}
+
+// releaseNodes removes our annotations from the nodes, and the label of a gateway where join has set it. It returns the nodes that keep
+// the label.
+func releaseNodes(ctx context.Context, c client.Client) (labelled []string, err error) {
+	nodes := &corev1.NodeList{}
+	if err := c.List(ctx, nodes); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		before := n.DeepCopy()
+		for _, key := range []string{pelagov1alpha1.AnnotationDrained, pelagov1alpha1.AnnotationRotateKeys} {
+			delete(n.Annotations, key)
+		}
+		if _, ok := n.Labels[submarinerv1.LabelGateway]; ok && setsLabel(n, submarinerv1.LabelGateway) {
+			delete(n.Labels, submarinerv1.LabelGateway)
+		} else if ok {
+			labelled = append(labelled, n.Name)
+		}
+		if maps.Equal(before.Labels, n.Labels) && maps.Equal(before.Annotations, n.Annotations) {
+			continue
+		}
+		if err := c.Patch(ctx, n, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("patch Node %s: %w", n.Name, err)
+		}
+	}
+	return labelled, nil
+}
+
+// setsLabel reports whether our field manager has set a label of an object.
+func setsLabel(obj client.Object, label string) bool {
+	return slices.ContainsFunc(obj.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool {
+		var fields struct {
+			Metadata struct {
+				Labels map[string]any `json:"f:labels"`
+			} `json:"f:metadata"`
+		}
+		if m.Manager != Manager || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &fields) != nil {
+			return false
+		}
+		_, ok := fields.Metadata.Labels["f:"+label]
+		return ok
+	})
 }
 
 // cleanNodes makes the node daemon's pods clean their nodes, once, and waits for them.
@@ -141,15 +191,23 @@ func removeManifests(ctx context.Context, c client.Client, progress Progress) er
 		progress("Namespace %s stays: this cluster is a hub as well", SystemNamespace)
 		return nil
 	}
-	progress("Waiting until namespace %s is gone", SystemNamespace)
-	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, removeTimeout, true, func(ctx context.Context) (bool, error) {
-		err := c.Get(ctx, client.ObjectKey{Name: SystemNamespace}, new(corev1.Namespace))
-		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
-	})
-	if err != nil {
-		return fmt.Errorf("wait until namespace %s is gone: %w: see what is left in it with `kubectl -n %s get all`", SystemNamespace, err, SystemNamespace)
+	return awaitNoNamespace(ctx, c, SystemNamespace, progress)
+}
+
+func awaitNoNamespace(ctx context.Context, c client.Client, name string, progress Progress) error {
+	progress("Waiting until namespace %s is gone", name)
+	if err := awaitGone(ctx, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+		return fmt.Errorf("wait until namespace %s is gone: %w: see what is left in it with `kubectl -n %s get all`", name, err, name)
 	}
 	return nil
+}
+
+// awaitGone waits until an object does not exist any more.
+func awaitGone(ctx context.Context, c client.Client, obj client.Object) error {
+	return wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, removeTimeout, true, func(ctx context.Context) (bool, error) {
+		err := c.Get(ctx, client.ObjectKeyFromObject(obj), obj)
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
 }
 
 // removeAgentObjects deletes the objects that the agent has created outside of the system namespace. The agent must have

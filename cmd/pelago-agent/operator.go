@@ -357,7 +357,7 @@ func (o *operator) remove(ctx context.Context, s, before *v1alpha1.Submariner) e
 	}
 	joined, err := o.joined(ctx)
 	if err == nil && joined.ClusterID == s.Spec.ClusterID && s.Status.Registration != "" { // else a person has joined it
-		err = o.pelago(ctx, "unjoin")
+		err = o.pelago(ctx, "unjoin", "--yes")
 	}
 	if err != nil {
 		setConditions(&s.Status.Status, s.Generation, nil, err)

@@ -64,11 +64,11 @@ const (
 const (
 	reasonJoined      = "Joined"
 	reasonLeft        = "Left"
-	reasonWaiting     = "JoinWaits"
+	reasonJoinPending = "JoinPending"
 	reasonRefused     = "JoinRefused"
 	reasonJoinFailed  = "JoinFailed"
 	reasonLeaving     = "Leaving"
-	reasonStays       = "Stays"
+	reasonRetained    = "MemberRetained"
 	reasonLeaveFailed = "LeaveFailed"
 )
 

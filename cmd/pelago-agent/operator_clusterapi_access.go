@@ -66,13 +66,13 @@ func (r *capi) kubeconfig(ctx context.Context, key client.ObjectKey) (credential
 	err := r.live.Get(ctx, name, secret)
 	switch {
 	case apierrors.IsNotFound(err):
-		return f, reported{reasonWaiting, f.from + " is missing: Cluster API makes it with the control plane"}
+		return f, reported{reasonJoinPending, f.from + " is missing: Cluster API makes it with the control plane"}
 	case err != nil:
 		return f, fmt.Errorf("get %s: %w", f.from, err)
 	case secret.Type != capiSecretType:
 		return f, refusal{"", fmt.Sprintf("%s has type %q, not %s: it is not Cluster API's", f.from, secret.Type, capiSecretType)}
 	case len(secret.Data[capiSecretKey]) == 0:
-		return f, reported{reasonWaiting, f.from + " has no key " + capiSecretKey + " yet"}
+		return f, reported{reasonJoinPending, f.from + " has no key " + capiSecretKey + " yet"}
 	}
 	if f.content, err = vetted(secret.Data[capiSecretKey]); err != nil {
 		return f, refusal{"", fmt.Sprintf("%s: %v", f.from, err)}

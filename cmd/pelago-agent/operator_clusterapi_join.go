@@ -94,10 +94,10 @@ func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstruc
 			strings.ToLower(string(have.Spec.SyncMode)), have.Name, v1alpha1.LabelJoin)}
 	}
 	if have != nil && have.DeletionTimestamp != nil {
-		return reported{reasonWaiting, fmt.Sprintf("member %s is being removed from the hub: the cluster joins again afterwards", name)}
+		return reported{reasonJoinPending, fmt.Sprintf("member %s is being removed from the hub: the cluster joins again afterwards", name)}
 	}
 	if !initialized(u) {
-		return reported{reasonWaiting, "the control plane is not initialized yet"}
+		return reported{reasonJoinPending, "the control plane is not initialized yet"}
 	}
 	member, err := r.kubeconfig(ctx, key)
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstruc
 		return cmp.Or(s.applied.err, error(reported{reasonJoined, joinedMessage(name, mode)}))
 	}
 	if !r.claim(name, key) {
-		return reported{reasonWaiting, fmt.Sprintf("another Cluster is being joined as %q", name)}
+		return reported{reasonJoinPending, fmt.Sprintf("another Cluster is being joined as %q", name)}
 	}
 	defer r.release(name)
 	err = r.run(ctx, files, command...)

@@ -22,7 +22,7 @@ func (r *capi) leave(ctx context.Context, hub *hubAccess, key client.ObjectKey, 
 	}
 	if have != nil {
 		if u == nil && have.DeletionTimestamp == nil && !r.lost(have, time.Time{}) {
-			return reported{reasonStays, fmt.Sprintf("member %s stays, since its deletion was not observed and it is ready: if it is to leave, run "+
+			return reported{reasonRetained, fmt.Sprintf("member %s stays, since its deletion was not observed and it is ready: if it is to leave, run "+
 				"`pelago unjoin %s` at the hub", have.Name, have.Name)}
 		}
 		s.applied = applied{}
@@ -89,5 +89,5 @@ func (r *capi) clean(ctx context.Context, hub *hubAccess, key client.ObjectKey, 
 	if s.mode == clusterv1alpha1.Push {
 		return r.run(ctx, append(hub.files(), member), append([]string{"unjoin", s.leaving, "--cluster-kubeconfig=@member"}, hub.flags()...)...)
 	}
-	return r.run(ctx, []credential{member}, "unjoin", "--kubeconfig=@member")
+	return r.run(ctx, []credential{member}, "unjoin", "--yes", "--kubeconfig=@member")
 }

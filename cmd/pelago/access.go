@@ -299,14 +299,8 @@ func clusterNames(ctx context.Context, c *cluster, args []string, _ string) []st
 // addClusters adds the flag --clusters. Of several names, separated by commas, the last is completed.
 func (a *access) addClusters(cmd *cobra.Command, named *[]string, usage string) {
 	cmd.Flags().StringSliceVarP(named, "clusters", "C", nil, usage)
-	last := a.complete(func(ctx context.Context, c *cluster, _ []string, begun string) (out []string) {
-		before := begun[:strings.LastIndex(begun, ",")+1]
-		for _, name := range clusterNames(ctx, c, nil, "") {
-			if !slices.Contains(strings.Split(before, ","), name) {
-				out = append(out, before+name)
-			}
-		}
-		return out
+	last := a.complete(func(ctx context.Context, c *cluster, _ []string, begun string) []string {
+		return completeLast(begun, clusterNames(ctx, c, nil, ""))
 	})
 	// Fails only without such a flag.
 	_ = cmd.RegisterFlagCompletionFunc("clusters", func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
@@ -315,13 +309,51 @@ func (a *access) addClusters(cmd *cobra.Command, named *[]string, usage string) 
 	})
 }
 
+// completeLast completes the last of several names, separated by commas, by those that are not there yet.
+func completeLast(begun string, all []string) (out []string) {
+	before := begun[:strings.LastIndex(begun, ",")+1]
+	for _, name := range all {
+		if !slices.Contains(strings.Split(before, ","), name) {
+			out = append(out, before+name)
+		}
+	}
+	return out
+}
+
+// completeContexts completes the flags that name contexts by those of the kubeconfig.
+func completeContexts(cmd *cobra.Command) {
+	for flag, file := range map[string]string{"context": "kubeconfig", "contexts": "kubeconfig", "host-context": "kubeconfig",
+		"broker-context": "kubeconfig", "remote-context": "kubeconfig", "cluster-context": "cluster-kubeconfig"} {
+		complete := func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+			a := access{kubeconfig: cmd.Flag(file).Value.String()}
+			all, err := a.contexts(nil)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return completeLast(begun, all), cobra.ShellCompDirectiveNoFileComp
+		}
+		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // fails only without such a flag, or where a parent has it
+	}
+	for _, sub := range cmd.Commands() {
+		completeContexts(sub)
+	}
+}
+
 // objectNames completes a kind, then the name of an object of the hub.
 func objectNames(ctx context.Context, c *cluster, args []string, _ string) []string {
-	if len(args) == 0 {
+	switch len(args) {
+	case 0:
 		return c.kinds()
+	case 1:
+		return c.objects(ctx, args[0])
 	}
-	mapping, err := c.kind(args[0])
-	if err != nil || len(args) > 1 {
+	return nil
+}
+
+// objects are the names of the objects of a kind, in the namespace of the flags.
+func (c *cluster) objects(ctx context.Context, kind string) []string {
+	mapping, err := c.kind(kind)
+	if err != nil {
 		return nil
 	}
 	var list metav1.PartialObjectMetadataList

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/cli-runtime/pkg/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -30,6 +30,7 @@ type apply struct {
 	access
 	files       []string
 	named       []string
+	recursive   bool
 	allClusters bool
 	force       bool
 }
@@ -37,7 +38,7 @@ type apply struct {
 func applyCommand() *cobra.Command {
 	var a apply
 	cmd := &cobra.Command{
-		Use:   "apply -f FILE (--all-clusters | --clusters a,b)",
+		Use:   "apply -f FILE|DIRECTORY (--all-clusters | --clusters a,b)",
 		Short: "Apply workloads at the hub and propagate them to clusters",
 		Long: `apply writes the objects of manifests to the hub (server-side apply) and, for each of them, a
 PropagationPolicy, or a ClusterPropagationPolicy for objects without a namespace, that propagates it
@@ -45,6 +46,7 @@ to all clusters or to the named ones. Running it again changes nothing; other cl
 policy. The hub propagates namespaces to all clusters; policies and other objects of the hub stay there.`,
 		Example: `  pelago apply -f nginx.yaml --all-clusters
   pelago apply -f nginx.yaml --clusters m1,m2
+  pelago apply -f shop/ -R --all-clusters
   kustomize build . | pelago apply -f - --all-clusters`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -54,7 +56,8 @@ policy. The hub propagates namespaces to all clusters; policies and other object
 	f := cmd.Flags()
 	a.addFlags(f)
 	a.addNamespace(f)
-	f.StringSliceVarP(&a.files, "filename", "f", nil, "file with manifests, - for standard input")
+	f.StringSliceVarP(&a.files, "filename", "f", nil, "file, directory or URL with manifests, - for standard input")
+	f.BoolVarP(&a.recursive, "recursive", "R", false, "read directories of --filename with those in them")
 	a.addClusters(cmd, &a.named, "propagate to these clusters")
 	f.BoolVar(&a.allClusters, "all-clusters", false, "propagate to all clusters, also those that join later")
 	f.BoolVar(&a.force, "force-conflicts", false, "take over fields of other field managers")
@@ -85,24 +88,26 @@ func (a *apply) run(ctx context.Context, in io.Reader, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// read returns the objects of all files; lists are flattened.
-func (a *apply) read(in io.Reader) ([]*unstructured.Unstructured, error) {
-	var out []*unstructured.Unstructured
-	for _, name := range a.files {
-		from := in
-		if name != "-" {
-			file, err := os.Open(name)
-			if err != nil {
-				return nil, fmt.Errorf("read manifests: %w", err)
-			}
-			defer func() { _ = file.Close() }() // was only read
-			from = file
+// read returns the objects of all files and directories; lists are flattened.
+func (a *apply) read(in io.Reader) (out []*unstructured.Unstructured, err error) {
+	b := resource.NewLocalBuilder().Unstructured()
+	files := slices.DeleteFunc(slices.Clone(a.files), func(name string) bool { return name == "-" })
+	if len(files) > 0 {
+		b.FilenameParam(false, &resource.FilenameOptions{Filenames: files, Recursive: a.recursive})
+	}
+	if len(files) < len(a.files) {
+		b.Stream(in, "standard input")
+	}
+	infos, err := b.Flatten().Do().Infos()
+	if err != nil {
+		return nil, fmt.Errorf("read manifests: %w", err)
+	}
+	for _, info := range infos {
+		o := info.Object.(*unstructured.Unstructured)
+		if o.GetName() == "" {
+			return nil, fmt.Errorf("read manifests of %s: a %s lacks metadata.name", info.Source, o.GetKind())
 		}
-		objects, err := deploy.Decode(from)
-		if err != nil {
-			return nil, fmt.Errorf("read manifests of %s: %w", name, err)
-		}
-		out = append(out, objects...)
+		out = append(out, o)
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("read manifests: there is no object in %s", strings.Join(a.files, ", "))

@@ -95,9 +95,9 @@ the place by which policies select it. Run it again to change those.`,
 func rejectCommand() *cobra.Command {
 	return decisionCommand(&cobra.Command{
 		Use:   "reject CLUSTER",
-		Short: "Keep workloads away from a cluster, whatever its policies tolerate",
-		Long: `reject adds the taint ` + clusterv1alpha1.TaintUnapproved + `:NoSchedule to a cluster: nothing new is sent
-there. What was sent stays; pelago unjoin removes it with the cluster.`,
+		Short: "Stop scheduling workloads to a cluster, regardless of tolerations",
+		Long: `reject adds the taint ` + clusterv1alpha1.TaintUnapproved + `:NoSchedule to a cluster: nothing new is
+scheduled there. What runs there stays; pelago unjoin removes it with the cluster.`,
 		Example: "  pelago clusters reject c1",
 	}, "rejected", func(c *clusterv1alpha1.Cluster) {
 		if c.Accepted() {
@@ -151,7 +151,7 @@ func cordonCommand() *cobra.Command {
 		Use:   "cordon CLUSTER",
 		Short: "Mark a cluster as unschedulable",
 		Long: `cordon adds the taint ` + clusterv1alpha1.TaintUnschedulable + `:NoSchedule to a cluster: what runs
-there stays, nothing new is sent there unless its policy tolerates the taint.`,
+there stays, nothing new is scheduled there unless its policy tolerates the taint.`,
 		Example: "  pelago cordon m1",
 	}, false, "cordoned")
 }
@@ -181,7 +181,7 @@ func taintCommand() *cobra.Command {
 		Aliases: []string{"cluster"},
 		Short:   "Add or remove taints of a cluster",
 		Long: `taint clusters adds taints to a cluster, or removes those that end with "-". Effects are NoSchedule
-(nothing new is sent there) and NoExecute (what runs there is evicted as well).`,
+(nothing new is scheduled there) and NoExecute (what runs there is evicted as well).`,
 		Example: `  pelago taint clusters m1 maintenance=true:NoSchedule
   pelago taint clusters m1 maintenance=false:NoSchedule --overwrite
   pelago taint clusters m1 maintenance:NoSchedule-`,

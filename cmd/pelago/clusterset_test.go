@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -241,6 +242,19 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		if err := member.Get(ctx, client.ObjectKeyFromObject(export), export); err != nil || export.GetAnnotations()["pelago.io/export-to"] != "g2,g3" {
 			t.Errorf("annotations %v, want the clusters (%v)", export.GetAnnotations(), err)
 		}
+		if out := c.must(t, "export", "service", "kubernetes", "-n", "default"); !strings.Contains(out, "was exported before, to g2,g3\n") {
+			t.Errorf("the audience that stays is not printed: %s", out)
+		}
+		if out := c.must(t, "export", "service", "kubernetes", "-n", "default", "--to", ""); !strings.Contains(out, "is exported to all clusters\n") {
+			t.Errorf("--to \"\" prints %s", out)
+		}
+		must(t, member.Get(ctx, client.ObjectKeyFromObject(export), export))
+		if to, restricted := export.GetAnnotations()["pelago.io/export-to"]; restricted {
+			t.Errorf("--to \"\" leaves the service exported to %q", to)
+		}
+		if got := completed(t, "unexport", "service", "--kubeconfig", c.kubeconfig, "-n", "default", ""); got != "kubernetes" {
+			t.Errorf("unexport service completes %q", got)
+		}
 		c.must(t, "unexport", "service", "kubernetes", "-n", "default")
 		c.fails(t, "is not exported", "unexport", "service", "kubernetes", "-n", "default")
 	})
@@ -264,17 +278,24 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 			t.Errorf("the removed member lists Endpoints: %v, want a refusal", err)
 		}
 		m.makeObjects()
+		c.fails(t, "nothing was removed: answer y at a terminal, or give --yes", "unjoin", "--context", "g1")
+		m.get(client.ObjectKey{Namespace: deploy.SystemNamespace, Name: deploy.NodeDaemonSet}, &appsv1.DaemonSet{})
+		if id := m.config().ClusterID; id != "g1" {
+			t.Errorf("an unjoin that was not confirmed leaves cluster id %q in pelago-config", id)
+		}
 		// No kubelet is there to clean a node.
-		if out := c.must(t, "unjoin", "--context", "g1", "--timeout", "1s"); !strings.Contains(out, "run `pelago-node cleanup` there") {
+		out := c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
+		if !strings.Contains(out, "run `pelago-node cleanup` there") {
 			t.Errorf("nodes that were not cleaned are not reported:\n%s", out)
 		}
 		m.checkObjects()
+		m.checkNodes(out)
 		c.fails(t, "has not joined", "unjoin", "--context", "g1")
 		c.must(t, "unjoin", "--context", "g1", "--ignore-not-found")
 		// What is gone may come back under another name.
 		c.must(t, c.join("--clusterid", "other")...)
 		c.must(t, "unjoin", "--context", "hub", "--clusterid", "other")
-		c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
+		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
 	})
 	t.Run("a ConfigMap that the Corefile imports", func(t *testing.T) {
 		const imports = ".:53 {\n}\nimport custom/*.server\n"
@@ -311,7 +332,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		extra.Data = map[string]string{"pelago.server": m.corefile("")}
 		must(t, member.Update(ctx, extra))
 		c.must(t, "unjoin", "--context", "hub", "--clusterid", "d1")
-		c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
+		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
 		extra = &corev1.ConfigMap{}
 		m.get(client.ObjectKey{Namespace: "kube-system", Name: "dns-extra"}, extra)
 		if len(extra.Data) > 0 {
@@ -400,6 +421,8 @@ func (m *reader) makeObjects() {
 			Spec: submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.ClusterIPService}},
 		&submarinerv1.GlobalIngressIP{ObjectMeta: metav1.ObjectMeta{Name: "users", Namespace: "default"},
 			Spec: submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.ClusterIPService}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "users", Labels: map[string]string{submarinerv1.LabelGateway: "true"},
+			Annotations: map[string]string{pelagov1alpha1.AnnotationDrained: "true", pelagov1alpha1.AnnotationRotateKeys: "x", "user": "x"}}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "coredns", Namespace: "kube-system"},
 			Data: map[string]string{"Corefile": m.corefile(".:53 {\n}\n"), "other": "x"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "node-local-dns", Namespace: "kube-system"},
@@ -459,6 +482,22 @@ func (m *reader) checkObjects() {
 			m.t.Errorf("ConfigMap %s: -want +got\n%s", name, diff)
 		}
 	}
+}
+
+// checkNodes reports labels and annotations of nodes that were kept or removed wrongly. It deletes the node that makeObjects has made.
+func (m *reader) checkNodes(out string) {
+	m.t.Helper()
+	if labels := m.node("n1").Labels; labels[submarinerv1.LabelGateway] != "" {
+		m.t.Errorf("the label of a gateway that join has set stays: %v", labels)
+	}
+	users := m.node("users")
+	if diff := cmp.Diff(map[string]string{"user": "x"}, users.Annotations); diff != "" || users.Labels[submarinerv1.LabelGateway] != "true" {
+		m.t.Errorf("node users: labels %v, annotations -want +got\n%s", users.Labels, diff)
+	}
+	if !strings.Contains(out, "label submariner.io/gateway of users, which join has not set") {
+		m.t.Errorf("the node that keeps the label is not named:\n%s", out)
+	}
+	must(m.t, m.c.Delete(context.Background(), users))
 }
 
 func (m *reader) get(key client.ObjectKey, obj client.Object) {

@@ -83,9 +83,9 @@ domains once they join again.`,
 		"ServiceExport has the annotation "+submarinerv1.AnnotationUseClusterSetIP+"=false; always so in mode mcs")
 	f.TextVar(&d.vipRange, "clusterset-ip-cidr-range", netip.MustParsePrefix(config.DefaultClusterSetIPRange), "`CIDR` that the clusters' ranges of ClusterSetIPs are taken from")
 	f.TextVar(&d.set.Fabric, "fabric-cidr", netip.MustParsePrefix(config.DefaultFabricCIDR), "an unused /8 `CIDR` for the nodes' addresses between clusters")
-	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the pre-shared key of the wires between gateways from this broker-info.subm instead of generating one")
+	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the pre-shared key of the cables between gateways from this broker-info.subm instead of generating one")
 	f.StringSliceVar(&d.set.CustomDomains, "custom-domains", nil, "DNS zones that are served in addition to clusterset.local")
-	f.StringSliceVar(&d.set.Components, "components", []string{componentServiceDiscovery, componentConnectivity}, "what the clusterset is for")
+	f.StringSliceVar(&d.set.Components, "components", []string{componentServiceDiscovery, componentConnectivity}, "components to enable; only both together are supported")
 	f.StringVar(&d.set.BrokerURL, "broker-url", "", "URL under which clusters reach the hub's API server (default: the kubeconfig's)")
 	view.AddChoice(f, &d.set.Mode, "mode", string(config.ModeSubmariner), "rules of service discovery: submariner (the local cluster's "+
 		"address first) or mcs (a ClusterSetIP)", string(config.ModeSubmariner), string(config.ModeMCS))
@@ -168,7 +168,7 @@ func (d *deployBroker) check() (err error) {
 		}
 	}
 	if !slices.Contains(components, componentConnectivity) || !slices.Contains(components, componentServiceDiscovery) {
-		return fmt.Errorf("--components %s: a part is not built yet in this version; leave the flag out, which means both", strings.Join(components, ","))
+		return fmt.Errorf("--components %s: a single component is not supported; leave the flag out, which means both", strings.Join(components, ","))
 	}
 	for _, domain := range d.set.CustomDomains {
 		if len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(domain, ".")))) > 0 {
@@ -205,7 +205,7 @@ func (d *deployBroker) psk() ([]byte, error) {
 
 // info issues a new credential and returns the content of the file.
 func (d *deployBroker) info(ctx context.Context, hub *cluster, psk *corev1.Secret) (broker.Info, error) {
-	ca, err := install.CA(ctx, hub.Member)
+	ca, err := hub.ca(ctx)
 	if err != nil {
 		return broker.Info{}, err
 	}

@@ -19,7 +19,8 @@ func gatewayCommand() *cobra.Command {
 		Long: `All nodes with the label ` + submarinerv1.LabelGateway + `=true are gateways, and all are
 used at once. Drain a gateway before its node is rebooted or removed: its flows move
 to the other gateways without packet loss. A cordon (kubectl cordon, kubectl
-drain) does the same. A drained gateway leaves only once another serves.`,
+drain) does the same. A drained gateway stays in service until another gateway is
+ready.`,
 		Example: `  pelago gateway drain g1-n1 --context g1
   pelago gateway undrain g1-n1 --context g1
   pelago gateway rotate-keys --all --context g1
@@ -90,7 +91,7 @@ gateway; with --all the gateways rotate one after the other.
 The node daemon rotates, also if this command is interrupted or the daemon restarts.
 Run again during a rotation, the command waits for it.
 
-Only the wire wireguard needs this: IKE rotates the keys of libreswan.`,
+Only the cable driver wireguard needs this: with libreswan, IKE rotates the keys.`,
 		Example: `  pelago gateway rotate-keys g1-n1 --context g1
 
   # all gateways of a cluster

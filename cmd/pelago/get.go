@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -43,31 +41,43 @@ type get struct {
 	named    []string
 	scope    string
 	contexts map[string]string
+	selector string
 	view.Selection
 }
 
 func getCommand() *cobra.Command {
 	var g get
 	cmd := &cobra.Command{
-		Use:   "get KIND [NAME]",
+		Use:   "get KIND [NAME...]",
 		Short: "List objects of the hub and of the clusters",
 		Long: `get lists objects of the hub, of the clusters, or of both. The column CLUSTER is the cluster of an
 object; ADOPTION is Y if the object was propagated by the hub, N if not.
 
 Push members are reached with their Secret, if you are allowed to read it. Others, and pull members,
 are reached through the hub with your own name and rights there (proxy.pelago.io), or through the
-context of the kubeconfig in --member-context. Of a pull member that is not named and cannot be
-reached, the status in its Works is shown in a table of its own.
+context of the kubeconfig in --member-context. For an unreachable pull member that is not named, a
+separate table shows the status in its Works.
 
 ` + "`get clusters`" + ` lists the clusters themselves.`,
 		Example: `  pelago get clusters -o wide
   pelago get deployments -n shop                         # at the hub
   pelago get deployments -n shop --clusters m1,m2
+  pelago get deployments web db -n shop -o name
+  pelago get pods -n shop -l app=web --clusters m1
   pelago get pods -A --operation-scope members --member-context m2=kind-m2
   pelago get deployment nginx --operation-scope all -o json`,
-		Args: cobra.RangeArgs(1, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g.Kind, g.Name, _ = strings.Cut(strings.Join(args, "/"), "/")
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			g.Kind, g.Names = args[0], args[1:]
+			if kind, name, ok := strings.Cut(args[0], "/"); ok {
+				g.Kind, g.Names = kind, append([]string{name}, g.Names...)
+			}
+			if g.Labels, err = labels.Parse(g.selector); err != nil {
+				return fmt.Errorf("--selector %s: %w", g.selector, err)
+			}
+			if !g.Labels.Empty() && len(g.Names) > 0 {
+				return errors.New("give either names or --selector")
+			}
 			return g.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -75,7 +85,8 @@ reached, the status in its Works is shown in a table of its own.
 	f := cmd.Flags()
 	g.addFlags(f)
 	g.addNamespace(f)
-	view.AddOutputFlag(f, &g.output)
+	view.AddOutputFlag(f, &g.output, "name")
+	f.StringVarP(&g.selector, "selector", "l", "", "labels of the objects, as in kubectl")
 	f.BoolVarP(&g.AllNamespaces, "all-namespaces", "A", false, "of all namespaces")
 	g.addClusters(cmd, &g.named, "objects of these clusters")
 	scope := view.AddChoice(f, &g.scope, "operation-scope", scopeHub, "hub, members or all", scopeHub, scopeMembers, scopeAll)
@@ -98,14 +109,11 @@ func (g *get) run(ctx context.Context, out, errOut io.Writer) error {
 		g.Namespace = h.namespace
 	}
 	if k := strings.ToLower(g.Kind); g.scope == scopeHub && (k == "clusters" || k == "cluster") {
-		var named []string
-		if g.Name != "" {
-			named = []string{g.Name}
-		}
-		all, err := h.clusters(ctx, named...)
+		all, err := h.clusters(ctx, g.Names...)
 		if err != nil {
 			return err
 		}
+		all = slices.DeleteFunc(all, func(c clusterv1alpha1.Cluster) bool { return !g.Labels.Matches(labels.Set(c.Labels)) })
 		return view.PrintTables(out, g.output, view.ClusterListing(all, time.Now()))
 	}
 	var objects, works []view.Listing
@@ -195,42 +203,13 @@ func (g *get) member(ctx context.Context, h *cluster, c *clusterv1alpha1.Cluster
 	return found, err
 }
 
-// list requests a table of objects, with the objects in it. A cluster without the named object returns an empty one.
+// list reads the selected objects of a member, name, or of the hub.
 func (c *cluster) list(ctx context.Context, name string, s view.Selection) (view.Listing, error) {
-	out := view.Listing{Cluster: name}
 	mapping, err := c.kind(s.Kind)
 	if err != nil {
-		return out, err
+		return view.Listing{Cluster: name}, err
 	}
-	resource := mapping.Resource
-	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
-	if namespaced && s.Name != "" && s.Namespace == "" {
-		return out, errors.New("a name needs a namespace: leave out --all-namespaces, or the name")
-	}
-	path := []string{"/apis", resource.Group, resource.Version}
-	if resource.Group == "" {
-		path = []string{"/api", resource.Version}
-	}
-	request := c.Typed.CoreV1().RESTClient().Get().AbsPath(path...).NamespaceIfScoped(s.Namespace, namespaced && s.Namespace != "").
-		Resource(resource.Resource).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Param("includeObject", "Object")
-	if s.Name != "" {
-		request = request.Name(s.Name)
-	}
-	result := request.Do(ctx)
-	raw, _ := result.Raw() // without the server's message, which Error has
-	err = result.Error()
-	switch {
-	case name != "" && s.Name != "" && apierrors.IsNotFound(err):
-		return out, nil
-	case apierrors.IsNotFound(err):
-		return out, view.NotAtHub(mapping, client.ObjectKey{Namespace: s.Namespace, Name: s.Name})
-	case err != nil:
-		return out, fmt.Errorf("list %s: %w", resource.Resource, err)
-	}
-	if err := json.Unmarshal(raw, &out.Table); err != nil {
-		return out, fmt.Errorf("read the list of %s: %w", resource.Resource, err)
-	}
-	return out, nil
+	return view.List(ctx, c.Member, mapping, name, s)
 }
 
 // errPullMember: the hub has no access to a pull member.
@@ -263,7 +242,7 @@ func (h *cluster) memberConfig(
 		return nil, fmt.Errorf("get Secret %s/%s: %w (or name a context with --member-context %s=CONTEXT)",
 			ref.Namespace, ref.Name, err, c.Name)
 	}
-	return secretConfig(&c.Spec, secret.Data)
+	return inspect.Direct(&c.Spec, secret.Data)
 }
 
 // proxies reports whether members are reached through the hub.
@@ -277,23 +256,4 @@ func (c *cluster) proxies() bool {
 func (c *cluster) through(ctx context.Context, member string) (*rest.Config, error) {
 	err := c.Typed.Discovery().RESTClient().Get().MaxRetries(0).AbsPath(pelagov1alpha1.ProxyPath(member, "proxy"), "version").Do(ctx).Error()
 	return inspect.Through(c.Config, member), err
-}
-
-// secretConfig is pure.
-func secretConfig(spec *clusterv1alpha1.ClusterSpec, data map[string][]byte) (*rest.Config, error) {
-	cfg := &rest.Config{Host: spec.APIEndpoint, BearerToken: string(data[clusterv1alpha1.SecretKeyToken])}
-	if cfg.TLSClientConfig.Insecure = spec.InsecureSkipTLSVerification; !cfg.TLSClientConfig.Insecure {
-		cfg.TLSClientConfig.CAData = data[clusterv1alpha1.SecretKeyCA]
-	}
-	if spec.ProxyURL != "" {
-		proxy, err := url.Parse(spec.ProxyURL)
-		if err != nil {
-			return nil, fmt.Errorf("read proxyURL: %w", err)
-		}
-		if len(spec.ProxyHeader) > 0 {
-			return nil, errors.New("its proxy requires headers, which this command does not send: name a context with --member-context")
-		}
-		cfg.Proxy = http.ProxyURL(proxy)
-	}
-	return cfg, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -169,7 +170,17 @@ func (h workloadHub) apply(file string) {
 	policyName := h.policy()
 	h.fails(`cluster "m9" is not known: the hub has m1, m2`, "apply", "-f", file, "--clusters", "m9")
 	h.fails("at least one of the flags", "apply", "-f", file)
-	h.fails("no such file", "apply", "-f", file+"x", "--all-clusters")
+	h.fails("does not exist", "apply", "-f", file+"x", "--all-clusters")
+	dir := filepath.Join(h.TempDir(), "manifests")
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "below"), 0o700), os.WriteFile(filepath.Join(dir, "README.md"), []byte("no manifest"), 0o600),
+		os.WriteFile(filepath.Join(dir, "a.yaml"), []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"), 0o600),
+		os.WriteFile(filepath.Join(dir, "below", "b.json"), []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}}`), 0o600)); err != nil {
+		h.Fatal(err)
+	}
+	if out, err := h.pelago("apply", "-f", dir, "--all-clusters"); err != nil || !strings.Contains(out, "ConfigMap default/a created") || strings.Contains(out, "default/b") {
+		h.Errorf("apply of a directory: %v\n%s", err, out)
+	}
+	h.prints([]string{"ConfigMap default/a unchanged", "ConfigMap default/b created"}, "apply", "-f", dir, "-R", "--all-clusters")
 	h.prints([]string{"Namespace shop created Deployment shop/nginx created, PropagationPolicy shop/" + policyName + " created",
 		"ClusterRole shop:reader created, ClusterPropagationPolicy shop.reader-clusterrole-"}, "apply", "-f", file, "--all-clusters")
 	h.prints([]string{"Namespace shop unchanged Deployment shop/nginx unchanged, PropagationPolicy shop/" + policyName + " unchanged"},
@@ -193,7 +204,7 @@ func (h workloadHub) apply(file string) {
 	}
 	h.fails("use --force-conflicts", "apply", "-f", file, "--all-clusters")
 	for name, text := range map[string]string{"kube-system is the system's": "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: kube-system}}",
-		"does not serve Farm": "{apiVersion: example.com/v1, kind: Farm, metadata: {name: x}}", "lacks apiVersion, kind or metadata.name": "{a: b}",
+		"does not serve Farm": "{apiVersion: example.com/v1, kind: Farm, metadata: {name: x}}", "Object 'Kind' is missing": "{a: b}", "lacks metadata.name": "{apiVersion: v1, kind: ConfigMap}",
 		"there is no object": "---"} {
 		bad := filepath.Join(h.TempDir(), "bad.yaml")
 		if err := os.WriteFile(bad, []byte(text), 0o600); err != nil {
@@ -324,6 +335,23 @@ func (h workloadHub) get() {
 	h.prints([]string{"nginx (hub) 0/5", "nginx m1 0/1", "as their Works say", "nginx m2 False - - Y"}, "get", "deployment", "nginx", "-n", "shop", "--operation-scope", "all")
 	h.prints([]string{"shop own m1", "shop own m2", " N"}, "get", "deployments", "-A", "--operation-scope", "members", "--member-context", "m2=c2")
 	h.prints([]string{"NAME CLUSTER APPLIED HEALTH STATUS ADOPTION nginx m2 False"}, "get", "deploy/nginx", "-n", "shop", "-C", "m2")
+	for line, want := range map[string]string{
+		"get deployments nginx own none -n shop -C m1 -o name":              "deployment.apps/nginx\ndeployment.apps/own\n",
+		"get deploy/own nginx -n shop -C m1 -o name":                        "deployment.apps/own\ndeployment.apps/nginx\n",
+		"get deployments -n shop -C m1 -l karmada.io/managed=true -o name":  "deployment.apps/nginx\n",
+		"get deployments -n shop -C m1 -l karmada.io/managed!=true -o name": "deployment.apps/own\n",
+		"get deploy nginx -n shop -C m2 -o name":                            "deployment.apps/nginx\n",
+		"get deploy -n shop -C m2 -l app=none -o name":                      "",
+		"get namespaces shop default -o name":                               "namespace/shop\nnamespace/default\n",
+		"get clusters m2 m1 -o name":                                        "cluster.cluster.karmada.io/m2\ncluster.cluster.karmada.io/m1\n",
+	} {
+		if out, err := h.pelago(strings.Fields(line)...); err != nil || out != want {
+			h.Errorf("pelago %s: %v, prints %q, want %q", line, err, out, want)
+		}
+	}
+	h.fails("give either names or --selector", "get", "deployments", "nginx", "-n", "shop", "-l", "a=b")
+	h.fails("--selector a=b=c", "get", "deployments", "-n", "shop", "-l", "a=b=c")
+	h.fails("the hub has no Deployment shop/own", "get", "deployments", "nginx", "own", "-n", "shop")
 	out, err := h.pelago("get", "deployments", "-n", "shop", "--operation-scope", "all", "-o", "json")
 	var objects []struct{ Cluster, Adoption, Work string }
 	if err != nil || json.Unmarshal([]byte(out), &objects) != nil {
@@ -355,27 +383,38 @@ func (h workloadHub) complete() {
 		want string
 	}{
 		{[]string{"cordon", "--kubeconfig", h.kubeconfig, ""}, "m1 m2"},
+		{[]string{"unjoin", "--kubeconfig", h.kubeconfig, ""}, "m1 m2"},
+		{[]string{"export", "service", "--kubeconfig", h.kubeconfig, "-n", "default", ""}, "kubernetes"},
+		{[]string{"get", "pods", "--kubeconfig", h.kubeconfig, "--context", ""}, "c2 hub"},
+		{[]string{"show", "all", "--kubeconfig", h.kubeconfig, "--contexts", "c2,"}, "c2,hub"},
+		{[]string{"logs", "--kubeconfig", h.kubeconfig, "-C", "m1", "--context", "h"}, "hub"},
+		{[]string{"unjoin", "m1", "--cluster-kubeconfig", h.kubeconfig, "--cluster-context", "c"}, "c2"},
 		{[]string{"taint", "clusters", "--kubeconfig", h.kubeconfig, ""}, "m1 m2"},
 		{[]string{"get", "pods", "--kubeconfig", h.kubeconfig, "--clusters", "m1,"}, "m1,m2"},
 		{[]string{"explain", "--kubeconfig", h.kubeconfig, "-n", "shop", "deployments", ""}, "nginx"},
 		{[]string{"explain", "--kubeconfig", h.kubeconfig, "deploym"}, "deployments"},
 		{[]string{"describe", "--kubeconfig", h.kubeconfig, "propagationpol"}, "propagationpolicies.policy.karmada.io"},
 	} {
-		var out bytes.Buffer
-		cmd := root("pelago")
-		cmd.SetArgs(append([]string{"__complete"}, c.args...))
-		cmd.SetOut(&out)
-		cmd.SetErr(new(bytes.Buffer))
-		if err := cmd.ExecuteContext(h.Context()); err != nil {
-			h.Error(err)
-		}
-		words, _, _ := strings.Cut(out.String(), "\n:")
-		got := strings.Fields(words)
-		got = slices.DeleteFunc(got, func(s string) bool { return !strings.HasPrefix(s, c.args[len(c.args)-1]) })
-		if diff := cmp.Diff(c.want, strings.Join(got, " ")); diff != "" {
+		if diff := cmp.Diff(c.want, completed(h, c.args...)); diff != "" {
 			h.Errorf("complete %q: -want +got\n%s", c.args, diff)
 		}
 	}
+}
+
+// completed are the completions of the last argument, as a shell filters them.
+func completed(t testing.TB, args ...string) string {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := root("pelago")
+	cmd.SetArgs(append([]string{"__complete"}, args...))
+	cmd.SetOut(&out)
+	cmd.SetErr(new(bytes.Buffer))
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Error(err)
+	}
+	words, _, _ := strings.Cut(out.String(), "\n:")
+	got := slices.DeleteFunc(strings.Fields(words), func(s string) bool { return !strings.HasPrefix(s, args[len(args)-1]) })
+	return strings.Join(got, " ")
 }
 
 // object reads YAML as a client does: whole numbers are integers.

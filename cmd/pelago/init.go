@@ -62,10 +62,10 @@ network and service discovery (deploy-broker) work there. With
 --hub-runs-workloads-too it installs pelago-hub as a Deployment, and only namespaces
 that ask for it go to members.
 
-Run it again to repair, upgrade or renew: what exists stays, keys and data above all, and
-so do, with --host-context, the settings whose flags are not given again.`,
+Run it again to repair, upgrade or renew: existing keys and data stay and, with
+--host-context, the settings whose flags are not given again.`,
 		Example: `  # a hub in the cluster of context mgmt, its data in volumes of class fast
-  pelago init --host-context mgmt --etcd-replicas 3 --storage-class fast --api-address hub.example.org \\
+  pelago init --host-context mgmt --etcd-replicas 3 --storage-class fast --api-address hub.example.org \
     --service-type LoadBalancer --output hub.kubeconfig
 
   # what that installs, but Secrets
@@ -168,7 +168,7 @@ func (i *initHub) next(out io.Writer, runs, pods bool) {
 			flag = " --hub-runs-workloads-too"
 		}
 		fmt.Fprintf(out, `
-Run pelago-hub where it reaches this API server and the members; of several, one works:
+Run pelago-hub where it reaches this API server and the members; of several, one is active:
 
   pelago-hub --kubeconfig %s%s --proxy-address :8443 --proxy-host localhost
 
@@ -187,5 +187,7 @@ Pull, an agent in the cluster watches the hub, and the clusters share a network 
 
   pelago deploy-broker
   pelago join broker-info.subm --context CLUSTER --clusterid NAME
+
+Clusters that have joined before get workloads once they join again.
 `)
 }

@@ -64,6 +64,8 @@ func TestInitWhereWorkloadsRun(t *testing.T) {
 	init = append(init, "--hub-runs-workloads-too")
 	if out := s.must(t, init...); !strings.Contains(out, ".kubeconfig --hub-runs-workloads-too") {
 		t.Errorf("without nodes pelago-hub is a process with the flag for such a hub:\n%s", out)
+	} else if !strings.Contains(out, "get workloads once they join again") {
+		t.Errorf("init does not name what members of before need:\n%s", out)
 	}
 	c.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	if out := s.must(t, append(init, "--image", "registry.example/pelago:1", "--node-selector", "pool=infra")...); !strings.Contains(out,

@@ -74,7 +74,7 @@ func TestBadInput(t *testing.T) {
 		"pull policy":                  {[]string{"join", good, "--clusterid", "c1", "--image-pull-policy", "x"}, "use Always, IfNotPresent or Never"},
 		"mode":                         {[]string{"deploy-broker", "--mode", "karmada"}, "use submariner or mcs"},
 		"component":                    {[]string{"deploy-broker", "--components", "x"}, "use service-discovery, connectivity or both"},
-		"one component":                {[]string{"deploy-broker", "--components", "connectivity"}, "not built yet in this version"},
+		"one component":                {[]string{"deploy-broker", "--components", "connectivity"}, "a single component is not supported"},
 		"custom domain":                {[]string{"deploy-broker", "--custom-domains", "a_b"}, `"a_b" is no domain name`},
 		"range that is none":           {[]string{"deploy-broker", "--globalnet", "--globalnet-cidr-range", "x"}, "--globalnet-cidr-range"},
 		"range of loopback":            {[]string{"deploy-broker", "--globalnet", "--globalnet-cidr-range", "127.0.0.0/8"}, "hosts do not route"},
@@ -85,7 +85,9 @@ func TestBadInput(t *testing.T) {
 		"output format":                {[]string{"show", "all", "-o", "xml"}, "use table, wide, json or yaml"},
 		"kubeconfig that is not there": {[]string{"show", "all", "--kubeconfig", missing}, "missing"},
 		"id to remove":                 {[]string{"unjoin", "--clusterid", "A"}, "not an RFC 1123 label"},
-		"unknown verb":                 {[]string{"connect"}, "unknown command"},
+		"place at register": {[]string{"register", "192.0.2.1:6443", "--token", "a", "--discovery-token-ca-cert-hash", "sha256:0",
+			"--cluster-name", "c1", "--cluster-region", "eu"}, "at the hub: pelago clusters accept c1 --provider, --region, --zone"},
+		"unknown verb": {[]string{"connect"}, "unknown command"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := run(tt.args...); err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -123,6 +125,18 @@ func TestEveryCommandHasHelp(t *testing.T) {
 		if cmd.Short == "" || cmd.Runnable() && cmd.Example == "" {
 			t.Errorf("%s has no help with an example", cmd.CommandPath())
 		}
+	}
+}
+
+// The steps in the help of pelago are in the order in which they are done: a member that joins before init gets no workloads.
+func TestOrderOfSteps(t *testing.T) {
+	help, at := root("pelago").Long, 0
+	for i, verb := range []string{"init", "deploy-broker", "join", "clusters accept", "export service", "apply"} {
+		step := strings.Index(help, fmt.Sprintf("  %d. pelago %s ", i+1, verb))
+		if step < at {
+			t.Errorf("step %d is not pelago %s:\n%s", i+1, verb, help)
+		}
+		at = step
 	}
 }
 

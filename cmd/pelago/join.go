@@ -9,14 +9,12 @@ import (
 	"io"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -89,7 +87,7 @@ is updated to the version of this command; another stays until --image is given.
   # with globalnet, a given range
   pelago join broker-info.subm --context g1 --clusterid g1 --globalnet-cidr 120.1.0.0/24
 
-  # another wire between gateways than WireGuard, the same in all clusters
+  # another cable driver than WireGuard, the same in all clusters
   pelago join broker-info.subm --context c1 --clusterid c1 --cable-driver libreswan
 
   # up to four cores for a pair of gateways
@@ -127,16 +125,20 @@ is updated to the version of this command; another stays until --image is given.
 				}
 				return j.push(cmd.Context(), args[0], cmd.OutOrStdout())
 			}
-			return j.run(cmd.Context(), args[0], terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return j.run(cmd.Context(), args[0], install.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	j.addMemberFlags(cmd, "clusterid")
-	f := cmd.Flags()
-	j.cluster.add(f)
+	j.cluster.add(cmd.Flags())
+	j.addPlace(cmd.Flags())
+	return cmd
+}
+
+// addPlace adds the flags about the place of a push member.
+func (j *join) addPlace(f *pflag.FlagSet) {
 	f.StringVar(&j.place.Provider, "cluster-provider", "", "provider of the cluster, by which workloads are spread")
 	f.StringVar(&j.place.Region, "cluster-region", "", "region of the cluster, by which workloads are spread")
 	f.StringSliceVar(&j.place.Zones, "cluster-zones", nil, "zones of the cluster, by which workloads are spread")
-	return cmd
 }
 
 // addMemberFlags adds the flags about a cluster that joins itself; id is the name of the one for its id.
@@ -157,24 +159,16 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	j.image.add(f, "image of all components")
 	j.pods.Add(f)
 	f.BoolVar(&j.dryRun, "dry-run", false, "print all objects that would be written into the cluster, and write none, neither there nor at the hub; what "+
-		"join gets at the hub, as the token, is left out")
+		"join gets from the hub, such as the token, is left out")
 	f.StringVarP(&j.output, "output", "o", "yaml", "with --dry-run: yaml or json")
-	f.BoolVar(&j.components, "components", true, "install the components; false: the rest, where a Helm chart (deploy/charts) installs them")
-	f.BoolVar(&j.registered, "keep-registration", false, "of a cluster that has joined: update components and settings, and ask the hub for nothing; the credential of the file may have expired")
+	f.BoolVar(&j.components, "components", true, "install the components; false: only register and write the configuration (a Helm chart installs them)")
+	f.BoolVar(&j.registered, "keep-registration", false, "update an existing member without contacting the hub; the credential of the file may have expired")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
 	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")
 	f.Lookup("discovery-only").Hidden = true // refused with the remedy
 	cmd.MarkFlagsMutuallyExclusive("network-only", "workloads-only")
 	cmd.MarkFlagsMutuallyExclusive("globalnet-cidr", "globalnet-cluster-size")
-}
-
-// terminal returns a reader of answers, nil if the input is no terminal.
-func terminal(in io.Reader) *bufio.Reader {
-	if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		return bufio.NewReader(in)
-	}
-	return nil
 }
 
 // run joins the cluster by a broker-info.subm.

@@ -131,7 +131,7 @@ func writeSettings(
 			return err
 		}
 		if len(psk) > 0 && !bytes.Equal(psk, info.IPSecPSK.Data["psk"]) {
-			progress("Changing the pre-shared key of the wire: members that do not join again lose the connection")
+			progress("Changing the pre-shared key of the cables: members that do not join again lose the connection")
 		}
 	}
 	if err := deploy.MemberBase(ctx, m.Client, progress); err != nil {

@@ -49,11 +49,12 @@ func root(program string) *cobra.Command {
 exports are reached from all of them under <service>.<namespace>.svc.clusterset.local, and
 one hub propagates workloads to all of them.
 
-  1. pelago deploy-broker      at the hub, once
-  2. pelago join               at every cluster
-  3. pelago export service     for every service to export
-  4. pelago init               at the hub, to propagate workloads to clusters
-  5. pelago apply              at the hub, for every workload to propagate`,
+  1. pelago init               make a hub that propagates workloads; not needed for services alone
+  2. pelago deploy-broker      at the hub, once
+  3. pelago join               at every cluster
+  4. pelago clusters accept    at the hub, for every cluster that gets workloads
+  5. pelago export service     for every service to export
+  6. pelago apply              at the hub, for every workload to propagate`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	if strings.HasPrefix(program, "kubectl-") {
@@ -67,15 +68,16 @@ one hub propagates workloads to all of them.
 		}
 	}
 	open := func() install.Access { return &access{} }
-	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), new(join).command(), registerCommand(), install.TokenCommand(open),
+	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), new(join).command(), registerCommand(), tokenCommand(),
 		unjoinCommand(), gatewayCommand(), migrate.Command(open, adopt))...)
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
-		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())
+		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), view.InterpretCommand())
 	add("member", "One cluster, through the hub:", append(inspect.MemberCommands(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}),
 		promoteCommand())...)
 	add("inspection", "Inspection:", append(append([]*cobra.Command{showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), view.VersionCommand(version))...)
 	view.CompleteChoices(cmd)
+	completeContexts(cmd)
 	return cmd
 }
 

@@ -29,9 +29,9 @@ func promoteCommand() *cobra.Command {
 	var p promote
 	cmd := &cobra.Command{
 		Use:   "promote KIND NAME -C CLUSTER",
-		Short: "Take an object of a cluster to the hub, which manages it from then on",
+		Short: "Make an object of a cluster a template at the hub, which manages it from then on",
 		Long: `promote reads an object of a cluster and creates it at the hub, with a policy that selects this
-cluster alone. The hub adopts the object in the cluster without creating it again: its pods go on.
+cluster alone. The hub adopts the object in the cluster without creating it again: its pods keep running.
 Afterwards change it at the hub; other clusters in the policy get it as well.
 
 An object of that name at the hub is never replaced. The namespace must exist there; the kind must be

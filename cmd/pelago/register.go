@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/deploy/broker"
 )
 
@@ -19,8 +20,8 @@ func registerCommand() *cobra.Command {
 		Short: "Join a cluster to a clusterset with a token of its hub",
 		Long: `register does what join does with broker-info.subm, for a cluster that has a token of
 the hub instead. SERVER is the hub's API server, as the cluster's pods reach it. Its
-CA is pinned by a hash of the public key, so neither a file nor trust in the way there
-is needed. All other flags are those of join.`,
+CA is pinned by a hash of the public key, so neither a file nor a trusted network is
+needed. All other flags are those of join.`,
 		Example: `  pelago register 192.0.2.1:6443 --token abcdef.0123456789abcdef \
     --discovery-token-ca-cert-hash sha256:HASH --cluster-name c1 --context c1`,
 		Args: cobra.ExactArgs(1),
@@ -35,6 +36,9 @@ is needed. All other flags are those of join.`,
 			if j.ClusterID == "" {
 				return errors.New("give the cluster a name with --cluster-name")
 			}
+			if err := j.checkID(nil, nil); err != nil {
+				return err
+			}
 			ca, err := broker.DiscoverHub(cmd.Context(), server, token, pins)
 			if err != nil {
 				return err
@@ -43,10 +47,14 @@ is needed. All other flags are those of join.`,
 			if err != nil {
 				return err
 			}
-			return j.member(cmd.Context(), info, terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return j.member(cmd.Context(), info, install.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	j.addMemberFlags(cmd, "cluster-name")
+	j.addPlace(cmd.Flags()) // refused with the remedy
+	for _, name := range []string{"cluster-provider", "cluster-region", "cluster-zones"} {
+		cmd.Flags().Lookup(name).Hidden = true
+	}
 	cmd.Flags().StringVar(&token, "token", "", "token that `pelago token create` at the hub has printed")
 	cmd.Flags().StringSliceVar(&pins, "discovery-token-ca-cert-hash", nil, "`sha256:HASH` of the public key of the hub's CA; may be repeated")
 	_ = cmd.MarkFlagRequired("token")                        // fails only without such a flag

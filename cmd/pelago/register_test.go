@@ -20,7 +20,6 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -39,13 +38,13 @@ func TestRegister(t *testing.T) {
 	c.must(t, "init", "--context", "hub", "--output", filepath.Join(c.dir, "pelago-hub.kubeconfig"))
 	c.deployBroker(t)
 
-	create := func(args ...string) (n install.NewToken) {
+	create := func(args ...string) (n newToken) {
 		t.Helper()
 		must(t, json.Unmarshal([]byte(c.must(t, append([]string{"token", "create", "--context", "hub", "-o", "json"}, args...)...)), &n))
 		return n
 	}
 	n := create("--description", "cluster g1", "--ttl", "1h")
-	register := func(n install.NewToken, more ...string) []string {
+	register := func(n newToken, more ...string) []string {
 		args := []string{"register", strings.TrimPrefix(n.Server, "https://"), "--token", n.Token, "--cluster-name", "g1", "--context", "g1", "--wait=false"}
 		for _, h := range n.Hashes {
 			args = append(args, "--discovery-token-ca-cert-hash", h)
@@ -71,6 +70,9 @@ func TestRegister(t *testing.T) {
 				t.Errorf("token %s expires at %q, want in an hour", list[i].ID, list[i].Expires)
 			}
 			list[i].Expires = ""
+		}
+		if got := completed(t, "token", "delete", "--kubeconfig", c.kubeconfig, "--context", "hub", n.Token[:6], ""); got != "abcdef" {
+			t.Errorf("token delete completes %q after %s", got, n.Token[:6])
 		}
 		if list[0].ID == "abcdef" {
 			list[0], list[1] = list[1], list[0]
@@ -117,13 +119,13 @@ func TestRegister(t *testing.T) {
 		c.fails(t, "required flag(s)", "register", n.Server, "--token", n.Token, "--context", "g1")
 		c.fails(t, "give the cluster a name", register(n, "--cluster-name", "")...)
 		c.fails(t, "reached by https", append([]string{"register", "http://" + n.Server}, register(n)[2:]...)...)
-		other := func(id string, change func(map[string]string)) install.NewToken {
+		other := func(id string, change func(map[string]string)) newToken {
 			data := map[string]string{"token-id": id, "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
 				"usage-bootstrap-signing": "true", "auth-extra-groups": broker.BootstrapGroup}
 			change(data)
 			hub.Make(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-" + id}, StringData: data,
 				Type: "bootstrap.kubernetes.io/token"})
-			return install.NewToken{Token: id + ".0123456789abcdef", Server: n.Server, Hashes: n.Hashes}
+			return newToken{Token: id + ".0123456789abcdef", Server: n.Server, Hashes: n.Hashes}
 		}
 		c.fails(t, "has expired, was deleted or is not for signing", register(other("expire", func(d map[string]string) { d["expiration"] = "2020-01-01T00:00:00Z" }))...)
 		c.fails(t, "has expired, was deleted or is not for signing", register(other("nosign", func(d map[string]string) { d["usage-bootstrap-signing"] = "false" }))...)
@@ -171,13 +173,13 @@ func TestRegister(t *testing.T) {
 	c.must(t, register(n)...) // again
 	registered := left()
 	c.must(t, "unregister", "--context", "hub", "--clusterid", "g1")
-	c.must(t, "unregister", "--context", "g1", "--timeout", "1s")
+	c.must(t, "unregister", "--context", "g1", "--yes", "--timeout", "1s")
 	c.must(t, c.join("--clusterid", "g1")...)
 	if diff := cmp.Diff(left(), registered); diff != "" {
 		t.Errorf("-join +register\n%s", diff)
 	}
 	c.must(t, "unjoin", "--context", "hub", "--clusterid", "g1")
-	c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
+	c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
 	c.must(t, register(n, "--workloads-only")...)
 	c.fails(t, "--cable-driver", register(n, "--workloads-only", "--cable-driver", "vxlan")...)
 

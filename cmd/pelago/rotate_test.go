@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"strings"
 	"testing"
@@ -165,13 +164,8 @@ func TestRotateKeys(t *testing.T) {
 
 	t.Run("completion", func(t *testing.T) {
 		for _, verb := range []string{"drain", "undrain", "rotate-keys"} {
-			var out bytes.Buffer
-			cmd := root("pelago")
-			cmd.SetArgs([]string{"__complete", "gateway", verb, "--kubeconfig", c.kubeconfig, "n"})
-			cmd.SetOut(&out)
-			cmd.SetErr(new(bytes.Buffer))
-			if err := cmd.ExecuteContext(ctx); err != nil || !strings.HasPrefix(out.String(), "n1\nn2\n:") {
-				t.Errorf("%s: %q, %v; want the gateways n1 and n2", verb, out.String(), err)
+			if got := completed(t, "gateway", verb, "--kubeconfig", c.kubeconfig, "n"); got != "n1 n2" {
+				t.Errorf("%s: %q; want the gateways n1 and n2", verb, got)
 			}
 		}
 	})

@@ -1,22 +1,29 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
-// clusterTimeout bounds the time for one cluster, so that an unreachable one does not hide the others.
-const clusterTimeout = 15 * time.Second
+const (
+	// clusterTimeout bounds the time for one cluster, so that an unreachable one does not hide the others.
+	clusterTimeout = 15 * time.Second
+	// connectTimeout bounds the time for one connection to the API server of a context: a kubeconfig may name clusters that are gone.
+	connectTimeout = 4 * time.Second
+)
 
 // show are the flags of show.
 type show struct {
@@ -62,18 +69,32 @@ func (s *show) run(ctx context.Context, shown []view.View, out, errOut io.Writer
 	if err != nil {
 		return err
 	}
+	found, failed, printed := make([]view.State, len(contexts)), make([]error, len(contexts)), make([]bytes.Buffer, len(contexts))
+	var group errgroup.Group
+	group.SetLimit(maxMembers)
+	for i, name := range contexts {
+		group.Go(func() error {
+			found[i], failed[i] = s.cluster(ctx, name, shown, &printed[i])
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
 	states := []view.State{}
 	var errs []error
-	for _, name := range contexts {
-		state, err := s.cluster(ctx, name, shown, out)
-		if (errors.Is(err, errNotJoined) || errors.Is(err, errNoNetwork)) && len(contexts) > 1 {
+	for i, name := range contexts {
+		switch err := failed[i]; {
+		case (errors.Is(err, errNotJoined) || errors.Is(err, errNoNetwork)) && len(contexts) > 1:
 			continue
-		}
-		if err != nil {
+		case err != nil:
 			errs = append(errs, fmt.Errorf("context %s: %w", name, err))
 			continue
 		}
-		states = append(states, state)
+		if _, err := printed[i].WriteTo(out); err != nil {
+			return err
+		}
+		states = append(states, found[i])
 	}
 	if len(states) == 0 && len(errs) == 0 {
 		return fmt.Errorf("none of the contexts %s is a cluster in which Pelago runs: join one with `pelago join`", strings.Join(contexts, ", "))
@@ -93,7 +114,7 @@ var errNotJoined = errors.New("the cluster has not joined a clusterset: join it 
 // errNoNetwork: a view of the network is asked of a cluster without it.
 var errNoNetwork = errors.New("the cluster has joined with --workloads-only and has no part in the network; see `pelago get clusters` at the hub")
 
-// cluster reads one cluster and prints its tables at once unless the output is JSON or YAML.
+// cluster reads one cluster and prints its tables unless the output is JSON or YAML.
 func (s *show) cluster(ctx context.Context, name string, shown []view.View, out io.Writer) (view.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
 	defer cancel()
@@ -101,6 +122,7 @@ func (s *show) cluster(ctx context.Context, name string, shown []view.View, out 
 	if err != nil {
 		return view.State{}, err
 	}
+	cfg.Dial = (&net.Dialer{Timeout: connectTimeout}).DialContext
 	m, err := openCluster(cfg)
 	if err != nil {
 		return view.State{}, err

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
@@ -25,6 +28,8 @@ type unjoin struct {
 	timeout   time.Duration
 	force     bool
 	ignore    bool
+	yes       bool
+	answers   *bufio.Reader
 }
 
 func unjoinCommand() *cobra.Command {
@@ -32,18 +37,19 @@ func unjoinCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unjoin [NAME]", Aliases: []string{"unregister"},
 		Short: "Remove a cluster from its clusterset",
-		Long: `unjoin has two halves. At the hub, with --clusterid, it withdraws the cluster's
-rights and removes all that the hub holds of it; its addresses become free, and
-the other clusters stop sending to it. At the member, without --clusterid, it
-takes Pelago off the nodes and out of the cluster. Do the hub's half first.
+		Long: `unjoin has two steps. At the hub, with --clusterid, it revokes the cluster's rights and
+removes all that the hub stores of it; its addresses become free, and the other
+clusters stop sending to it. At the member, without --clusterid, it removes Pelago from
+the nodes and the cluster, after a prompt unless --yes is given. Do the hub's step
+first.
 
-With a NAME, at the hub, the cluster is no member for workloads any more, push or
-pull: what was propagated to it is removed there as its policies say, and the network
-stays. --cluster-kubeconfig also removes the hub's ServiceAccount from a push
-member. A cluster that does not answer any more is given up with --force: what was
-propagated to it stays there, and is listed.`,
+With a NAME, at the hub, it ends the membership for workloads, push or pull: propagated
+objects are removed from the cluster as the policies say, and the network stays.
+--cluster-kubeconfig also removes the hub's ServiceAccount from a push member. --force
+gives up an unreachable cluster: what was propagated to it stays there, and is listed.`,
 		Example: `  pelago unjoin --context hub --clusterid g1
   pelago unjoin --context g1
+  pelago unjoin --context g1 --yes    # in a script
 
   # workloads only
   pelago unjoin c2 --context hub --cluster-kubeconfig c2.kubeconfig`,
@@ -57,6 +63,7 @@ propagated to it stays there, and is listed.`,
 			case u.cluster.file != "":
 				return fmt.Errorf("--cluster-kubeconfig %s: say which member this is: `pelago unjoin NAME`", u.cluster.file)
 			case u.clusterID == "":
+				u.answers = install.Terminal(cmd.InOrStdin())
 				return u.run(u.member)(cmd, args)
 			}
 			if err := config.CheckClusterID(u.clusterID); err != nil {
@@ -65,14 +72,15 @@ propagated to it stays there, and is listed.`,
 			return u.run(u.hub)(cmd, args)
 		},
 	}
+	cmd.ValidArgsFunction = u.complete(clusterNames)
 	u.addFlags(cmd.Flags())
 	u.cluster.add(cmd.Flags())
-	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove what the hub, which the kubeconfig names, holds of this cluster")
-	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for a cluster that cannot be reached; what was "+
-		"propagated to it stays there, and is listed")
+	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove this cluster from the hub that the kubeconfig names")
+	cmd.Flags().BoolVar(&u.yes, "yes", false, "at the member: skip the confirmation prompt")
+	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for an unreachable cluster; what was propagated to it "+
+		"stays there, and is listed")
 	cmd.Flags().BoolVar(&u.ignore, "ignore-not-found", false, "at the member: succeed if the cluster has not joined")
-	cmd.Flags().DurationVar(&u.timeout, "timeout", 2*time.Minute, "how long to wait for nodes to be clean, or for workloads to be "+
-		"gone")
+	cmd.Flags().DurationVar(&u.timeout, "timeout", 2*time.Minute, "how long to wait until nodes are clean, or workloads removed")
 	return cmd
 }
 
@@ -109,12 +117,22 @@ func (u *unjoin) member(ctx context.Context, m *cluster, _ []string, out io.Writ
 		return fmt.Errorf("this cluster has not joined a clusterset (no ConfigMap %s/%s): name a member with --context, or a cluster of this hub with --clusterid",
 			config.SystemNamespace, config.ConfigMapName)
 	}
+	if !u.yes {
+		question := fmt.Sprintf("Remove Pelago from all nodes of cluster %s at %s?", former.ClusterID, m.Config.Host)
+		if err := install.Confirm(u.answers, out, question); err != nil {
+			return err
+		}
+	}
 	progress := newProgress(out)
-	if err := deploy.RemoveMember(ctx, m.Client, former.HubID, u.timeout, progress); err != nil {
+	gateways, err := deploy.RemoveMember(ctx, m.Client, former.HubID, u.timeout, progress)
+	if err != nil {
 		return err
 	}
-	progress("Pelago is removed; ServiceExports, egress IPs and custom resource definitions stay. "+
-		"If it is not done yet, run `pelago unjoin --context HUB --clusterid %s`", former.ClusterID)
+	stay := "ServiceExports, egress IPs and custom resource definitions stay"
+	if len(gateways) > 0 {
+		stay += fmt.Sprintf(", and label %s of %s, which join has not set", submarinerv1.LabelGateway, strings.Join(gateways, ", "))
+	}
+	progress("Pelago is removed; %s. If it is not done yet, run `pelago unjoin --context HUB --clusterid %s`", stay, former.ClusterID)
 	return nil
 }
 

@@ -114,7 +114,7 @@ func TestWorkloadsOnly(t *testing.T) {
 				t.Errorf("%T after unjoin: %v, want none", obj, err)
 			}
 		}
-		c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
+		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
 		if err := member.Get(ctx, client.ObjectKey{Name: deploy.ExecutionDeployment}, &rbacv1.ClusterRole{}); !apierrors.IsNotFound(err) {
 			t.Errorf("ClusterRole after unjoin: %v, want none", err)
 		}

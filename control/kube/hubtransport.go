@@ -115,7 +115,7 @@ type reachability struct {
 
 func newReachability(logger logr.Logger) *reachability {
 	r := &reachability{logger: logger, gauge: prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "pelago_hub_connected", Help: "1 if the hub served the last request, 0 if it was away, refused the token or could not be trusted.",
+		Name: "pelago_hub_connected", Help: "1 if the hub served the last request, 0 if it was unreachable, refused the token or its certificate is not trusted.",
 	}), failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "pelago_hub_failed_requests_total", Help: "Requests that the hub did not serve, by reason.",
 	}, []string{"reason"})}
@@ -157,7 +157,7 @@ func (r *reachability) note(method string, resp *http.Response, err error) {
 	defer r.mu.Unlock()
 	if !r.known || now != r.last {
 		if now == "" {
-			r.logger.Info("hub answers")
+			r.logger.Info("hub reachable")
 		} else {
 			r.logger.Error(err, remedies[now])
 		}

@@ -114,9 +114,9 @@ func TestConnected(t *testing.T) {
 		connected    float64
 		reason, log  string
 	}{
-		{name: "served", method: http.MethodGet, code: 200, connected: 1, log: "hub answers"},
+		{name: "served", method: http.MethodGet, code: 200, connected: 1, log: "hub reachable"},
 		{name: "expired token", method: http.MethodPatch, code: 401, reason: "unauthorized", log: "token"},
-		{name: "served again", method: http.MethodGet, code: 200, connected: 1, log: "hub answers"},
+		{name: "served again", method: http.MethodGet, code: 200, connected: 1, log: "hub reachable"},
 		{name: "one object refused", method: http.MethodPatch, code: 403, connected: 1, reason: "forbidden"},
 		{name: "revoked", method: http.MethodGet, code: 403, reason: "forbidden", log: "unjoined"},
 		{name: "one object refused while revoked", method: http.MethodPatch, code: 403, reason: "forbidden"},
@@ -124,7 +124,7 @@ func TestConnected(t *testing.T) {
 		{name: "other CA", method: http.MethodGet, err: noTrust, reason: "certificate", log: "certificate is not trusted"},
 		{name: "no TLS", method: http.MethodGet, err: noTLS, reason: "certificate"},
 		{name: "away", method: http.MethodGet, err: errors.New("connection refused"), reason: "unreachable", log: "cannot be reached"},
-		{name: "object not found", method: http.MethodGet, code: 404, connected: 1, log: "hub answers"},
+		{name: "object not found", method: http.MethodGet, code: 404, connected: 1, log: "hub reachable"},
 	} {
 		log = nil
 		before := 0.0

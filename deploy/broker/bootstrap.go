@@ -38,6 +38,8 @@ const (
 	// registrationLife is the validity of the credential that a bootstrap token is exchanged for: the least that the API server issues.
 	registrationLife = 10 * time.Minute
 	pinPrefix        = "sha256:"
+	// clusterInfoRole lets everybody read cluster-info.
+	clusterInfoRole = "pelago-cluster-info"
 )
 
 // BootstrapToken is a bootstrap token as it is listed, without its secret.
@@ -144,19 +146,50 @@ func PublishClusterInfo(ctx context.Context, hub client.Client, server string, c
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: name}
 	}
-	const name = "pelago-cluster-info"
 	for _, obj := range []client.Object{
 		&corev1.ConfigMap{ObjectMeta: meta(bootstrapapi.ConfigMapClusterInfo), Data: map[string]string{bootstrapapi.KubeConfigKey: string(text)}},
-		&rbacv1.Role{ObjectMeta: meta(name), Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"},
+		&rbacv1.Role{ObjectMeta: meta(clusterInfoRole), Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"},
 			ResourceNames: []string{bootstrapapi.ConfigMapClusterInfo}, Verbs: []string{"get"}}}},
-		&rbacv1.RoleBinding{ObjectMeta: meta(name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		&rbacv1.RoleBinding{ObjectMeta: meta(clusterInfoRole), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: clusterInfoRole},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "system:anonymous"}}},
 	} {
-		if err := hub.Create(ctx, obj); client.IgnoreAlreadyExists(err) != nil {
+		if err := hub.Create(ctx, obj, client.FieldOwner(deploy.Manager)); client.IgnoreAlreadyExists(err) != nil {
 			return fmt.Errorf("create %s %s/%s: %w", deploy.Kind(hub, obj), obj.GetNamespace(), obj.GetName(), err)
 		}
 	}
 	return nil
+}
+
+// Remove removes the broker from a hub without members, with the tokens by which clusters register and, unless kubeadm has made it,
+// cluster-info.
+func Remove(ctx context.Context, hub client.Client, progress deploy.Progress) error {
+	tokens, err := BootstrapTokens(ctx, hub)
+	if err != nil {
+		return err
+	}
+	for _, t := range tokens {
+		if !slices.Contains(t.Groups, BootstrapGroup) {
+			continue
+		}
+		if err := DeleteBootstrapToken(ctx, hub, t.ID); err != nil {
+			return err
+		}
+	}
+	info := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: bootstrapapi.ConfigMapClusterInfo}}
+	if err := hub.Get(ctx, client.ObjectKeyFromObject(info), info); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get ConfigMap %s/%s: %w", info.Namespace, info.Name, err)
+	}
+	role := metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: clusterInfoRole}
+	objs := []client.Object{&rbacv1.RoleBinding{ObjectMeta: role}, &rbacv1.Role{ObjectMeta: role}}
+	if deploy.Wrote(info) {
+		objs = append(objs, info)
+	}
+	for _, obj := range objs {
+		if err := hub.Delete(ctx, obj); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete %s %s/%s: %w", deploy.Kind(hub, obj), obj.GetNamespace(), obj.GetName(), err)
+		}
+	}
+	return deploy.RemoveHub(ctx, hub, progress)
 }
 
 // Pins are the hashes of the public keys (RFC 7469) of CA certificates, PEM, in the form that kubeadm prints.

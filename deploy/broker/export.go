@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/deploy"
 )
@@ -36,8 +37,9 @@ func LabelNetwork(ctx context.Context, hub client.Client, id string, labels map[
 	return nil
 }
 
-// Export creates the ServiceExport, or adds the annotations to the one that exists.
-func Export(ctx context.Context, c client.Client, key client.ObjectKey, annotations map[string]string, out io.Writer) error {
+// Export creates the ServiceExport, or changes the annotations of the one that exists; nil removes one. It prints to which clusters the
+// service is exported.
+func Export(ctx context.Context, c client.Client, key client.ObjectKey, annotations map[string]*string, out io.Writer) error {
 	service := &corev1.Service{}
 	if err := c.Get(ctx, key, service); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -52,7 +54,14 @@ func Export(ctx context.Context, c client.Client, key client.ObjectKey, annotati
 	if err != nil {
 		return fmt.Errorf("export Service %s: %w", key, err)
 	}
-	export.SetAnnotations(annotations)
+	given := map[string]string{}
+	for name, value := range annotations {
+		if value != nil {
+			given[name] = *value
+		}
+	}
+	export.SetAnnotations(given)
+	done := "is exported to"
 	switch err := c.Create(ctx, export); {
 	case apierrors.IsAlreadyExists(err) && len(annotations) > 0:
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
@@ -62,14 +71,16 @@ func Export(ctx context.Context, c client.Client, key client.ObjectKey, annotati
 		if err := c.Patch(ctx, export, client.RawPatch(types.MergePatchType, patch)); err != nil {
 			return fmt.Errorf("annotate ServiceExport %s: %w", key, err)
 		}
-		fmt.Fprintf(out, "Service %s was exported before; its ServiceExport has %s now\n", key, labels.FormatLabels(annotations))
+		done = "was exported before; its ServiceExport is updated: it is exported to"
 	case apierrors.IsAlreadyExists(err):
-		fmt.Fprintf(out, "Service %s was exported before\n", key)
+		if err := c.Get(ctx, key, export); err != nil {
+			return fmt.Errorf("get ServiceExport %s: %w", key, err)
+		}
+		done = "was exported before, to"
 	case err != nil:
 		return fmt.Errorf("create ServiceExport %s: %w", key, err)
-	default:
-		fmt.Fprintf(out, "Service %s is exported\n", key)
 	}
+	fmt.Fprintf(out, "Service %s %s %s\n", key, done, cmp.Or(export.GetAnnotations()[pelagov1alpha1.AnnotationExportTo], "all clusters"))
 	return nil
 }
 

@@ -88,11 +88,11 @@ type EndpointSpec struct {
 	//
 	// +optional
 	NATEnabled bool `json:"nat_enabled,omitempty"`
-	// Backend is the wire: vxlan, wireguard or libreswan.
+	// Backend is the cable driver: vxlan, wireguard or libreswan.
 	//
 	// +kubebuilder:validation:MinLength=1
 	Backend string `json:"backend"`
-	// BackendConfig holds settings of the wire; the keys are the Backend* constants.
+	// BackendConfig holds settings of the cable driver; the keys are the Backend* constants.
 	//
 	// +optional
 	BackendConfig map[string]string `json:"backend_config,omitempty"`

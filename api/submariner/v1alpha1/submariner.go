@@ -96,11 +96,11 @@ type SubmarinerSpec struct {
 	// +optional
 	ClustersetIPEnabled bool `json:"clustersetIPEnabled,omitempty"`
 
-	// CableDriver is the wire between gateways: wireguard (if empty), libreswan or vxlan; the same in all clusters.
+	// CableDriver connects the gateways: wireguard (if empty), libreswan or vxlan; the same in all clusters.
 	//
 	// +optional
 	CableDriver string `json:"cableDriver,omitempty"`
-	// CeIPSecNATTPort is the UDP port of the wire; 4500 if 0.
+	// CeIPSecNATTPort is the UDP port of the cables; 4500 if 0.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -53,6 +53,7 @@ type offer struct {
 	slices       []*discoveryv1.EndpointSlice
 	valid        verdict
 	waiting      string // why the service is not or not wholly published yet; empty if it is
+	unreachable  bool   // waiting is that no endpoint can be reached from other clusters, which does not change by itself
 	exportTo     []string
 }
 
@@ -82,7 +83,7 @@ func (c cluster) desired(s state) offer {
 	case headless && c.globalnet:
 		content, o.waiting = c.endpointsUnderGlobalnet(s)
 	case headless:
-		content, o.waiting = c.endpoints(s)
+		content, o.waiting, o.unreachable = c.endpoints(s)
 	case c.globalnet:
 		ip, waiting := allocated(s.ingress, s.service.Name, ofService)
 		if waiting != "" {
@@ -90,14 +91,14 @@ func (c cluster) desired(s state) offer {
 			return o
 		}
 		ips = []string{ip}
-		content, o.waiting = routedSlices(ips, s)
+		content, o.waiting, o.unreachable = routedSlices(ips, s)
 	default:
 		ips = slices.DeleteFunc(slices.Clone(s.service.Spec.ClusterIPs), func(text string) bool { return !is4(text) })
 		if len(ips) == 0 {
 			o.waiting = "the Service has no IPv4 ClusterIP, and only IPv4 is routed between clusters: give it one by spec.ipFamilies"
 			return o
 		}
-		content, o.waiting = routedSlices(ips, s)
+		content, o.waiting, o.unreachable = routedSlices(ips, s)
 	}
 	o.contribution = c.contribution(s, ips)
 	o.contribution.Spec.ExportTo = o.exportTo
@@ -135,19 +136,21 @@ func is4(text string) bool {
 
 // routedSlices publishes a service with a ClusterIP. Traffic from other clusters is translated at the node of a backend, or at a
 // gateway for one on no node, which must have an IPv4 address that is not another cluster's.
-func routedSlices(ips []string, s state) (content []BackendSlice, waiting string) {
+func routedSlices(ips []string, s state) (content []BackendSlice, waiting string, unreachable bool) {
+	unreachable = true
 	reached := make([]discoveryv1.EndpointSlice, len(s.slices))
 	for i, slice := range s.slices {
 		reached[i] = slice
 		reached[i].Endpoints = slices.DeleteFunc(slices.Clone(slice.Endpoints), func(e discoveryv1.Endpoint) bool {
 			return e.NodeName == nil && !s.reachable(slice.AddressType, e)
 		})
+		unreachable = unreachable && len(reached[i].Endpoints) == 0
 	}
 	if n := readyBackends(s.slices); n > 0 && readyBackends(reached) == 0 {
 		waiting = fmt.Sprintf("none of %d ready endpoints is reached from other clusters: they are on no node (nodeName), and their "+
 			"addresses are not IPv4 or are routed to another cluster", n)
 	}
-	return VirtualSlices(ips, s.service, reached), waiting
+	return VirtualSlices(ips, s.service, reached), waiting, unreachable && waiting != ""
 }
 
 // reachable reports whether a gateway can reach an endpoint that is on no node.
@@ -160,8 +163,9 @@ func (s state) reachable(family discoveryv1.AddressType, e discoveryv1.Endpoint)
 }
 
 // endpoints publishes, without globalnet, pods and hosts of --external-cidr under their own addresses and pods in the network of their node under
-// the node's fabric address: that of the node itself is not routed between clusters.
-func (c cluster) endpoints(s state) (content []BackendSlice, waiting string) {
+// the node's fabric address: that of the node itself is not routed between clusters. A node gets its index soon after it has joined.
+func (c cluster) endpoints(s state) (content []BackendSlice, waiting string, unreachable bool) {
+	outside := true
 	content = PodSlices(s.slices, c.dashedHostnames, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
 		if family != discoveryv1.AddressTypeIPv4 {
 			return "", false
@@ -177,9 +181,10 @@ func (c cluster) endpoints(s state) (content []BackendSlice, waiting string) {
 		}
 		waiting = fmt.Sprintf("endpoint %s is neither a pod of the cluster's pod ranges nor on a node that has an index (%q): it cannot be "+
 			"reached from other clusters; for a host outside the cluster join with --external-cidr", text, node)
+		outside = outside && node == ""
 		return "", false
 	})
-	return content, waiting
+	return content, waiting, waiting != "" && outside && len(content) == 0
 }
 
 // endpointsUnderGlobalnet publishes the endpoints that have a global IP which all gateways know.

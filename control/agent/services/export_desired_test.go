@@ -222,6 +222,39 @@ func TestDesired(t *testing.T) {
 	}
 }
 
+// An export is unreachable while no endpoint, ready or not, can be reached: not while pods are replaced, nor while they wait for an address.
+func TestUnreachable(t *testing.T) {
+	external, elsewhere := discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}}, discoveryv1.Endpoint{Addresses: []string{"120.1.0.7"}}
+	starting := onNode("10.7.0.2", "web-0", "n1")
+	starting.Conditions.Ready = ptr.To(false)
+	others := []netip.Prefix{netip.MustParsePrefix("120.1.0.0/24")}
+	serviceIP := map[string]submarinerv1.GlobalIngressIP{"web": ingress(submarinerv1.ClusterIPService, "120.2.0.9", "", true)}
+	for name, tt := range map[string]struct {
+		cluster  cluster
+		ip       string
+		slices   []discoveryv1.EndpointSlice
+		want     bool
+		complete bool // nothing is awaited
+	}{
+		"a backend in another cluster":                       {globalnet, "10.77.0.5", pods(elsewhere), true, false},
+		"the same, and a pod that starts":                    {globalnet, "10.77.0.5", pods(elsewhere, starting), false, false},
+		"the same, without globalnet":                        {plain, "10.77.0.5", pods(elsewhere), true, false},
+		"a backend outside the cluster":                      {plain, "10.77.0.5", pods(external), false, true},
+		"no endpoint":                                        {plain, "10.77.0.5", nil, false, true},
+		"pods that start":                                    {plain, "10.77.0.5", pods(starting), false, true},
+		"headless, a host of no declared range":              {plain, "None", pods(external), true, false},
+		"headless, such a host and a pod":                    {plain, "None", pods(external, pod("10.7.0.2", "web-0", "u0")), false, false},
+		"headless, such a host and a node without index yet": {plain, "None", pods(external, onNode("192.0.2.3", "web-1", "n3")), false, false},
+		"headless, no endpoint":                              {plain, "None", nil, false, true},
+		"headless, pods without global IPs yet":              {globalnet, "None", pods(pod("10.7.0.2", "web-0", "u0")), false, false},
+	} {
+		got := tt.cluster.desired(state{export: exported(), service: service(tt.ip), slices: tt.slices, ingress: serviceIP, elsewhere: others})
+		if got.unreachable != tt.want || (got.waiting == "") != tt.complete {
+			t.Errorf("%s: unreachable %t, waits for %q", name, got.unreachable, got.waiting)
+		}
+	}
+}
+
 func to(text string) *mcs.ServiceExport {
 	e := exported()
 	e.Annotations = map[string]string{"pelago.io/export-to": text}

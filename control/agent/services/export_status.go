@@ -84,8 +84,8 @@ func readiness(o outcome, wasReady bool) (ok bool, reason mcs.ServiceExportCondi
 		return false, mcs.ServiceExportReasonFailed, "ExportFailed: the hub cannot be reached", true
 	case !o.published:
 		return false, mcs.ServiceExportReasonFailed, "ExportFailed: " + o.err.Error(), true
-	case o.offer.waiting != "" && !wasReady:
-		return pending(o.offer.waiting) // a pod that comes later does not make a ready export unready
+	case o.offer.waiting != "" && (o.offer.unreachable || !wasReady):
+		return pending(o.offer.waiting) // an address that an endpoint does not have yet does not make a ready export unready
 	}
 	return true, mcs.ServiceExportReasonExported, messageReady, true
 }

@@ -18,6 +18,7 @@ func TestConditions(t *testing.T) {
 	offered := offer{valid: valid, contribution: &v1alpha1.ServiceContribution{}}
 	waits := offer{valid: valid, waiting: "no address"}
 	partly := offer{valid: valid, contribution: &v1alpha1.ServiceContribution{}, waiting: "1 of 2 pods"}
+	unreachable := offer{valid: valid, contribution: &v1alpha1.ServiceContribution{}, waiting: "none of 1", unreachable: true}
 	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "endpointslices"}, "g2.web", errors.New("outside of the ranges"))
 	wasReady := []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Exported", Message: "before"}}
 
@@ -54,6 +55,12 @@ func TestConditions(t *testing.T) {
 			"Ready=True/Exported: Service was successfully exported to the broker",
 			"Valid=True/Valid: the Service can be exported",
 			"Synced=True/Exported: ServiceImport was successfully synced to the broker",
+			"Conflict=False/NoConflicts: all exporting clusters agree",
+		}},
+		"no endpoint is reachable any more": {wasReady, outcome{offer: unreachable, synced: true, published: true}, []string{
+			"Ready=False/Pending: AwaitingExport: none of 1",
+			"Valid=True/Valid: the Service can be exported",
+			"Synced=False/Pending: AwaitingExport: none of 1",
 			"Conflict=False/NoConflicts: all exporting clusters agree",
 		}},
 		"hub unknown since the start": {nil, outcome{offer: offered}, []string{

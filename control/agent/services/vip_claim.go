@@ -138,7 +138,7 @@ func (r *reconciler) assignVIP(ctx context.Context, service types.NamespacedName
 			p.ip, p.from = ip, r.cluster.id
 			delete(objects, ip) // as the cache had it
 		} else {
-			p.ip, failed = ip, fmt.Sprintf("all addresses of this cluster's range %v of ClusterSetIPs are allocated or at rest: un-export services, or unjoin and join with a larger --clusterset-ip-cidr", own)
+			p.ip, failed = ip, fmt.Sprintf("all addresses of this cluster's range %v of ClusterSetIPs are allocated, or released less than 120 s ago: un-export services, or unjoin and join with a larger --clusterset-ip-cidr", own)
 		}
 	}
 	if uses && p.ip.IsValid() {

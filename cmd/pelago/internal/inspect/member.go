@@ -1,7 +1,9 @@
 package inspect
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"os/signal"
@@ -22,6 +24,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/top"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
@@ -30,6 +33,25 @@ func Through(hub *rest.Config, cluster string) *rest.Config {
 	cfg := rest.CopyConfig(hub)
 	cfg.Host = strings.TrimSuffix(cfg.Host, "/") + v1alpha1.ProxyPath(url.PathEscape(cluster), "proxy")
 	return cfg
+}
+
+// Direct is the access to a push member by the data of its Secret at the hub.
+func Direct(spec *clusterv1alpha1.ClusterSpec, data map[string][]byte) (*rest.Config, error) {
+	cfg := &rest.Config{Host: spec.APIEndpoint, BearerToken: string(data[clusterv1alpha1.SecretKeyToken])}
+	if cfg.TLSClientConfig.Insecure = spec.InsecureSkipTLSVerification; !cfg.TLSClientConfig.Insecure {
+		cfg.TLSClientConfig.CAData = data[clusterv1alpha1.SecretKeyCA]
+	}
+	if spec.ProxyURL != "" {
+		proxy, err := url.Parse(spec.ProxyURL)
+		if err != nil {
+			return nil, fmt.Errorf("read proxyURL: %w", err)
+		}
+		if len(spec.ProxyHeader) > 0 {
+			return nil, errors.New("its proxy requires headers, which this command does not send: name a context with --member-context")
+		}
+		cfg.Proxy = http.ProxyURL(proxy)
+	}
+	return cfg, nil
 }
 
 // checkHub returns an error if the API server does not lead to members.

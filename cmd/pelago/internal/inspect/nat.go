@@ -132,7 +132,7 @@ func natFlushCommand(open func() Access) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flush",
 		Short: "Remove flows from the nodes: of a pod, towards a cluster, or all; their connections end",
-		Long: `flush removes flow entries by the program that also removes expired ones, so the packet path sees no half of a flow. TCP
+		Long: `flush removes flow entries by the program that also removes expired ones, so the packet path never sees half of a flow. TCP
 connections of removed flows are reset at their next packet; other flows start anew, with another port.`,
 		Example: `  pelago nat flush --context g1 --pod 10.7.2.5 --yes
   pelago nat flush --context g1 --far-cluster 2 --node g1-n2 --yes    # the index of "pelago show networks -o wide"
@@ -219,8 +219,8 @@ backends. Nodes are named by their index, see NodeIndex.`,
 func mapCommand(open func() Access) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "map", Short: "Show the tables in the kernel of the nodes, decoded", Args: cobra.NoArgs,
-		Long: `map decodes the maps by which the programs decide, of all nodes (through the pods of pelago-node), of those named by
---node, or with --local of this machine. Flows have a verb of their own, pelago nat list, and so have counters, pelago nat stats.`,
+		Long: `map decodes the maps that the programs use, of all nodes (through the pods of pelago-node), of those named by
+--node, or with --local of this machine. For flows see pelago nat list, for counters pelago nat stats.`,
 	}
 	list := nat{access: open()}
 	listing := &cobra.Command{

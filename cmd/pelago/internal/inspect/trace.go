@@ -40,17 +40,17 @@ func traceCommand(open func() Access) *cobra.Command {
 	t := traced{access: open()}
 	cmd := &cobra.Command{
 		Use:   "trace --from [NAMESPACE/]POD --to NAME|IP[:PORT]",
-		Short: "Say by which way a packet reaches another cluster, and if it does not, why",
-		Long: `trace resolves the name as the cluster's name server does, and has every node on the way decide about the first packet of a
-connection by the tables in its kernel: one line each, with the entry that decided. It sends nothing. With --live it also sends such a
+		Short: "Trace the path of a packet to another cluster, or the reason why it is dropped",
+		Long: `trace resolves the name as the cluster's name server does, and has every node on the path evaluate the first packet of a
+connection against the tables in its kernel: one line each, with the entry that decided. It sends nothing. With --live it also sends such a
 packet, as if the pod had sent it, and shows where it and its answer were seen; nothing runs in the pod.
 
 Nodes of the other cluster are read in a context of --remote-context; without it the trace ends at the own gateway.
 
-It does not foresee quotas, session affinity, and rules of firewalls other than NetworkPolicies; --live sees their effect. It needs the
-right to list NodeIndexes, Peers, Services, NetworkPolicies, and to create pods/exec in namespace pelago-system.
+It does not take into account quotas, session affinity, and firewall rules other than NetworkPolicies; --live shows their effect. It
+needs the right to list NodeIndexes, Peers, Services, NetworkPolicies, and to create pods/exec in namespace pelago-system.
 
-Exit status: 0 the packet is delivered, 2 it is dropped, 1 it could not be told. The reasons are listed in cmd/pelago/README.md.`,
+Exit status: 0 the packet is delivered, 2 it is dropped, 1 undetermined. The reasons are listed in cmd/pelago/README.md.`,
 		Example: `  pelago trace --context g1 --from default/client --to sample/web --remote-context g2
   pelago trace --context g1 --from client --to web.sample.svc.clusterset.local:80 --remote-context g2 --live
   pelago trace --context g1 --from-node g1-n2 --to 120.2.0.20:53 --protocol udp --size 1400 -o json`,
@@ -80,8 +80,8 @@ Exit status: 0 the packet is delivered, 2 it is dropped, 1 it could not be told.
 	view.AddChoice(f, &t.protocol, "protocol", "tcp", "tcp, udp or icmp", "tcp", "udp", "icmp")
 	f.StringSliceVar(&t.remote, "remote-context", nil, "contexts of the other clusters in the kubeconfig")
 	f.IntVar(&t.size, "size", 0, "length of the packet in bytes (default: one that opens a connection, which always fits)")
-	f.BoolVar(&t.live, "live", false, "send a packet as well")
-	f.DurationVar(&t.wait, "wait", 2*time.Second, "with --live: time in which the answer must come")
+	f.BoolVar(&t.live, "live", false, "also send a packet")
+	f.DurationVar(&t.wait, "wait", 2*time.Second, "with --live: time to wait for the answer")
 	view.AddOutputFlag(f, &t.output)
 	_ = cmd.MarkFlagRequired("to") // fails only without such a flag
 	t.complete(cmd, "from", func(ctx context.Context, m view.Member, namespace, begun string) (out []string) {

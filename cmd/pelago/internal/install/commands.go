@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
@@ -73,9 +74,9 @@ func backupCommand(access Access) *cobra.Command {
 		Use:   "backup FILE",
 		Short: "Write the state of a hub into a file",
 		Long: `backup writes a file, mode 0600, from which the hub can be restored: a tar archive
-with gzip, of a snapshot of etcd (snapshot.db), the authorities of its certificates, the
-keys of its tokens and the key by which data are encrypted (pki/), and its settings
-(settings.yaml). Whoever has the file has the hub. The hub goes on running.`,
+with gzip, of a snapshot of etcd (snapshot.db), its CA certificates and keys, the keys
+that sign tokens, the key that encrypts data (pki/), and its settings (settings.yaml).
+The file grants full control of the hub. The hub keeps running.`,
 		Example: "  pelago hub backup hub-2026-11-25.tar.gz --host-context mgmt\n  pelago hub backup hub.tar.gz --local",
 		Args:    cobra.ExactArgs(1),
 	}, func(ctx context.Context, host view.Member, args []string, out io.Writer) error {
@@ -91,10 +92,10 @@ func restoreCommand(access Access) *cobra.Command {
 		Use:   "restore FILE",
 		Short: "Replace the state of a hub by that of a backup",
 		Long: `restore puts the state of a backup into a hub that init has made, the lost one or a
-new one: objects, keys and, in a host cluster, the address. Members go on without a change,
-if the hub is at the address of before; nothing is created again in them. Changes of the
-hub since the backup are lost. Objects of before the restore stay on the volume of etcd, in
-the directory "former".
+new one: objects, keys and, in a host cluster, the address. Members reconnect unchanged if
+the hub keeps its address; nothing is created again in them. Changes of the hub since the
+backup are lost. The data before the restore stay on the volume of etcd, in the directory
+"former".
 
 In a host cluster the hub is stopped, and started again. On this machine systemd units are
 stopped; run ` + "`pelago init --local`" + ` afterwards.`,
@@ -132,8 +133,8 @@ func renewCommand(access Access) *cobra.Command {
 	return h.complete(&cobra.Command{
 		Use:   "renew",
 		Short: "Renew the certificates of a hub",
-		Long: `renew issues those certificates again that have less than a third of their year left.
-A CronJob of the host cluster, or a timer of systemd, runs it daily.`,
+		Long: `renew reissues the certificates that have less than a third of their validity of a year
+left. A CronJob of the host cluster, or a timer of systemd, runs it daily.`,
 		Example: "  pelago hub renew --host-context mgmt",
 		Args:    cobra.NoArgs,
 	}, func(ctx context.Context, host view.Member, _ []string, out io.Writer) error {
@@ -149,30 +150,36 @@ func deinitCommand(access Access) *cobra.Command {
 	h := &hubCommand{access: access}
 	cmd := &cobra.Command{
 		Use:   "deinit",
-		Short: "Remove a hub that init has made",
-		Long: `deinit removes the pods of a hub from its host cluster, and what belongs to them: only
-objects with the label ` + deploy.HostedLabel + `=` + deploy.HostedValue + `. The volumes of etcd, and the Secret
-without which their data cannot be read, stay for another init; --purge removes them too.
-Members are not touched: it refuses while some are registered, unless --force is given.
-With --local it removes the systemd units.`,
-		Example: "  pelago deinit --host-context mgmt\n  pelago deinit --host-context mgmt --purge --force --yes\n  pelago deinit --local",
+		Short: "Remove a hub that init has made, or a broker",
+		Long: `deinit removes a hub. Members are not touched: it refuses while some are registered, unless
+--force is given.
+
+With --host-context it removes the pods of a hub from its host cluster, and what belongs to
+them: only objects with the label ` + deploy.HostedLabel + `=` + deploy.HostedValue + `. The volumes of etcd,
+and the Secret without which their data cannot be read, stay for another init; --purge
+removes them too. With --local it removes the systemd units.
+
+Without either it removes from the API server of the kubeconfig what deploy-broker, and init
+without --host-context, have installed: the broker with its namespace, pelago-hub,
+admission policies and rights. Custom resource definitions stay, and with them policies and
+bindings. A pelago-hub outside of the cluster must have been stopped.`,
+		Example: "  pelago deinit --host-context mgmt\n  pelago deinit --host-context mgmt --purge --force --yes\n  pelago deinit --local\n  pelago deinit --context hub",
 		Args:    cobra.NoArgs,
 	}
 	var yes, force, purge bool
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	cmd.Flags().BoolVar(&force, "force", false, "although members are registered, or the hub does not answer")
+	cmd.Flags().BoolVar(&yes, "yes", false, "skip the confirmation prompt")
+	cmd.Flags().BoolVar(&force, "force", false, "remove even if members are registered or the hub is unreachable")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove keys and data as well: the hub is lost unless there is a backup")
 	confirm := func(what string, out io.Writer) error {
 		if yes {
 			return nil
 		}
-		fmt.Fprintf(out, "Remove the hub %s? [y/N] ", what)
-		if answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n'); strings.TrimSpace(strings.ToLower(answer)) != "y" {
-			return errors.Join(errors.New("nothing was removed: answer y, or give --yes"), ignoreEOF(err))
-		}
-		return nil
+		return Confirm(Terminal(cmd.InOrStdin()), out, "Remove the hub "+what+"?")
 	}
 	return h.complete(cmd, func(ctx context.Context, host view.Member, _ []string, out io.Writer) error {
+		if h.hosted.Context == "" {
+			return h.deinitInstalled(ctx, host, force, purge, confirm, out)
+		}
 		if err := h.hosted.CheckRemoval(ctx, host.Client, force); err != nil {
 			return err
 		}
@@ -191,11 +198,50 @@ With --local it removes the systemd units.`,
 	})
 }
 
-func ignoreEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
+// deinitInstalled is deinit for what an API server has of deploy-broker and init.
+func (h *hubCommand) deinitInstalled(
+	ctx context.Context, hub view.Member, force, purge bool, confirm func(string, io.Writer) error, out io.Writer,
+) error {
+	if purge {
+		return errors.New("--purge: it is for --host-context and --local; definitions stay, since deleting one deletes all objects of its kind")
 	}
-	return err
+	in, err := findInstalled(ctx, hub)
+	if err != nil {
+		return err
+	}
+	if !force {
+		if err := refuseMembers(members(ctx, hub.Client)); err != nil {
+			return err
+		}
+	}
+	if err := confirm("and the broker at "+hub.Config.Host, out); err != nil {
+		return err
+	}
+	return in.remove(ctx, NewProgress(out))
+}
+
+// Terminal returns a reader of answers, nil if the input is no terminal.
+func Terminal(in io.Reader) *bufio.Reader {
+	if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return bufio.NewReader(in)
+	}
+	return nil
+}
+
+// Confirm prompts before a removal; without answers, where there is no terminal, it refuses.
+func Confirm(answers *bufio.Reader, out io.Writer, question string) error {
+	var answer string
+	if answers != nil {
+		fmt.Fprintf(out, "%s [y/N] ", question)
+		var err error
+		if answer, err = answers.ReadString('\n'); err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read the answer: %w", err)
+		}
+	}
+	if strings.TrimSpace(strings.ToLower(answer)) != "y" {
+		return errors.New("nothing was removed: answer y at a terminal, or give --yes")
+	}
+	return nil
 }
 
 // Init brings up a hub in the host cluster, or prints its objects, and writes the kubeconfig of its administrator.
@@ -241,7 +287,7 @@ func WroteAdmin(file string, admin []byte, progress deploy.Progress, out io.Writ
 	if _, err := WriteSecretFile(file, admin, ""); err != nil {
 		return err
 	}
-	progress("Wrote %s, by which the administrator reaches the hub", file)
+	progress("Wrote %s, the kubeconfig of the hub's administrator", file)
 	progress("The hub is ready")
 	fmt.Fprintf(out, "\nKeep a backup of the hub: `pelago hub backup`.\n\nMake clusters members. Push, the hub writes the cluster:\n\n  pelago join NAME --kubeconfig %s --cluster-kubeconfig FILE\n\n"+
 		"Pull, an agent in the cluster watches the hub, and the clusters share a network as well:\n\n  pelago deploy-broker --kubeconfig %s\n"+

@@ -10,17 +10,23 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 // memberTime bounds how long a hub may take to list its members.
@@ -76,6 +82,11 @@ func checkMembers(ctx context.Context, admin []byte, force bool) error {
 	if err == nil {
 		names, err = members(ctx, hub)
 	}
+	return refuseMembers(names, err)
+}
+
+// refuseMembers refuses the removal of a hub with these members; err: they could not be listed.
+func refuseMembers(names []string, err error) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("find out whether clusters are registered at the hub: %w: --force removes it all the same", err)
@@ -84,6 +95,68 @@ func checkMembers(ctx context.Context, admin []byte, force bool) error {
 			strings.Join(names, ", "))
 	}
 	return nil
+}
+
+// installed is what deploy-broker, and init without --host-context, have installed into an API server.
+type installed struct {
+	hub                       view.Member
+	broker, workloads, member bool // member: the cluster is also a member
+}
+
+// findInstalled refuses an API server without a broker and a hub, and one whose pelago-hub runs outside of it.
+func findInstalled(ctx context.Context, hub view.Member) (in installed, err error) {
+	exists := func(obj client.Object, namespace, name string) bool {
+		failed := hub.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, obj)
+		if client.IgnoreNotFound(failed) != nil && err == nil {
+			err = fmt.Errorf("get %s %s at %s: %w", deploy.Kind(hub.Client, obj), name, hub.Config.Host, failed)
+		}
+		return failed == nil
+	}
+	in = installed{hub: hub, broker: exists(&corev1.Namespace{}, "", deploy.BrokerNamespace),
+		workloads: exists(&rbacv1.ClusterRole{}, "", deploy.HubName),
+		member:    exists(&corev1.ConfigMap{}, config.SystemNamespace, config.ConfigMapName)}
+	hosts := exists(&corev1.ConfigMap{}, deploy.SystemNamespace, deploy.HostedSettings)
+	lease := &coordinationv1.Lease{}
+	runs := exists(lease, deploy.SystemNamespace, deploy.HubName) && Holds(lease) && !exists(&appsv1.Deployment{}, deploy.SystemNamespace, deploy.HubName)
+	switch {
+	case err != nil:
+		return in, err
+	case !in.broker && !in.workloads:
+		return in, fmt.Errorf("the API server at %s has neither a broker nor a hub: name it with --context, and with --host-context the "+
+			"cluster of a hub that runs as pods", hub.Config.Host)
+	case in.workloads && hosts:
+		return in, fmt.Errorf("a hub runs in namespace %s of this cluster: remove it first with --host-context", deploy.SystemNamespace)
+	case in.workloads && runs:
+		return in, fmt.Errorf("pelago-hub runs: %s holds Lease %s/%s: stop it first", *lease.Spec.HolderIdentity, lease.Namespace, lease.Name)
+	}
+	return in, nil
+}
+
+// remove removes all of it except definitions.
+func (in installed) remove(ctx context.Context, progress deploy.Progress) error {
+	if in.workloads {
+		if err := deploy.RemoveWorkloadsHub(ctx, in.hub.Client, in.member, progress); err != nil {
+			return err
+		}
+	}
+	if in.broker {
+		if err := broker.Remove(ctx, in.hub.Client, progress); err != nil {
+			return err
+		}
+	}
+	progress("Removed; custom resource definitions and their objects stay, such as policies and bindings")
+	if in.workloads && in.member {
+		progress("Namespace %s stays: this cluster is a member as well", deploy.SystemNamespace)
+	}
+	return nil
+}
+
+// Holds reports whether the holder of a Lease is alive.
+func Holds(l *coordinationv1.Lease) bool {
+	if ptr.Deref(l.Spec.HolderIdentity, "") == "" || l.Spec.RenewTime == nil {
+		return false
+	}
+	return time.Since(l.Spec.RenewTime.Time) < time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15))*time.Second
 }
 
 // members are the clusters that are registered at the hub.

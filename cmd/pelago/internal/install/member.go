@@ -248,7 +248,7 @@ func nodeNames(nodes []corev1.Node) []string {
 
 // prompt lets the user choose one or several by number.
 func prompt(candidates []string, answers *bufio.Reader, out io.Writer) ([]string, error) {
-	fmt.Fprintln(out, "No node is a gateway yet. Which are to be?")
+	fmt.Fprintln(out, "No node is a gateway yet. Choose the gateways:")
 	for i, name := range candidates {
 		fmt.Fprintf(out, "  %d  %s\n", i+1, name)
 	}

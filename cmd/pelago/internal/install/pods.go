@@ -40,9 +40,9 @@ func (p *Pods) AddPlacement(f *pflag.FlagSet, namespace, pods string) {
 
 // Add adds the flags of join.
 func (p *Pods) Add(f *pflag.FlagSet) {
-	p.AddPlacement(f, "namespace "+config.SystemNamespace, "all pods but pelago-node, which runs on every node,")
-	f.StringVar(&p.httpProxy, "http-proxy", "", "URL of the agents' proxy for http")
-	f.StringVar(&p.httpsProxy, "https-proxy", "", "URL of the agents' proxy for https, on the way to the hub")
+	p.AddPlacement(f, "namespace "+config.SystemNamespace, "all pods except pelago-node, which runs on every node,")
+	f.StringVar(&p.httpProxy, "http-proxy", "", "URL of the proxy for the agents' http connections")
+	f.StringVar(&p.httpsProxy, "https-proxy", "", "URL of the proxy for the agents' https connections, such as those to the hub")
 	f.StringVar(&p.noProxy, "no-proxy", "", "names, addresses and ranges that the agents reach without a proxy, separated by commas, besides the own cluster's")
 }
 

@@ -40,17 +40,17 @@ const (
 
 // Add adds the flags.
 func (s *Settings) Add(f *pflag.FlagSet) {
-	driver := view.AddChoice(f, &s.CableDriver, "cable-driver", config.CableWireGuard, "wire between gateways: wireguard, libreswan (or "+
+	driver := view.AddChoice(f, &s.CableDriver, "cable-driver", config.CableWireGuard, "cable driver, which connects gateways: wireguard, libreswan (or "+
 		"ipsec: IKEv2 and ESP by strongSwan) or vxlan (not encrypted); the same in all clusters", config.CableDrivers()...)
 	driver.Aliases = map[string]string{"ipsec": config.CableLibreswan} // as in Submariner
-	f.Uint16Var(&s.CablePort, "nattport", 4500, "UDP port of the wire between gateways")
+	f.Uint16Var(&s.CablePort, "nattport", 4500, "UDP port of the cables between gateways")
 	f.IntVar(&s.CableTunnels, "cable-tunnels", 1, fmt.Sprintf("tunnels between two gateways, 1 to %d, so that a pair of them uses several cores; of two clusters the smaller number applies. wireguard takes a UDP port for each, from --nattport on, and --nattport + %d to change keys", config.MaxCableTunnels, cable.MaxTunnels))
 	view.AddChoice(f, &s.XDP, "xdp", config.XDPOff, "experimental, not tested with a physical network card: handle the common case in "+
 		"the driver of the network card (XDP) on gateways: off, auto (uplinks that are network cards), on (all uplinks)",
 		config.XDPSettings()...)
-	view.AddChoice(f, &s.Datapath, "datapath", config.Datapaths()[0], "way of packets between pods and other clusters: strict (through "+
+	view.AddChoice(f, &s.Datapath, "datapath", config.Datapaths()[0], "path of packets between pods and other clusters: strict (through "+
 		"the node's stack), hybrid (those of established connections bypass it, conntrack and policies see one a second), fast (all "+
-		"bypass it, but those of pods that a NetworkPolicy selects). The label "+pelagov1alpha1.LabelDatapath+" of a node or namespace "+
+		"bypass it, except those of pods that a NetworkPolicy selects). The label "+pelagov1alpha1.LabelDatapath+" of a node or namespace "+
 		"overrides it", config.Datapaths()...)
 	f.BoolVar(&s.nat, "natt", true, "gateways with a public address are behind NAT: peers try that address first; NAT discovery runs in any case")
 	f.Uint16Var(&s.DiscoveryPort, "natt-discovery-port", natt.DefaultPort, "UDP port of NAT discovery")
@@ -122,23 +122,23 @@ func (s *Settings) Check() error {
 		return fmt.Errorf("--cable-tunnels %d: use 1 to %d", s.CableTunnels, config.MaxCableTunnels)
 	}
 	if s.CableTunnels > 1 && s.CableDriver == config.CableVXLAN {
-		return fmt.Errorf("--cable-tunnels %d: the wire %s has no tunnels: use --cable-tunnels 1, or --cable-driver %s", s.CableTunnels, s.CableDriver, config.CableWireGuard)
+		return fmt.Errorf("--cable-tunnels %d: cable driver %s has no tunnels: use --cable-tunnels 1, or --cable-driver %s", s.CableTunnels, s.CableDriver, config.CableWireGuard)
 	}
 	if s.CablePort == 0 || s.CablePort == dataplane.OverlayPort {
 		return fmt.Errorf("--nattport %d: use a port from 1 to 65535 other than %d, which the overlay inside the cluster has", s.CablePort, dataplane.OverlayPort)
 	}
 	if last := 65535 - cable.MaxTunnels; int(s.CablePort) > last && s.CableDriver != config.CableVXLAN {
-		return fmt.Errorf("--nattport %d: the wire %s needs the next %d ports as well: use one up to %d", s.CablePort, s.CableDriver, cable.MaxTunnels, last)
+		return fmt.Errorf("--nattport %d: cable driver %s needs the next %d ports as well: use one up to %d", s.CablePort, s.CableDriver, cable.MaxTunnels, last)
 	}
 	if slices.Contains(s.ports(), dataplane.OverlayPort) {
-		return fmt.Errorf("--nattport %d: then the wire %s with %d tunnels needs UDP port %d as well, which the overlay inside the cluster has: use another",
+		return fmt.Errorf("--nattport %d: then cable driver %s with %d tunnels needs UDP port %d as well, which the overlay inside the cluster has: use another",
 			s.CablePort, s.CableDriver, s.CableTunnels, dataplane.OverlayPort)
 	}
 	if s.DiscoveryPort == 0 || slices.Contains(append(s.ports(), dataplane.OverlayPort), s.DiscoveryPort) {
-		return fmt.Errorf("--natt-discovery-port %d: use a port from 1 to 65535 that neither the wire (%d) nor the overlay (%d) has", s.DiscoveryPort, s.ports(), dataplane.OverlayPort)
+		return fmt.Errorf("--natt-discovery-port %d: use a port from 1 to 65535 that neither the cable (%d) nor the overlay (%d) has", s.DiscoveryPort, s.ports(), dataplane.OverlayPort)
 	}
 	if s.LoadBalancer && s.CableDriver == config.CableVXLAN {
-		return fmt.Errorf("--load-balancer changes addresses on the way, and the wire %s knows gateways by their addresses: use --cable-driver %s, or --load-balancer=false", s.CableDriver, config.CableWireGuard)
+		return fmt.Errorf("--load-balancer changes addresses on the way, and cable driver %s identifies gateways by their addresses: use --cable-driver %s, or --load-balancer=false", s.CableDriver, config.CableWireGuard)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func TestWireFlags(t *testing.T) {
 		"the wire in the open": {[]string{"--cable-driver", "vxlan", "--nattport", "65535", "--cable-tunnels", "1"}, config.Config{CableDriver: "vxlan", CablePort: 65535}, []uint16{65535}, ""},
 		"no tunnels":           {[]string{"--cable-tunnels", "0"}, config.Config{}, nil, "--cable-tunnels 0: use 1 to 4"},
 		"too many tunnels":     {[]string{"--cable-tunnels", "5"}, config.Config{}, nil, "--cable-tunnels 5: use 1 to 4"},
-		"tunnels of vxlan":     {[]string{"--cable-driver", "vxlan", "--cable-tunnels", "2"}, config.Config{}, nil, "the wire vxlan has no tunnels"},
+		"tunnels of vxlan":     {[]string{"--cable-driver", "vxlan", "--cable-tunnels", "2"}, config.Config{}, nil, "cable driver vxlan has no tunnels"},
 		"tunnel on 4800":       {[]string{"--nattport", "4798", "--cable-tunnels", "3"}, config.Config{}, nil, "needs UDP port 4800 as well"},
 		"standby on 4800":      {[]string{"--nattport", "4796"}, config.Config{}, nil, "needs UDP port 4800 as well"},
 		"the last ports":       {[]string{"--nattport", "65532"}, config.Config{}, nil, "use one up to 65531"},

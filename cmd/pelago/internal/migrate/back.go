@@ -35,7 +35,7 @@ func (s *Submariner) Back(ctx context.Context) error {
 		return err
 	}
 	if former.ClusterID != "" {
-		if err := deploy.RemoveMember(ctx, s.Member, former.HubID, s.Timeout, s.Progress); err != nil {
+		if _, err := deploy.RemoveMember(ctx, s.Member, former.HubID, s.Timeout, s.Progress); err != nil {
 			return err
 		}
 	}

@@ -43,22 +43,22 @@ func karmadaCommand(access install.Access) *cobra.Command {
 		Use:   "karmada",
 		Short: "Take over the API server of Karmada as a hub",
 		Long: `migrate karmada makes Karmada's API server, with etcd and all objects in it, a hub of
-Pelago. Templates, policies, bindings, Works and Clusters stay. What bindings have decided
-is kept, and so are the objects in the members: they get labels and annotations, no pod is
+Pelago. Templates, policies, bindings, Works and Clusters stay. The clusters of bindings
+stay, and so are the objects in the members: they get labels and annotations, no pod is
 restarted.
 
-It stops Karmada's controllers (with --host-context; else stop them first), keeps and
-removes its webhooks and API services, stops its servers and installs what pelago-hub needs. Then start
-pelago-hub. Run it again if it was interrupted. Objects that have no counterpart in
-Pelago are named, and it refuses to go on without --force. Clusters in Pull mode need
+It stops Karmada's controllers (with --host-context; else stop them first), saves and
+removes its webhooks and API services, stops its servers and installs what pelago-hub
+needs. Then start pelago-hub. Run it again if it was interrupted. Objects that have no
+counterpart in Pelago are listed, and it refuses to continue without --force. Clusters in Pull mode need
 'pelago join --workloads-only' in place of karmada-agent.
 
---back restores all that after pelago-hub was stopped. Definitions that were added stay.`,
+--back reverts this after pelago-hub was stopped. Added definitions stay.`,
 		Example: `  pelago migrate karmada --context karmada-apiserver --host-context mgmt --dry-run
   pelago migrate karmada --context karmada-apiserver --host-context mgmt
   pelago-hub --kubeconfig pelago-hub.kubeconfig
 
-  # the way back, after pelago-hub was stopped
+  # back, after pelago-hub was stopped
   pelago migrate karmada --context karmada-apiserver --host-context mgmt --back`,
 		Args: cobra.NoArgs,
 	}
@@ -70,7 +70,7 @@ Pelago are named, and it refuses to go on without --force. Clusters in Pull mode
 	f.StringVar(&m.namespace, "karmada-namespace", "karmada-system", "namespace of Karmada's pods in the host cluster")
 	f.StringVar(&m.file, "output-kubeconfig", "pelago-hub.kubeconfig", "kubeconfig of pelago-hub to write")
 	f.BoolVar(&m.dryRun, "dry-run", false, "print what would change, in the format of -o, and change nothing")
-	f.BoolVar(&m.force, "force", false, "go on although objects have no counterpart: they stay, without effect")
+	f.BoolVar(&m.force, "force", false, "continue although objects have no counterpart: they stay, without effect")
 	f.BoolVar(&m.back, "back", false, "give the API server back to Karmada")
 	f.DurationVar(&m.timeout, "timeout", 2*time.Minute, "how long to wait for Karmada's components to stop or start, each")
 	cmd.MarkFlagsMutuallyExclusive("back", "dry-run")
@@ -157,7 +157,7 @@ clusters have no connection from the step disconnect of the first until the step
 second. --dry-run prints the steps. Run it again if it was interrupted: it continues. Submariner's
 objects stay in its namespace, with its operator stopped.
 
---back removes Pelago and starts Submariner's operator, which makes its components again.
+--back removes Pelago and starts Submariner's operator, which creates its components again.
 
 The hub is another API server than Submariner's broker, such as one that
 pelago init --host-context makes: both write the same kinds, and Roles of the same names.`,

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -177,7 +178,7 @@ func (k *Karmada) Back(ctx context.Context) error {
 		return fmt.Errorf("list the Leases of namespace %s: %w", deploy.SystemNamespace, err)
 	}
 	for i := range leases.Items {
-		if l := &leases.Items[i]; l.Name == deploy.HubName && renewed(l) {
+		if l := &leases.Items[i]; l.Name == deploy.HubName && install.Holds(l) {
 			return fmt.Errorf("pelago-hub runs: %s holds Lease %s/%s: stop it first, and run this command again", ptr.Deref(l.Spec.HolderIdentity, ""), l.Namespace, l.Name)
 		}
 	}
@@ -213,14 +214,6 @@ func (k *Karmada) Back(ctx context.Context) error {
 	return nil
 }
 
-// renewed reports whether the holder of a Lease is alive.
-func renewed(l *coordinationv1.Lease) bool {
-	if ptr.Deref(l.Spec.HolderIdentity, "") == "" || l.Spec.RenewTime == nil {
-		return false
-	}
-	return time.Since(l.Spec.RenewTime.Time) < time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15))*time.Second
-}
-
 // alive are Karmada's controllers that hold their Lease at the API server.
 func (k *Karmada) alive(ctx context.Context) ([]string, error) {
 	leases := &coordinationv1.LeaseList{}
@@ -229,7 +222,7 @@ func (k *Karmada) alive(ctx context.Context) ([]string, error) {
 	}
 	var out []string
 	for i := range leases.Items {
-		if l := &leases.Items[i]; slices.Contains(controllers, l.Name) && renewed(l) {
+		if l := &leases.Items[i]; slices.Contains(controllers, l.Name) && install.Holds(l) {
 			out = append(out, l.Name)
 		}
 	}

@@ -2,7 +2,9 @@ package view
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -10,9 +12,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
@@ -26,6 +32,51 @@ type Listing struct {
 	Cluster string // "": the hub
 	Table   metav1.Table
 	Works   *workv1alpha1.WorkList // of a cluster without access, instead of Table
+}
+
+// List requests the selected objects of a cluster, "" for the hub, as a table with the objects in it. A member without a named object has
+// no row of it.
+func List(ctx context.Context, m Member, mapping *meta.RESTMapping, cluster string, s Selection) (Listing, error) {
+	out := Listing{Cluster: cluster}
+	resource := mapping.Resource
+	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
+	if namespaced && len(s.Names) > 0 && s.Namespace == "" {
+		return out, errors.New("a name needs a namespace: leave out --all-namespaces, or the name")
+	}
+	path := []string{"/apis", resource.Group, resource.Version}
+	if resource.Group == "" {
+		path = []string{"/api", resource.Version}
+	}
+	names := s.Names
+	if len(names) == 0 {
+		names = []string{""} // all
+	}
+	for _, name := range names {
+		request := m.Typed.CoreV1().RESTClient().Get().AbsPath(path...).NamespaceIfScoped(s.Namespace, namespaced && s.Namespace != "").
+			Resource(resource.Resource).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Param("includeObject", "Object")
+		if name != "" {
+			request = request.Name(name)
+		} else if s.Labels != nil {
+			request = request.Param("labelSelector", s.Labels.String())
+		}
+		result := request.Do(ctx)
+		raw, _ := result.Raw() // without the server's message, which Error has
+		err := result.Error()
+		switch {
+		case cluster != "" && name != "" && apierrors.IsNotFound(err):
+			continue
+		case apierrors.IsNotFound(err):
+			return out, NotAtHub(mapping, client.ObjectKey{Namespace: s.Namespace, Name: name})
+		case err != nil:
+			return out, fmt.Errorf("list %s: %w", resource.Resource, err)
+		}
+		var table metav1.Table
+		if err := json.Unmarshal(raw, &table); err != nil {
+			return out, fmt.Errorf("read the list of %s: %w", resource.Resource, err)
+		}
+		out.Table.ColumnDefinitions, out.Table.Rows = table.ColumnDefinitions, append(out.Table.Rows, table.Rows...)
+	}
+	return out, nil
 }
 
 // PrintListings writes a table of the objects and a table of what Works report.
@@ -112,7 +163,7 @@ func listingRow(l Listing, r metav1.TableRow, shape []metav1.TableColumnDefiniti
 			adoption = "Y"
 		}
 	}
-	out := Row{Object: listed{l.Cluster, adoption, object.Object}}
+	out := Row{Object: listed{l.Cluster, adoption, object.Object}, Name: resourceName(object.GroupVersionKind(), object.GetName())}
 	if namespaces {
 		out.Cells = []string{object.GetNamespace()}
 	}
@@ -160,7 +211,7 @@ func WorkListing(all []Listing, of Selection) Table {
 				if of.AllNamespaces {
 					cells = append([]string{r.Namespace}, cells...)
 				}
-				t.Rows = append(t.Rows, Row{Cells: cells, Object: r})
+				t.Rows = append(t.Rows, Row{Cells: cells, Object: r, Name: resourceName(object.GroupVersionKind(), r.Name)})
 			}
 		}
 	}
@@ -212,9 +263,15 @@ func ClusterListing(clusters []clusterv1alpha1.Cluster, now time.Time) Table {
 			Wide: []string{cmp.Or(strings.Join(c.Spec.AllZones(), ","), "-"), cmp.Or(c.Spec.Region, "-"), cmp.Or(c.Spec.Provider, "-"),
 				cmp.Or(c.Spec.APIEndpoint, "-"), cmp.Or(strings.Join(taints, ","), "-")},
 			Object: c,
+			Name:   resourceName(clusterv1alpha1.GroupVersion.WithKind("Cluster"), c.Name),
 		})
 	}
 	return t
+}
+
+// resourceName is the form of an object in -o name, as in kubectl.
+func resourceName(kind schema.GroupVersionKind, name string) string {
+	return strings.ToLower(kind.GroupKind().String()) + "/" + name
 }
 
 // Selection selects objects.
@@ -222,7 +279,8 @@ type Selection struct {
 	Kind          string
 	Namespace     string // "" if AllNamespaces
 	AllNamespaces bool
-	Name          string // "": all
+	Names         []string        // none: all
+	Labels        labels.Selector // nil: all
 	// Group and ObjectKind are those of manifests, from the discovery of the hub.
 	Group, ObjectKind string
 }
@@ -230,6 +288,6 @@ type Selection struct {
 // selects reports whether a manifest is selected.
 func (s Selection) selects(o *unstructured.Unstructured) bool {
 	gvk := o.GroupVersionKind()
-	return gvk.Group == s.Group && gvk.Kind == s.ObjectKind && (s.Name == "" || s.Name == o.GetName()) &&
-		(s.AllNamespaces || o.GetNamespace() == "" || s.Namespace == o.GetNamespace())
+	return gvk.Group == s.Group && gvk.Kind == s.ObjectKind && (len(s.Names) == 0 || slices.Contains(s.Names, o.GetName())) &&
+		(s.Labels == nil || s.Labels.Matches(labels.Set(o.GetLabels()))) && (s.AllNamespaces || o.GetNamespace() == "" || s.Namespace == o.GetNamespace())
 }

@@ -19,10 +19,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// AddOutputFlag adds --output.
-func AddOutputFlag(f *pflag.FlagSet, output *string) {
+// AddOutputFlag adds --output, with further formats.
+func AddOutputFlag(f *pflag.FlagSet, output *string, more ...string) {
 	*output = "table"
-	c := &Choice{value: output, values: []string{"table", "wide", "json", "yaml"}}
+	c := &Choice{value: output, values: append([]string{"table", "wide", "json", "yaml"}, more...)}
 	f.VarP(c, "output", "o", c.words())
 }
 
@@ -102,10 +102,11 @@ type Table struct {
 	Empty string
 }
 
-// Row is one line; Object is its form in -o json and -o yaml.
+// Row is one line; Object is its form in -o json and -o yaml, Name that in -o name.
 type Row struct {
 	Cells, Wide []string
 	Object      any
+	Name        string
 }
 
 // Add adds a row without an object.
@@ -151,6 +152,12 @@ func PrintTables(out io.Writer, output string, tables ...Table) error {
 		return Encode(out, output, objects)
 	}
 	for _, t := range tables {
+		if output == "name" {
+			for _, r := range t.Rows {
+				fmt.Fprintln(out, r.Name)
+			}
+			continue
+		}
 		if err := t.Print(out, output == "wide"); err != nil {
 			return err
 		}

@@ -1,10 +1,11 @@
-package install
+package main
 
 import (
 	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,8 +16,7 @@ import (
 	"github.com/pelago-net/pelago/deploy/broker"
 )
 
-// TokenCommand is the verb token. Each of its verbs has flags of its own, so access returns a new value at each call.
-func TokenCommand(access func() Access) *cobra.Command {
+func tokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Tokens by which clusters register: create, list, delete",
@@ -25,20 +25,21 @@ registers as with broker-info.subm, and can do nothing else.`,
 		Example: "  pelago token create --print-register-command",
 		Args:    cobra.NoArgs,
 	}
-	cmd.AddCommand(tokenCreateCommand(access()), tokenListCommand(access()), tokenDeleteCommand(access()))
+	cmd.AddCommand(tokenCreateCommand(), tokenListCommand(), tokenDeleteCommand())
 	return cmd
 }
 
-// NewToken is the form of a new token in -o json and -o yaml.
-type NewToken struct {
+// newToken is the form of a new token in -o json and -o yaml.
+type newToken struct {
 	Token    string   `json:"token"`
 	Server   string   `json:"server"`
 	Hashes   []string `json:"discoveryTokenCACertHashes"`
 	Register string   `json:"registerCommand"`
 }
 
-func tokenCreateCommand(a Access) *cobra.Command {
-	var output, description string
+func tokenCreateCommand() *cobra.Command {
+	var a access
+	var description string
 	var life time.Duration
 	var command bool
 	cmd := &cobra.Command{
@@ -48,13 +49,13 @@ func tokenCreateCommand(a Access) *cobra.Command {
   pelago token create --ttl 1h --description "cluster c1" -o json`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	cmd.RunE = atHub(a, func(ctx context.Context, hub view.Member, args []string, out io.Writer) error {
+	cmd.RunE = a.run(func(ctx context.Context, hub *cluster, args []string, out io.Writer) error {
 		set, err := broker.ReadClusterset(ctx, hub.Client, deploy.BrokerNamespace)
 		if err != nil {
 			return fmt.Errorf("%w: run `pelago deploy-broker` there first, or name the hub with --context", err)
 		}
-		n := NewToken{Server: cmp.Or(set.BrokerURL, hub.Config.Host)}
-		ca, err := CA(ctx, hub)
+		n := newToken{Server: cmp.Or(set.BrokerURL, hub.Config.Host)}
+		ca, err := hub.ca(ctx)
 		if err != nil {
 			return err
 		}
@@ -72,27 +73,27 @@ func tokenCreateCommand(a Access) *cobra.Command {
 			n.Register += " --discovery-token-ca-cert-hash " + h
 		}
 		n.Register += " --cluster-name NAME"
-		if output == "table" || output == "wide" {
+		if a.output == "table" || a.output == "wide" {
 			fmt.Fprintln(out, map[bool]string{true: n.Register, false: n.Token}[command])
 			return nil
 		}
-		return view.Encode(out, output, n)
+		return view.Encode(out, a.output, n)
 	})
 	f := cmd.Flags()
-	a.AddFlags(f)
-	view.AddOutputFlag(f, &output)
+	a.addFlags(f)
+	view.AddOutputFlag(f, &a.output)
 	f.DurationVar(&life, "ttl", broker.CredentialLife, "validity of the token; 0: it does not expire")
 	f.StringVar(&description, "description", "", "what the token is for")
 	f.BoolVar(&command, "print-register-command", false, "print the whole command to run at a cluster")
 	return cmd
 }
 
-func tokenListCommand(a Access) *cobra.Command {
-	var output string
+func tokenListCommand() *cobra.Command {
+	var a access
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the bootstrap tokens of the hub", Example: "  pelago token list -o yaml", Args: cobra.NoArgs,
 	}
-	cmd.RunE = atHub(a, func(ctx context.Context, hub view.Member, _ []string, out io.Writer) error {
+	cmd.RunE = a.run(func(ctx context.Context, hub *cluster, _ []string, out io.Writer) error {
 		tokens, err := broker.BootstrapTokens(ctx, hub.Client)
 		if err != nil {
 			return err
@@ -101,23 +102,24 @@ func tokenListCommand(a Access) *cobra.Command {
 		for _, k := range tokens {
 			t.Add(k.ID, cmp.Or(k.Expires, "never"), strings.Join(k.Usages, ","), strings.Join(k.Groups, ","), k.Description)
 		}
-		if output == "table" || output == "wide" {
+		if a.output == "table" || a.output == "wide" {
 			return t.Print(out, false)
 		}
-		return view.Encode(out, output, tokens)
+		return view.Encode(out, a.output, tokens)
 	})
-	a.AddFlags(cmd.Flags())
-	view.AddOutputFlag(cmd.Flags(), &output)
+	a.addFlags(cmd.Flags())
+	view.AddOutputFlag(cmd.Flags(), &a.output)
 	return cmd
 }
 
-func tokenDeleteCommand(a Access) *cobra.Command {
+func tokenDeleteCommand() *cobra.Command {
+	var a access
 	cmd := &cobra.Command{
 		Use: "delete TOKEN...", Short: "Delete tokens, by their first six characters", Example: "  pelago token delete abcdef", Args: cobra.MinimumNArgs(1),
-		Long: `delete deletes tokens: with them no cluster can register any more, except one that
-has begun to within the last ten minutes. Clusters that have registered stay.`,
+		Long: `delete deletes tokens: no cluster can register with them any more, except one that
+has begun within the last ten minutes. Registered clusters stay members.`,
 	}
-	cmd.RunE = atHub(a, func(ctx context.Context, hub view.Member, args []string, out io.Writer) error {
+	cmd.RunE = a.run(func(ctx context.Context, hub *cluster, args []string, out io.Writer) error {
 		for _, id := range args {
 			if err := broker.DeleteBootstrapToken(ctx, hub.Client, id); err != nil {
 				return err
@@ -126,25 +128,26 @@ has begun to within the last ten minutes. Clusters that have registered stay.`,
 		}
 		return nil
 	})
-	a.AddFlags(cmd.Flags())
+	cmd.ValidArgsFunction = a.complete(func(ctx context.Context, hub *cluster, args []string, _ string) (ids []string) {
+		tokens, err := broker.BootstrapTokens(ctx, hub.Client)
+		if err != nil {
+			return nil
+		}
+		for _, k := range tokens {
+			if !slices.Contains(args, k.ID) {
+				ids = append(ids, k.ID)
+			}
+		}
+		return ids
+	})
+	a.addFlags(cmd.Flags())
 	return cmd
 }
 
-// atHub returns the function of a command that opens the hub first.
-func atHub(a Access, do func(context.Context, view.Member, []string, io.Writer) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		hub, _, err := a.Open("")
-		if err != nil {
-			return err
-		}
-		return do(cmd.Context(), hub, args, cmd.OutOrStdout())
+// ca is the CA of the hub, PEM: the one of the kubeconfig, else the published one.
+func (c *cluster) ca(ctx context.Context) ([]byte, error) {
+	if len(c.Config.CAData) > 0 {
+		return c.Config.CAData, nil
 	}
-}
-
-// CA is that of a hub, PEM: the one of the kubeconfig, else the published one.
-func CA(ctx context.Context, hub view.Member) ([]byte, error) {
-	if len(hub.Config.CAData) > 0 {
-		return hub.Config.CAData, nil
-	}
-	return deploy.PublishedCA(ctx, hub.Client, deploy.BrokerNamespace)
+	return deploy.PublishedCA(ctx, c.Client, deploy.BrokerNamespace)
 }

@@ -1,4 +1,4 @@
-package main
+package view
 
 import (
 	"bytes"
@@ -18,7 +18,6 @@ import (
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
@@ -29,7 +28,8 @@ type interpretation struct {
 	check                                      bool
 }
 
-func interpretCommand() *cobra.Command {
+// InterpretCommand tests customizations and KindRules against files.
+func InterpretCommand() *cobra.Command {
 	var o interpretation
 	cmd := &cobra.Command{
 		Use:   "interpret -f FILE (--check | --operation OPERATION)",
@@ -75,7 +75,7 @@ func (o *interpretation) run(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return view.Encode(out, "yaml", result)
+	return Encode(out, "yaml", result)
 }
 
 // interpreter compiles the rules of the file.

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+// TestDeinit removes a broker and a hub from an API server. Nothing stays that the command line, or pelago-hub for itself, has written,
+// except definitions.
+func TestDeinit(t *testing.T) {
+	c := newClusterset(t)
+	hub := apiserver.Connect(t, c.hub, clusterv1alpha1.AddToScheme, coordinationv1.AddToScheme)
+	deinit := []string{"deinit", "--context", "hub"}
+	c.fails(t, "has neither a broker nor a hub", deinit...)
+	c.must(t, "init", "--context", "hub", "--output", filepath.Join(c.dir, "pelago-hub.kubeconfig"))
+	c.deployBroker(t)
+	c.must(t, "token", "create", "--context", "hub")
+
+	own := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: name}
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: own(deploy.HubName), Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("hub-1"),
+		RenewTime: ptr.To(metav1.NewMicroTime(time.Now().Add(time.Hour)))}}
+	api := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+		"metadata": map[string]any{"name": "v1alpha1.proxy.pelago.io"},
+		"spec": map[string]any{"group": "proxy.pelago.io", "version": "v1alpha1", "groupPriorityMinimum": int64(2000), "versionPriority": int64(10),
+			"insecureSkipTLSVerify": true, "service": map[string]any{"namespace": deploy.SystemNamespace, "name": deploy.HubName}}}}
+	member := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "m1"}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull}}
+	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "users"}}
+	hub.Make(lease, api, member)
+	must(t, hub.Create(t.Context(), foreign, client.FieldOwner("user")))
+
+	c.fails(t, "pelago-hub runs: hub-1 holds Lease pelago-system/pelago-hub: stop it first", append(deinit, "--yes")...)
+	lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
+	must(t, hub.Update(t.Context(), lease))
+	c.fails(t, "clusters are registered at the hub: m1", append(deinit, "--yes")...)
+	hub.Remove(member)
+	c.fails(t, "nothing was removed: answer y", deinit...)
+	c.fails(t, "--purge", append(deinit, "--yes", "--purge")...)
+	if found := written(t, c); len(found) < 20 {
+		t.Fatalf("before deinit only these are found: %q", found)
+	}
+
+	t.Log(c.must(t, append(deinit, "--yes")...))
+	for _, found := range written(t, c) {
+		if !strings.HasPrefix(found, "CustomResourceDefinition ") {
+			t.Errorf("%s stays", found)
+		}
+	}
+	must(t, hub.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign))
+	c.fails(t, "has neither a broker nor a hub", append(deinit, "--yes")...)
+}
+
+// written are the objects of the hub that a field manager of ours has written, and what there is of proxy.pelago.io.
+func written(t *testing.T, c clusterset) (found []string) {
+	t.Helper()
+	typed, err := kubernetes.NewForConfig(c.hub)
+	must(t, err)
+	lists, err := typed.Discovery().ServerPreferredResources()
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) { // the API of pelago-hub, which does not run
+		t.Fatal(err)
+	}
+	hub := open(t, c.hub)
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "delete"}}, lists) {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		must(t, err)
+		for _, r := range list.APIResources {
+			var objs metav1.PartialObjectMetadataList
+			objs.SetGroupVersionKind(gv.WithKind(r.Kind))
+			must(t, hub.List(t.Context(), &objs))
+			for _, o := range objs.Items {
+				ours := strings.HasSuffix(o.Name, ".proxy.pelago.io")
+				for _, m := range o.ManagedFields {
+					ours = ours || strings.HasPrefix(m.Manager, deploy.Manager) // of a client without one it is the program's name
+				}
+				if ours && r.Kind != "Event" {
+					found = append(found, r.Kind+" "+deploy.Title(client.ObjectKeyFromObject(&o)))
+				}
+			}
+		}
+	}
+	return found
+}
