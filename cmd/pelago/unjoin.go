@@ -20,11 +20,10 @@ import (
 // unjoin are the flags of unjoin.
 type unjoin struct {
 	access
-	clusterID string
-	cluster   kubeconfigFile
-	timeout   time.Duration
-	force     bool
-	ignore    bool
+	clusterID     string
+	cluster       kubeconfigFile
+	timeout       time.Duration
+	force, ignore bool
 }
 
 func unjoinCommand() *cobra.Command {
