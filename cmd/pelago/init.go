@@ -7,12 +7,10 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -24,15 +22,6 @@ type initHub struct {
 	hosted    install.Hosted
 	local     install.Local
 	dryRun    bool
-}
-
-// imageFlags are the flags about the image that is installed.
-type imageFlags struct{ name, pullPolicy string }
-
-func (i *imageFlags) add(f *pflag.FlagSet, usage string) {
-	f.StringVar(&i.name, "image", deploy.DefaultImage, usage)
-	view.AddChoice(f, &i.pullPolicy, "image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never",
-		string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever))
 }
 
 func initCommand() *cobra.Command {

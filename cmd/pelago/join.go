@@ -37,7 +37,7 @@ type join struct {
 	serviceCIDR  []string
 	gatewayNodes []string
 	labelGateway bool
-	image        imageFlags
+	image        install.Image
 	pods         install.Pods
 	record       *deploy.Recorder // with --dry-run
 	dryRun       bool
@@ -156,7 +156,7 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	j.Settings.Add(f)
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
-	j.image.add(f, "image of all components")
+	j.image.Add(f)
 	j.pods.Add(f)
 	f.BoolVar(&j.dryRun, "dry-run", false, "print all objects that would be written into the cluster, and write none, neither there nor at the hub; what "+
 		"join gets from the hub, such as the token, is left out")
@@ -329,7 +329,7 @@ func (j *join) install(ctx context.Context, c client.Client, settings config.Con
 	if !j.components {
 		return nil
 	}
-	o := deploy.MemberOptions{Image: j.image.name, PullPolicy: j.image.pullPolicy, IKE: settings.CableDriver == config.CableLibreswan, CoreDNSCustom: settings.CoreDNSCustom}
+	o := deploy.MemberOptions{Image: j.image.Name, PullPolicy: j.image.PullPolicy, IKE: settings.CableDriver == config.CableLibreswan, CoreDNSCustom: settings.CoreDNSCustom}
 	if err := j.pods.Apply(&o); err != nil {
 		return err
 	}

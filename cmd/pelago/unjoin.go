@@ -23,13 +23,11 @@ import (
 // unjoin are the flags of unjoin.
 type unjoin struct {
 	access
-	clusterID string
-	cluster   kubeconfigFile
-	timeout   time.Duration
-	force     bool
-	ignore    bool
-	yes       bool
-	answers   *bufio.Reader
+	clusterID          string
+	cluster            kubeconfigFile
+	timeout            time.Duration
+	force, ignore, yes bool
+	answers            *bufio.Reader
 }
 
 func unjoinCommand() *cobra.Command {

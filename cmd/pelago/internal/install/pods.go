@@ -19,6 +19,15 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
+// Image are the flags about the image that join installs.
+type Image struct{ Name, PullPolicy string }
+
+// Add adds the flags.
+func (i *Image) Add(f *pflag.FlagSet) {
+	f.StringVar(&i.Name, "image", deploy.DefaultImage, "image of all components")
+	view.AddChoice(f, &i.PullPolicy, "image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never", "Always", "IfNotPresent", "Never")
+}
+
 // Pods are the flags of join and init about their pods, besides the image.
 type Pods struct {
 	pullSecrets, nodeSelector, tolerations []string
