@@ -172,13 +172,7 @@ type SweepStats struct {
 // picks candidates. shortest is the shortest timer in use: entries seen within it are no candidates.
 func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 	stats := SweepStats{Crowding: map[netip.Addr]int{}, InUse: map[dataplane.BlockKey]bool{}}
-	type remote struct {
-		egress, addr uint32
-		port         uint16
-		proto        uint8
-	}
-	towards := map[remote]int{}
-	seen := newCensus()
+	towards, seen := map[bpf.PelagoFlowKey]int{}, newCensus() // flows by egress IP and remote endpoint
 	var candidates []bpf.PelagoFlowKey
 	now := bootClock()
 	err := l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
@@ -192,7 +186,7 @@ func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 		}
 		stats.Flows++
 		if v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
-			towards[remote{v.Saddr, k.Daddr, k.Dport, k.Proto}]++
+			towards[bpf.PelagoFlowKey{Saddr: v.Saddr, Daddr: k.Daddr, Dport: k.Dport, Proto: k.Proto}]++
 			stats.InUse[dataplane.BlockKey{Address: addr(v.Saddr), First: port(v.Sport) &^ (dataplane.BlockPorts - 1)}] = true
 		}
 		if now-time.Duration(v.Seen) > shortest {
@@ -201,7 +195,7 @@ func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 		return true
 	})
 	for r, n := range towards {
-		ip := addr(r.egress)
+		ip := addr(r.Saddr)
 		stats.Crowding[ip] = max(stats.Crowding[ip], n)
 	}
 	stats.Kinds = seen.result()
@@ -211,43 +205,21 @@ func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 }
 
 // pruneUsage removes the counters of sources that have no flow and are not in the table of sources: pods that are gone, and hosts
-// outside the cluster. Otherwise they would fill map usage, and sources without a counter have no quota. Races with a flow that the
-// source opens at this moment; worst result: that one is not counted.
+// outside the cluster. Otherwise they would fill map usage, and sources without a counter have no quota. Races with flows
+// that the source opens meanwhile; worst result: these are not counted.
 func (l *Loader) pruneUsage() error {
-	var idle []bpf.PelagoUsageKey
-	err := readBatches(l.objs.Usage, func(k bpf.PelagoUsageKey, flows int64) bool {
-		if flows <= 0 && k.Source != 0 {
-			idle = append(idle, k)
-		}
-		return true
-	})
-	for _, k := range idle {
+	flows, err := readMap(l.objs.Usage, func(k bpf.PelagoUsageKey) bpf.PelagoUsageKey { return k }, func(n int64) int64 { return n })
+	for k, n := range flows {
 		var src bpf.PelagoSource
-		var flows int64
-		if lookupErr := l.objs.Sources.Lookup(k.Source, &src); !errors.Is(lookupErr, ebpf.ErrKeyNotExist) {
-			err = errors.Join(err, lookupErr)
-			continue
-		}
-		if l.objs.Usage.Lookup(k, &flows) != nil || flows > 0 { // it is gone, or has a flow again
-			continue
-		}
-		if deleteErr := l.objs.Usage.Delete(k); !errors.Is(deleteErr, ebpf.ErrKeyNotExist) {
-			err = errors.Join(err, deleteErr)
+		if n <= 0 && k.Source != 0 && errors.Is(l.objs.Sources.Lookup(k.Source, &src), ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, remove(l.objs.Usage, k))
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("prune map %s: %w", bpf.PelagoMapUsage, err)
-	}
-	return nil
+	return err
 }
 
-// Purge removes every flow of a local address, whatever its age: the pod behind it is gone and the next tenant of the
-// address must get none of its packets.
-func (l *Loader) Purge(pod netip.Addr) (removed int, err error) {
-	return l.PurgeFunc(func(a netip.Addr) bool { return a == pod })
-}
-
-// PurgeFunc removes every flow for whose local address gone returns true.
+// PurgeFunc removes every flow for whose local address gone returns true, whatever its age: the next pod of an address must get none
+// of the packets of the last one.
 func (l *Loader) PurgeFunc(gone func(netip.Addr) bool) (removed int, err error) {
 	return l.Flush(func(local netip.Addr, _ uint16) bool { return gone(local) })
 }

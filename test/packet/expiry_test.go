@@ -310,7 +310,7 @@ func TestPurge(t *testing.T) {
 	k.sent(t, k.fromPod(t, udpPacket("x", from("10.7.2.11"))), "edge-out sent")
 	k.delivered(t, k.arrive(t, overlay(1, 1, 2, clientTCP(SYN, to(global(1, 21))).Encode())))                  // to 10.7.2.10
 	k.delivered(t, k.arrive(t, overlay(1, 1, 2, clientTCP(SYN, to(global(1, 100)), ports(1500, 9)).Encode()))) // to 10.7.2.11
-	removed, err := k.Loader.Purge(ip("10.7.2.10"))
+	removed, err := k.Loader.PurgeFunc(equals(ip("10.7.2.10")))
 	if err != nil || removed != 101 {
 		t.Errorf("removed %d, %v; want 101", removed, err)
 	}

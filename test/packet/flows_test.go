@@ -67,6 +67,11 @@ func (k *Kernel) useUp(t *testing.T, key bpf.PelagoUsageKey, n int64) {
 	}
 }
 
+// equals reports whether an address is a.
+func equals(a netip.Addr) func(netip.Addr) bool {
+	return func(b netip.Addr) bool { return a == b }
+}
+
 func be32(a netip.Addr) uint32 {
 	b := a.As4()
 	return binary.NativeEndian.Uint32(b[:])

@@ -318,7 +318,7 @@ func TestMappingPorts(t *testing.T) {
 	}
 
 	// A pod that is gone takes its mappings along, and so does its quota.
-	if _, err := k.Loader.Purge(ip("10.7.2.10")); err != nil {
+	if _, err := k.Loader.PurgeFunc(equals(ip("10.7.2.10"))); err != nil {
 		t.Fatal(err)
 	}
 	if v := open("10.7.2.10", 20000); v != "edge-out sent" {

@@ -118,7 +118,7 @@ func TestOpenAgainstSweep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := k.Loader.Purge(ip("10.7.2.10"))
+		n, err := k.Loader.PurgeFunc(equals(ip("10.7.2.10")))
 		if err != nil {
 			t.Fatal(err)
 		}
