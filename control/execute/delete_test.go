@@ -266,7 +266,7 @@ func TestDelete(t *testing.T) {
 		if u := l.there(namespace); u.GetDeletionTimestamp() != nil || u.GetLabels()["karmada.io/managed"] != "" {
 			t.Errorf("it is %v", u.Object["metadata"])
 		}
-		l.heard("stays in cluster", "was there before")
+		l.heard("stays in cluster", "the hub did not create it")
 	})
 
 	t.Run("a namespace of which not everything can be seen stays", func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,19 +13,21 @@ import (
 // kernelNotifications are those of one kind: subscribe fails with the errors first, and then with none.
 type kernelNotifications struct {
 	errs       []error
-	subscribed int
-	updates    chan<- int
+	subscribed atomic.Int32
+	updates    atomic.Value // the last subscription's chan int
 }
 
+func (k *kernelNotifications) channel() chan int { return k.updates.Load().(chan int) }
+
 func (k *kernelNotifications) subscribe(updates chan<- int, done <-chan struct{}) error {
-	k.subscribed++
+	k.subscribed.Add(1)
 	if len(k.errs) > 0 {
 		err := k.errs[0]
 		k.errs = k.errs[1:]
 		return err
 	}
 	inner := make(chan int)
-	k.updates = inner
+	k.updates.Store(inner)
 	go func() {
 		defer close(updates)
 		for {
@@ -63,34 +66,34 @@ func TestNotificationsThatEnd(t *testing.T) {
 		odd := func(u int) bool { return u%2 == 1 }
 		ctx, cancel := context.WithCancel(t.Context())
 		go d.watchChanges(ctx, subscription(routes.subscribe, odd), subscription(devices.subscribe, odd))
-		if synctest.Wait(); routes.subscribed != 1 || devices.subscribed != 1 {
-			t.Fatalf("subscribed %d and %d times, want once", routes.subscribed, devices.subscribed)
+		if synctest.Wait(); routes.subscribed.Load() != 1 || devices.subscribed.Load() != 1 {
+			t.Fatalf("subscribed %d and %d times, want once", routes.subscribed.Load(), devices.subscribed.Load())
 		}
 		time.Sleep(retry + 2*retry)
-		if !woken() || devices.subscribed != 3 {
-			t.Fatalf("subscribed %d times; want a third attempt, which succeeds and wakes the daemon", devices.subscribed)
+		if !woken() || devices.subscribed.Load() != 3 {
+			t.Fatalf("subscribed %d times; want a third attempt, which succeeds and wakes the daemon", devices.subscribed.Load())
 		}
-		devices.updates <- 2
+		devices.channel() <- 2
 		if woken() {
 			t.Error("woken by a change that does not matter")
 		}
-		devices.updates <- 1
+		devices.channel() <- 1
 		if !woken() {
 			t.Error("not woken by a change")
 		}
 		for range 3 {
-			close(routes.updates)
+			close(routes.channel())
 			time.Sleep(retry)
 			if !woken() {
 				t.Fatal("not woken after notifications were lost")
 			}
-			routes.updates <- 1
+			routes.channel() <- 1
 			if !woken() {
 				t.Error("not woken by a change of the new subscription")
 			}
 		}
-		if routes.subscribed != 6 || devices.subscribed != 6 {
-			t.Errorf("subscribed %d and %d times, want 6", routes.subscribed, devices.subscribed)
+		if routes.subscribed.Load() != 6 || devices.subscribed.Load() != 6 {
+			t.Errorf("subscribed %d and %d times, want 6", routes.subscribed.Load(), devices.subscribed.Load())
 		}
 		cancel()
 	})

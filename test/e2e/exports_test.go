@@ -115,11 +115,14 @@ func (s *clusterset) agentThatLeads(t *testing.T) (pod string) {
 func (s *clusterset) killAgent(t *testing.T, pod string) {
 	t.Helper()
 	node := s.kubectl(t, "g2", "-n", "pelago-system", "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}")
-	s.node(t, node, "sh", "-c", `for p in $(pgrep --exact pelago-agent); do
+	within(t, func() error { // it may have lost its lease at this moment and ended; it is restarted
+		_, err := s.Lab.Exec(t.Context(), node, "sh", "-c", `for p in $(pgrep --exact pelago-agent); do
 		tr '\0' '\n' < /proc/$p/environ | grep --quiet --line-regexp POD_NAME=`+pod+` && kill -KILL $p && exit 0
 	done
 	echo no process of pod `+pod+` >&2
 	exit 1`)
+		return err
+	})
 	s.kubectl(t, "g2", "-n", "pelago-system", "delete", "lease", leaseName)
 	s.kubectl(t, "g2", "-n", "pelago-system", "delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
 }

@@ -61,7 +61,7 @@ var suites = []suite{
 	{name: "lab", about: "the lab's own clusters", packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=30m", "-skip=" + rareLab}},
 	{name: "e2e", about: "two joined clusters: walk-through and failures, then WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true,
-		flags: []string{"-timeout=50m", "-skip=" + rareE2E}, fullFlags: []string{"-args", "-kills=20", "-flood=1m"}},
+		flags: []string{"-timeout=70m", "-skip=" + rareE2E}, fullFlags: []string{"-args", "-kills=20", "-flood=1m"}},
 	// Last: some of its tests put a load on both cores, and the background has ended by then.
 	{name: "netns", about: "two clusters of namespaces on the real data path", packages: namespaces, rerun: true, flags: []string{"-timeout=30m"}},
 	{name: "smoke", about: "short runs of the benchmark, with nothing beside them", packages: benchmark, rerun: true},

@@ -199,7 +199,7 @@ func TestTargetChangesMeanwhile(t *testing.T) {
 		}
 		return interceptor.NewClient(c, interceptor.Funcs{
 			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-				if o.GetName() == "web" && meanwhile.CompareAndSwap(true, false) { // a user sets the label
+				if o.GetName() == "contested" && meanwhile.CompareAndSwap(true, false) { // a user sets the label
 					d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName()}}
 					by := fmt.Sprintf(`{"metadata":{"labels":{%q:"false"}}}`, workv1alpha2.LabelRetainReplicas)
 					if err := c.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(by))); err != nil {
@@ -210,12 +210,12 @@ func TestTargetChangesMeanwhile(t *testing.T) {
 			},
 		}), nil
 	}
-	d := deployment("web", 4)
-	ref := workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "default", Name: "web"}
+	d := deployment("contested", 4)
+	ref := workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "default", Name: "contested"}
 	scaler := ref
 	scaler.APIVersion, scaler.Kind = "autoscaling/v2", "HorizontalPodAutoscaler"
-	f.Make(d, &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-		MaxReplicas: 9, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}})
+	f.Make(d, &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "contested"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+		MaxReplicas: 9, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "contested"}}})
 	for _, of := range []workv1alpha2.ObjectReference{ref, scaler} {
 		f.Make(&workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: workv1alpha2.BindingName(of)},
 			Spec: workv1alpha2.ResourceBindingSpec{Resource: of, Replicas: 4}})

@@ -55,7 +55,7 @@ func (w *town) load(t *testing.T) load {
 	return load{connect(t, w.client[3], netip.AddrPortFrom(w.all, 80), 100), stream(t, w.client[3], netip.AddrPortFrom(w.all, 53))}
 }
 
-// wantUnharmed ends the load and checks that no connection broke and, if none may be lost, that every datagram came back.
+// wantUnharmed ends the load and checks that no connection broke and that every datagram came back; not lossless: the last ones.
 func (l load) wantUnharmed(t *testing.T, lossless bool) {
 	t.Helper()
 	time.Sleep(300 * time.Millisecond) // traffic after the change
@@ -64,7 +64,8 @@ func (l load) wantUnharmed(t *testing.T, lossless bool) {
 	if len(broken) > 0 {
 		t.Errorf("connections broke: %v of %v", broken, l.served)
 	}
-	if lossless && len(lost) > 0 || len(lost) > sent/2 {
+	const last = 20
+	if n := len(lost); n > 0 && (lossless || lost[n-1]+last > uint64(sent)) {
 		t.Errorf("%d of %d datagrams were lost, from number %d to %d", len(lost), sent, lost[0], lost[len(lost)-1])
 	}
 }
