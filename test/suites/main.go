@@ -70,6 +70,7 @@ func runAll(ctx context.Context, chosen []suite, flakyDir string) (results []res
 	}
 	results = append(results, sequence(foreground, os.Stdout, false)...)
 	wait.Wait()
+	removeIdle()
 	_, _ = log.WriteTo(os.Stdout) // a screen that is gone is no failure of the tests
 	return append(results, others...)
 }
@@ -131,12 +132,20 @@ func execute(s suite, out io.Writer, idle bool) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	cmd := s.command(packages, events, idle)
+	cmd := s.command(packages, events)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := os.Remove(events); err != nil && !errors.Is(err, os.ErrNotExist) { // of an earlier run
 		return outcome{}, fmt.Errorf("remove the results of an earlier run: %w", err)
 	}
-	failure := cmd.Run()
+	failure := cmd.Start()
+	if failure == nil && idle {
+		if err := runIdle(cmd.Process.Pid); err != nil {
+			fmt.Fprintln(out, "warning: the background slows down the other suites:", err)
+		}
+	}
+	if failure == nil {
+		failure = cmd.Wait()
+	}
 	if s.target != "" {
 		return outcome{}, failure
 	}

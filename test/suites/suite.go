@@ -41,7 +41,7 @@ var (
 
 // compiled are the flags of suites with many packages: most of these wait for API servers and timers, so that three at a time keep
 // two cores busy, and linking without DWARF takes half the time.
-var compiled = []string{"-timeout=30m", "-p=3", "-ldflags=-w"}
+var compiled = []string{"-timeout=60m", "-p=3", "-ldflags=-w"}
 
 // Tests, most with clusters of their own, that only `make test-full` runs, by patterns of `go test -run`. Everything else in these
 // packages is run by `make test`.
@@ -79,15 +79,9 @@ var suites = []suite{
 }
 
 // command is what runs the suite, of the packages that it expands to; its events are written to jsonFile.
-func (s suite) command(packages []string, jsonFile string, idle bool) *exec.Cmd {
-	program := func(argv ...string) *exec.Cmd {
-		if idle {
-			argv = append([]string{"chrt", "--idle", "0"}, argv...)
-		}
-		return exec.Command(argv[0], argv[1:]...)
-	}
+func (s suite) command(packages []string, jsonFile string) *exec.Cmd {
 	if s.target != "" {
-		return program("make", "--no-print-directory", s.target)
+		return exec.Command("make", "--no-print-directory", s.target)
 	}
 	format := "standard-quiet"
 	if s.verbose {
@@ -101,7 +95,7 @@ func (s suite) command(packages []string, jsonFile string, idle bool) *exec.Cmd 
 	if s.race {
 		args = append(args, "-race")
 	}
-	cmd := program(append([]string{"go"}, append(args, s.flags...)...)...)
+	cmd := exec.Command("go", append(args, s.flags...)...)
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED="+map[bool]string{true: "1", false: "0"}[s.race])
 	return cmd
 }
