@@ -65,7 +65,7 @@ func runAll(ctx context.Context, chosen []suite, flakyDir string) (results []res
 	var others []result
 	var wait sync.WaitGroup
 	if len(background) > 0 {
-		fmt.Println("\n=== lint, race and unit run in the background, at idle priority; their output comes at the end")
+		fmt.Println("\n=== lint runs in the background, at idle priority; its output comes at the end")
 		wait.Go(func() { others = sequence(background, &log, true) })
 	}
 	results = append(results, sequence(foreground, os.Stdout, false)...)

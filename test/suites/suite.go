@@ -23,8 +23,8 @@ type suite struct {
 	// unit test, a packet test or one with the race detector that fails has found a defect.
 	rerun   bool
 	verbose bool // prints each test as it runs
-	// background: it needs neither namespaces nor clusters, and runs at idle priority at the same time as suites that do, which wait
-	// most of their time.
+	// background: it needs nothing but processor time, and gets what the other suites leave (runIdle). Tests wait for API servers and
+	// leases, and do not endure that.
 	background bool
 	full       bool // only in `make test-full`
 	// fullFlags are added in `make test-full`: long series.
@@ -41,7 +41,7 @@ var (
 
 // compiled are the flags of suites with many packages: most of these wait for API servers and timers, so that three at a time keep
 // two cores busy, and linking without DWARF takes half the time.
-var compiled = []string{"-timeout=60m", "-p=3", "-ldflags=-w"}
+var compiled = []string{"-timeout=30m", "-p=3", "-ldflags=-w"}
 
 // Tests, most with clusters of their own, that only `make test-full` runs, by patterns of `go test -run`. Everything else in these
 // packages is run by `make test`.
@@ -55,14 +55,14 @@ const (
 var suites = []suite{
 	{name: "verify", about: "generated code is what the sources make", target: "verify"},
 	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, clang-format", target: "lint", background: true},
-	{name: "race", about: "packages with goroutines, under the race detector", packages: concurrent, race: true, flags: compiled, background: true},
+	{name: "race", about: "packages with goroutines, under the race detector", packages: concurrent, race: true, flags: compiled},
 	{name: "unit", about: "all other packages without clusters or namespaces", packages: []string{"./..."},
-		without: slices.Concat(concurrent, namespaces, clusters, benchmark), flags: append(slices.Clone(compiled), "-skip="+release), background: true},
+		without: slices.Concat(concurrent, namespaces, clusters, benchmark), flags: append(slices.Clone(compiled), "-skip="+release)},
 	{name: "lab", about: "the lab's own clusters", packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=30m", "-skip=" + rareLab}},
 	{name: "e2e", about: "two joined clusters: walk-through and failures, then WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=70m", "-skip=" + rareE2E}, fullFlags: []string{"-args", "-kills=20", "-flood=1m"}},
-	// Last: some of its tests put a load on both cores, and the background has ended by then.
+	// Last: some of its tests put a load on both cores.
 	{name: "netns", about: "two clusters of namespaces on the real data path", packages: namespaces, rerun: true, flags: []string{"-timeout=30m"}},
 	{name: "smoke", about: "short runs of the benchmark, with nothing beside them", packages: benchmark, rerun: true},
 
