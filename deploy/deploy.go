@@ -64,7 +64,7 @@ const (
 const DefaultImage = "localhost/pelago:dev"
 
 // tokenTimeout bounds the wait for the controllers of an API server to issue the token of a ServiceAccount.
-const tokenTimeout = 30 * time.Second
+const tokenTimeout = 3 * time.Minute
 
 // Progress reports a step of an installation, one line each.
 type Progress func(format string, args ...any)

@@ -7,10 +7,12 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
+var twoClusters = walk.Walk{Gateways: 2, Wire: "vxlan", Propagation: true}
+
 // TestTwoClusters runs all its parts in one clusterset. Each part creates what it needs, so that it can be run alone:
 // go test ./test/e2e -run 'TestTwoClusters/gateway' -keep
 func TestTwoClusters(t *testing.T) {
-	s := newClusterset(t, lab.Options{Name: *labName, Nodes: 3}, walk.Walk{Gateways: 2, Wire: "vxlan", Propagation: true})
+	s := newClusterset(t, lab.Options{Name: *labName, Nodes: 3}, twoClusters)
 	s.run(t, "the walk-through", testWalkThrough)
 	s.run(t, "a policy spreads a Deployment", testSpread)
 	s.run(t, "the map and nat list agree", testMapAndList)
@@ -18,24 +20,29 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "policy engines", testPolicyEngines)
 	s.run(t, "datapaths", testDatapaths)
 	s.run(t, "a burst of connections", testBurst)
-	s.run(t, "a flood of flows", testFlood)
 	s.run(t, "a ClusterSetIP", testClusterSetIP)
-	s.run(t, "exported to some clusters", testAudience)
 	s.run(t, "a daemon that is killed", testDaemonKilled)
-	s.run(t, "backends come and go", testBackends)
 	s.run(t, "a gateway leaves", testGatewayLeaves)
-	s.run(t, "a gateway is drained", testGatewayDrained)
 	s.run(t, "an upgrade", testUpgrade)
 	s.run(t, "rights at the hub", testRights)
+	s.run(t, "workloads fail over", testFailover)
+	s.run(t, "bad input", testBadInput)
+	s.run(t, "a forged packet", testInjection)
+}
+
+// TestTwoClustersLong are the parts that take minutes each, in a clusterset of their own.
+func TestTwoClustersLong(t *testing.T) {
+	s := newClusterset(t, lab.Options{Name: *labName + "long", Nodes: 3}, twoClusters)
+	s.run(t, "a flood of flows", testFlood)
+	s.run(t, "exported to some clusters", testAudience)
+	s.run(t, "backends come and go", testBackends)
+	s.run(t, "a gateway is drained", testGatewayDrained)
 	s.run(t, "members from one place", testMembers)
 	s.run(t, "a hundred exports while agents are killed", testManyExports)
 	s.run(t, "the hub is away", testHubAway)
 	s.run(t, "a dead cluster leaves the name server", testDeadCluster)
-	s.run(t, "workloads fail over", testFailover)
 	s.run(t, "hosts outside the clusters", testExternal)
 	s.run(t, "a trace explains", testTrace)
-	s.run(t, "bad input", testBadInput)
-	s.run(t, "a forged packet", testInjection)
 }
 
 // TestNFTables is the main path with kube-proxy in its other mode, and what shares netfilter with it.

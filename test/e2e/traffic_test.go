@@ -3,10 +3,9 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,9 +106,8 @@ func (s *clusterset) hold(t *testing.T, from walk.Pod, connections int, to strin
 // start starts a program in a pod and waits for its first line on standard error, which it prints when traffic flows.
 func (s *clusterset) start(t *testing.T, from walk.Pod, argv ...string) *traffic {
 	t.Helper()
-	args := []string{"--context", from.Cluster, "-n", from.Namespace, "exec", "-i", from.Name, "--"}
-	cmd := exec.Command(s.Lab.Kubectl(), append(args, argv...)...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Lab.Kubeconfig())
+	cmd, err := s.Command(context.WithoutCancel(t.Context()), from, argv...)
+	must(t, err)
 	input, err := cmd.StdinPipe()
 	must(t, err)
 	messages, err := cmd.StderrPipe()

@@ -12,7 +12,13 @@ import (
 
 // TestWireGuard is the main path with the default wire of join, and two gateways in each cluster.
 func TestWireGuard(t *testing.T) {
-	s := testWire(t, "wg", walk.Walk{}, "WireGuard data packets", "udp[8] = 4")
+	testWire(t, newWire(t, "wg", walk.Walk{}), "WireGuard data packets", "udp[8] = 4")
+}
+
+// TestWireGuardLong changes gateways, keys and tunnels under traffic.
+func TestWireGuardLong(t *testing.T) {
+	s := newWire(t, "wglong", walk.Walk{})
+	s.run(t, "a gateway leaves", testGatewayLeaves)
 	s.run(t, "an upgrade", testUpgrade)
 	s.run(t, "the API server is away", testAPIServerAway)
 	s.run(t, "datapaths", testDatapaths)
@@ -22,20 +28,24 @@ func TestWireGuard(t *testing.T) {
 
 // TestIPsec is the same with IKE and ESP. Packets of ESP begin with their SPI, 256 or more; IKE has zeros there (RFC 3948 2).
 func TestIPsec(t *testing.T) {
-	s := testWire(t, "ike", walk.Walk{Wire: "ipsec"}, "packets of ESP", "udp[8:4] > 255")
+	s := newWire(t, "ike", walk.Walk{Wire: "ipsec"})
+	testWire(t, s, "packets of ESP", "udp[8:4] > 255")
+	s.run(t, "a gateway leaves", testGatewayLeaves)
 	s.run(t, "the IKE daemons are killed", testIKEDaemonsKilled)
 	s.run(t, "an upgrade", testUpgrade)
 }
 
-// testWire brings up a clusterset with two gateways a cluster, and captures encrypted packets with a tcpdump filter.
-func testWire(t *testing.T, suffix string, w walk.Walk, encrypted, filter string) *clusterset {
+// newWire brings up a clusterset with two gateways a cluster.
+func newWire(t *testing.T, suffix string, w walk.Walk) *clusterset {
 	w.Gateways, w.Plain = 2, *plain
-	s := newClusterset(t, lab.Options{Name: *labName + suffix, Nodes: 3}, w)
+	return newClusterset(t, lab.Options{Name: *labName + suffix, Nodes: 3}, w)
+}
+
+// testWire is the main path; filter is tcpdump's for encrypted packets.
+func testWire(t *testing.T, s *clusterset, encrypted, filter string) {
 	s.run(t, "the walk-through", testWalkThrough)
 	s.run(t, "nothing in the clear", func(t *testing.T, s *clusterset) { testEncrypted(t, s, encrypted, filter) })
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
-	s.run(t, "a gateway leaves", testGatewayLeaves)
-	return s
 }
 
 // testEncrypted captures on the cable's port of a gateway's uplink under traffic: there are encrypted packets, which filter matches,

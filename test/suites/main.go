@@ -98,9 +98,6 @@ func order(chosen []suite) (first, foreground, background []suite) {
 func choose(names []string, full bool) ([]suite, error) {
 	var chosen []suite
 	for _, s := range suites {
-		if full {
-			s.flags = slices.Concat(s.flags, s.fullFlags)
-		}
 		if slices.Contains(names, s.name) || len(names) == 0 && (full || !s.full) {
 			chosen = append(chosen, s)
 		}

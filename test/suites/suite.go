@@ -27,8 +27,6 @@ type suite struct {
 	// leases, and do not endure that.
 	background bool
 	full       bool // only in `make test-full`
-	// fullFlags are added in `make test-full`: long series.
-	fullFlags []string
 }
 
 var (
@@ -47,7 +45,7 @@ var compiled = []string{"-timeout=30m", "-p=3", "-ldflags=-w"}
 // packages is run by `make test`.
 const (
 	rareLab = "^TestLabWithNFTables$"
-	rareE2E = "^(TestNFTables|TestWithoutGlobalnet|TestIPsec|TestBehindNAT|TestThreeClusters|TestHubInstall|TestVersions)$|^TestWireGuard$/^a_gateway_leaves$"
+	rareE2E = "^(TestTwoClustersLong|TestWireGuardLong|TestNFTables|TestWithoutGlobalnet|TestIPsec|TestBehindNAT|TestThreeClusters|TestHubInstall|TestVersions)$"
 	// It compiles the product for a second architecture.
 	release = "^TestReleaseImage$"
 )
@@ -61,21 +59,21 @@ var suites = []suite{
 	{name: "lab", about: "the lab's own clusters", packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=30m", "-skip=" + rareLab}},
 	{name: "e2e", about: "two joined clusters: walk-through and failures, then WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true,
-		flags: []string{"-timeout=70m", "-skip=" + rareE2E}, fullFlags: []string{"-args", "-kills=20", "-flood=1m"}},
+		flags: []string{"-timeout=70m", "-skip=" + rareE2E}},
 	// Last: some of its tests put a load on both cores.
 	{name: "netns", about: "two clusters of namespaces on the real data path", packages: namespaces, rerun: true, flags: []string{"-timeout=30m"}},
 	{name: "smoke", about: "short runs of the benchmark, with nothing beside them", packages: benchmark, rerun: true},
 
 	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", packages: []string{"./test/lab"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=30m", "-run=" + rareLab}},
-	{name: "e2e-rare", about: "nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, an upgrade from the first layout and back, a gateway leaving WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
-		flags: []string{"-timeout=50m", "-run=" + rareE2E}},
+	{name: "e2e-rare", about: "more failures and changes, nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, an upgrade from the first layout and back", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
+		flags: []string{"-timeout=3h", "-run=" + rareE2E, "-args", "-kills=20", "-flood=1m"}},
 	{name: "release", about: "the image for amd64 and arm64 as make release builds it", packages: []string{"./test/images"}, full: true,
 		flags: []string{"-timeout=60m", "-run=" + release}},
 	{name: "model", about: "ten million random steps of the model of the flow table against the programs", packages: []string{"./test/packet"}, full: true,
 		flags: []string{"-timeout=60m", "-run=^TestModel$", "-args", "-steps=10000000"}},
 	{name: "wires", about: "WireGuard and IPsec without globalnet", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
-		flags: []string{"-timeout=50m", "-run=^(TestWireGuard|TestIPsec)$", "-args", "-plain"}},
+		flags: []string{"-timeout=90m", "-run=^(TestWireGuard|TestWireGuardLong|TestIPsec)$", "-args", "-plain"}},
 }
 
 // command is what runs the suite, of the packages that it expands to; its events are written to jsonFile.

@@ -88,10 +88,14 @@ func (w *Walk) run(ctx context.Context, stdin, program string, args ...string) (
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = w.Dir
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Lab.Kubeconfig())
+	return run(cmd, stdin)
+}
+
+func run(cmd *exec.Cmd, stdin string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+		return stdout.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(cmd.Path), strings.Join(cmd.Args[1:], " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return stdout.String(), nil
 }
@@ -100,21 +104,6 @@ func (w *Walk) run(ctx context.Context, stdin, program string, args ...string) (
 func (w *Walk) Quietly(ctx context.Context, program string, args ...string) (string, error) {
 	return w.run(ctx, "", program, args...)
 }
-
-// In runs a command in a pod and returns what it prints; it shows nothing.
-func (w *Walk) In(ctx context.Context, pod Pod, argv ...string) (string, error) {
-	args := append([]string{"--context", pod.Cluster, "-n", pod.Namespace, "exec", pod.Name, "--"}, argv...)
-	return w.run(ctx, "", w.Lab.Kubectl(), args...)
-}
-
-// ShowIn is In with command and output shown.
-func (w *Walk) ShowIn(ctx context.Context, pod Pod, argv ...string) (string, error) {
-	args := append([]string{"--context", pod.Cluster, "-n", pod.Namespace, "exec", pod.Name, "--"}, argv...)
-	return w.show(ctx, "", w.Lab.Kubectl(), args...)
-}
-
-// Pod names a pod of the lab.
-type Pod struct{ Cluster, Namespace, Name string }
 
 // Patience ends a step that fails; it is far above what a busy machine needs. WaitFlag is the same for `kubectl wait` and
 // `kubectl rollout status`.
