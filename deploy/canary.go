@@ -31,7 +31,7 @@ var (
 )
 
 // canaryTimeout bounds the wait for all policies together.
-const canaryTimeout = time.Minute
+const canaryTimeout = 3 * time.Minute
 
 // awaitPolicies repeats a forbidden request for each policy, as a dry run, until the policy refuses it. A policy whose request
 // returns errNotServed has nothing to refuse.

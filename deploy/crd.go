@@ -27,7 +27,7 @@ const crdRevision = 7
 const LabelCRDRevision = "pelago.io/crd-revision"
 
 // crdTimeout bounds the wait for a CRD to be served.
-const crdTimeout = 30 * time.Second
+const crdTimeout = 2 * time.Minute
 
 // applyCRDs installs the definitions that are absent or older, and waits until all of them are served. A definition
 // of another tool stays as it is, with one exception: an older release of the MCS API that carries its

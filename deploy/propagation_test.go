@@ -134,9 +134,14 @@ func TestDeletionProtection(t *testing.T) {
 // Nobody gets rights on an API server on which admission policies do nothing.
 func TestNoRightsWithoutPolicies(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Flags("--disable-admission-plugins=ValidatingAdmissionPolicy,ServiceAccount"))
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	err := Propagation(ctx, open(t, cfg), PropagationOptions{}, t.Logf)
+	err := Propagation(ctx, open(t, cfg), PropagationOptions{}, func(format string, args ...any) {
+		t.Logf(format, args...)
+		if strings.Contains(format, "canary") {
+			time.AfterFunc(5*time.Second, cancel)
+		}
+	})
 	if err == nil || !strings.Contains(err.Error(), "runs the ValidatingAdmissionPolicy plugin") {
 		t.Errorf("error %v, want one about the plugin", err)
 	}

@@ -78,7 +78,7 @@ func TestRun(t *testing.T) {
 		if err != nil {
 			t.Errorf("the hub ends with %v", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(3 * time.Minute):
 		t.Fatal("the hub does not end")
 	}
 	lease := &coordinationv1.Lease{}

@@ -52,7 +52,7 @@ func TestWorksAreShared(t *testing.T) {
 				if got != "karmada-es-shared1/before" && got != "karmada-es-shared2/before" || got[:18] != want[:18] {
 					t.Fatalf("heard of %s, waiting for %s", got, want)
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(3 * time.Minute):
 				t.Fatalf("not heard of %s", want)
 			}
 		}

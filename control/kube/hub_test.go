@@ -49,7 +49,7 @@ func TestHubAway(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(3 * time.Minute):
 		t.Error("the cache does not end with its context")
 	}
 }

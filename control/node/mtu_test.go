@@ -93,7 +93,7 @@ func TestMTUFollowsUplink(t *testing.T) {
 				must(err)
 				select {
 				case <-d.trigger:
-				case <-time.After(20 * time.Second):
+				case <-time.After(3 * time.Minute):
 					t.Fatalf("uplink %d: the daemon did not hear of it", mtu)
 				}
 				reconciled(mtu)

@@ -169,7 +169,7 @@ func TestStartWithoutTheAPIServer(t *testing.T) {
 	line.Heal()
 	select {
 	case <-second.objects.synced.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(3 * time.Minute):
 		t.Fatalf("the API server's objects do not come; it says\n%s", log)
 	}
 	if diff := cmp.Diff([]string{"g2"}, peerNames(t, second)); diff != "" {

@@ -61,7 +61,7 @@ func next(t *testing.T, got <-chan []string, want ...string) {
 		if diff := cmp.Diff(append([]string{}, want...), dead); diff != "" {
 			t.Errorf("dead (-want +got):\n%s", diff)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(3 * time.Minute):
 		t.Fatalf("nothing came; want %v", want)
 	}
 }

@@ -58,7 +58,7 @@ func slice(id, name string, addresses ...string) *discoveryv1.EndpointSlice {
 func settle(t *testing.T, member client.Client, obj client.Object) {
 	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
 		last = member.Create(ctx, obj.DeepCopyObject().(client.Object), client.DryRunAll)
 		return last == nil, nil
 	})
@@ -346,11 +346,11 @@ func TestRightsEndWithTheClusterObject(t *testing.T) {
 	if err := h.admin.Delete(ctx, &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "g1", Namespace: namespace}}); err != nil {
 		t.Fatal(err)
 	}
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
 		return apierrors.IsForbidden(one.List(ctx, &submarinerv1.EndpointList{}, client.InNamespace(namespace))), nil
 	})
 	if err != nil {
-		t.Errorf("30 s after its Cluster was deleted the member still reads Endpoints")
+		t.Errorf("minutes after its Cluster was deleted the member still reads Endpoints")
 	}
 	// At once after a deletion the former bindings are still there, about to be collected.
 	m := Member{Entry: entry, PodCIDR: prefixes("10.7.0.0/16"), ServiceCIDR: prefixes("10.77.0.0/16"), Fabric: fabric}

@@ -159,7 +159,7 @@ func (s *set) through(cluster, user string, groups ...string) *rest.Config {
 // list lists the ConfigMaps of a namespace, and returns the error.
 func list(t *testing.T, c *kubernetes.Clientset, namespace string) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	// Not by the client's own methods, which repeat what is unavailable.
 	return c.RESTClient().Get().MaxRetries(0).AbsPath("/api/v1/namespaces/" + namespace + "/configmaps").Do(ctx).Error()

@@ -306,7 +306,7 @@ func TestNothingStaysOfAMember(t *testing.T) {
 		h.Remove(c)
 		h.free(c.Name)
 	}
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 3*time.Minute, true, func(context.Context) (bool, error) {
 		return runtime.NumGoroutine() <= before, nil
 	})
 	if err != nil {

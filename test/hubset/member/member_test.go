@@ -378,8 +378,8 @@ func (u *user) events(w watch.Interface, n int) {
 			}
 			n--
 			u.say("%s %s, version %t", e.Type, o.GetName(), o.GetResourceVersion() != "")
-		case <-time.After(20 * time.Second):
-			u.say("no event in 20 s")
+		case <-time.After(3 * time.Minute):
+			u.say("no event in minutes")
 			return
 		}
 	}

@@ -61,7 +61,11 @@ func MakeCgroup(name string) error {
 			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return fmt.Errorf("make cgroup %s: %w", name, err)
 			}
-			if err := inheritCPUs(parent, dir); err != nil {
+			err := inheritCPUs(parent, dir)
+			if err == nil && parent == hierarchy {
+				err = weigh(dir)
+			}
+			if err != nil {
 				return fmt.Errorf("make cgroup %s: %w", name, err)
 			}
 		}
@@ -79,6 +83,24 @@ func delegate(dir string) error {
 		// One that cannot be enabled here (such as cpu with real-time tasks) is
 		// the kubelet's to complain about if it needs it.
 		_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0)
+	}
+	return nil
+}
+
+// podWeight are the files of the CPU controller, of v1 and v2, with 16 times the default.
+var podWeight = map[string]string{"cpu.shares": "16384", "cpu.weight": "1600"}
+
+// weigh gives the pods of all nodes together the CPU time of 16 processes outside, such as kubelets and API servers. By default they
+// would share that of one: a control group weighs as much as a session (autogroup, sched(7)).
+func weigh(dir string) error {
+	for name, weight := range podWeight {
+		file := filepath.Join(dir, name)
+		if _, err := os.Stat(file); err != nil {
+			continue // of another controller or version
+		}
+		if err := os.WriteFile(file, []byte(weight), 0); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -67,6 +67,19 @@ func TestInheritCPUs(t *testing.T) {
 	}
 }
 
+// The pods of all nodes do not share the CPU time of one process.
+func TestWeigh(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "cpu.shares"), "1024")
+	if err := weigh(dir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "cpu.shares"))
+	if _, other := os.Stat(filepath.Join(dir, "cpu.weight")); err != nil || string(got) != "16384" || other == nil {
+		t.Errorf("cpu.shares %q, %v; a file of the other version: %v", got, err, other)
+	}
+}
+
 func TestRemoveCgroup(t *testing.T) {
 	mount := t.TempDir()
 	for _, dir := range []string{"cpu/lab/x/g1-n1/kubepods/pod1", "memory/lab/x/g1-n1", "cpu/lab/y", "cpu/other"} {

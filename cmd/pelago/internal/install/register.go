@@ -27,7 +27,7 @@ import (
 )
 
 // grantTimeout bounds the wait until the hub accepts writes of a cluster itself, after it has registered.
-const grantTimeout = 10 * time.Second
+const grantTimeout = 30 * time.Second
 
 // UnapprovedTaint keeps workloads away from a cluster until an administrator of the hub accepts it.
 var UnapprovedTaint = clusterv1alpha1.Taint{Key: clusterv1alpha1.TaintUnapproved, Effect: corev1.TaintEffectNoSchedule}
