@@ -19,13 +19,11 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
 	s.run(t, "policy engines", testPolicyEngines)
 	s.run(t, "datapaths", testDatapaths)
-	s.run(t, "a burst of connections", testBurst)
 	s.run(t, "a ClusterSetIP", testClusterSetIP)
 	s.run(t, "a daemon that is killed", testDaemonKilled)
 	s.run(t, "a gateway leaves", testGatewayLeaves)
 	s.run(t, "an upgrade", testUpgrade)
 	s.run(t, "rights at the hub", testRights)
-	s.run(t, "workloads fail over", testFailover)
 	s.run(t, "bad input", testBadInput)
 	s.run(t, "a forged packet", testInjection)
 }
@@ -33,6 +31,7 @@ func TestTwoClusters(t *testing.T) {
 // TestTwoClustersLong are the parts that take minutes each, in a clusterset of their own.
 func TestTwoClustersLong(t *testing.T) {
 	s := newClusterset(t, lab.Options{Name: *labName + "long", Nodes: 3}, twoClusters)
+	s.run(t, "a burst of connections", testBurst)
 	s.run(t, "a flood of flows", testFlood)
 	s.run(t, "exported to some clusters", testAudience)
 	s.run(t, "backends come and go", testBackends)
@@ -41,6 +40,7 @@ func TestTwoClustersLong(t *testing.T) {
 	s.run(t, "a hundred exports while agents are killed", testManyExports)
 	s.run(t, "the hub is away", testHubAway)
 	s.run(t, "a dead cluster leaves the name server", testDeadCluster)
+	s.run(t, "workloads fail over", testFailover)
 	s.run(t, "hosts outside the clusters", testExternal)
 	s.run(t, "a trace explains", testTrace)
 }
