@@ -50,7 +50,7 @@ $(BIN)/pelago-lab: $(shell find test/lab test/kube test/images -name '*.go' 2>/d
 	@mkdir -p $(BIN)
 	go build -o $@ ./test/lab/cmd
 
-test: setup images ## verify, lint, race, unit, lab, e2e, netns, smoke: 30 to 60 minutes on two cores
+test: setup images ## verify, lint, race, unit, lab, e2e, netns, smoke: 30 to 70 minutes on two cores
 	go run ./test/suites
 
 test-full: setup images ## make test, then the rare variants with clusters of their own
