@@ -20,7 +20,7 @@ import (
 func TestWireGuardCarries(t *testing.T) {
 	s := wireguardSet(t, 3, 1)
 	s.join(t)
-	s.carries(t, 16<<20) // segments of 64 kB into the TUN
+	s.carries(t, 4<<20) // segments of 64 kB into the TUN
 	if n := len(s.gateways[0].devices.Ifindexes); n != 2 {
 		t.Errorf("%d devices, want a tunnel and the standby", n)
 	}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/test/lab/machine"
 )
 
 // idVariable marks every process of a lab in its environment, with the lab's id.
@@ -198,6 +200,9 @@ func (l *Lab) start(prog program) (process, error) {
 	// Reap it if it ends before we do; the reason is in its log.
 	go func() { _ = cmd.Wait() }()
 	p, err := identify(prog.name, cmd.Process.Pid)
+	if err == nil {
+		err = machine.JoinPrograms(l.cgroup("programs"), cmd.Process.Pid)
+	}
 	if err == nil {
 		err = writeJSON(l.processFile(prog.name), p)
 	}

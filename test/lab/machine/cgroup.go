@@ -6,8 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // cgroupMount is where Linux distributions mount control groups.
@@ -63,7 +66,7 @@ func MakeCgroup(name string) error {
 			}
 			err := inheritCPUs(parent, dir)
 			if err == nil && parent == hierarchy {
-				err = weigh(dir)
+				_, err = weigh(dir, labWeight)
 			}
 			if err != nil {
 				return fmt.Errorf("make cgroup %s: %w", name, err)
@@ -87,22 +90,45 @@ func delegate(dir string) error {
 	return nil
 }
 
-// podWeight are the files of the CPU controller, of v1 and v2, with 16 times the default.
-var podWeight = map[string]string{"cpu.shares": "16384", "cpu.weight": "1600"}
+// CPU time goes by weight, and without groups of their own the pods of all nodes would together weigh as much as one kubelet: a control
+// group weighs as much as a session outside (autogroup, sched(7)). On a busy machine probes would fail, or the API servers stop to
+// answer. These are multiples of the default weight.
+const (
+	labWeight      = 4 // a lab against the test or the shell beside it
+	programsWeight = 8 // API servers, kubelets and the like against the pods of one node
+)
 
-// weigh gives the pods of all nodes together the CPU time of 16 processes outside, such as kubelets and API servers. By default they
-// would share that of one: a control group weighs as much as a session (autogroup, sched(7)).
-func weigh(dir string) error {
-	for name, weight := range podWeight {
-		file := filepath.Join(dir, name)
-		if _, err := os.Stat(file); err != nil {
-			continue // of another controller or version
+// JoinPrograms moves a process of a lab that is no pod, and those that it starts from then on, into cgroup name, beside the nodes'.
+func JoinPrograms(name string, pid int) error {
+	if err := MakeCgroup(name); err != nil {
+		return err
+	}
+	dirs, _, err := cgroupHierarchies(cgroupMount)
+	if err != nil {
+		return err
+	}
+	for _, hierarchy := range dirs {
+		dir := filepath.Join(hierarchy, name)
+		weighed, err := weigh(dir, programsWeight)
+		if err == nil && weighed {
+			err = os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 		}
-		if err := os.WriteFile(file, []byte(weight), 0); err != nil {
-			return err
+		if err != nil && !errors.Is(err, unix.ESRCH) { // it has ended
+			return fmt.Errorf("move process %d to cgroup %s: %w", pid, name, err)
 		}
 	}
 	return nil
+}
+
+// weigh gives a control group a multiple of the default weight. It reports whether dir belongs to the CPU controller.
+func weigh(dir string, times int) (bool, error) {
+	for name, normal := range map[string]int{"cpu.shares": 1024, "cpu.weight": 100} { // of v1 and v2
+		file := filepath.Join(dir, name)
+		if _, err := os.Stat(file); err == nil {
+			return true, os.WriteFile(file, []byte(strconv.Itoa(times*normal)), 0)
+		}
+	}
+	return false, nil
 }
 
 // inheritCPUs copies the CPU and memory nodes, which a v1 cpuset starts without.

@@ -67,16 +67,20 @@ func TestInheritCPUs(t *testing.T) {
 	}
 }
 
-// The pods of all nodes do not share the CPU time of one process.
+// The CPU controller's file is written, and no other hierarchy gets one.
 func TestWeigh(t *testing.T) {
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "cpu.shares"), "1024")
-	if err := weigh(dir); err != nil {
-		t.Fatal(err)
+	for version, want := range map[string]string{"cpu.shares": "16384", "cpu.weight": "1600"} {
+		group := filepath.Join(dir, version)
+		write(t, filepath.Join(group, version), "")
+		weighed, err := weigh(group, 16)
+		got, readErr := os.ReadFile(filepath.Join(group, version))
+		if err != nil || !weighed || readErr != nil || string(got) != want {
+			t.Errorf("%s: %v, %v, %q, %v; want %q", version, weighed, err, got, readErr, want)
+		}
 	}
-	got, err := os.ReadFile(filepath.Join(dir, "cpu.shares"))
-	if _, other := os.Stat(filepath.Join(dir, "cpu.weight")); err != nil || string(got) != "16384" || other == nil {
-		t.Errorf("cpu.shares %q, %v; a file of the other version: %v", got, err, other)
+	if weighed, err := weigh(filepath.Join(dir, "memory"), 16); weighed || err != nil {
+		t.Errorf("another controller: %v, %v", weighed, err)
 	}
 }
 
