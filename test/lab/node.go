@@ -30,10 +30,12 @@ func (l *Lab) nodeDir(name string) string { return filepath.Join(l.dir, "node", 
 // nodeProcess is the name under which a node's first process is recorded.
 func nodeProcess(name string) string { return name + "/init" }
 
-// cgroup is the control group of a node's pods.
-func (l *Lab) cgroup(node string) string {
-	return "/" + cgroupParent + "/" + l.record.Plan.Name + "/" + node
+// cgroup is the control group of a node's pods, or with the name programs, which no node has, that of all other processes.
+func (l *Lab) cgroup(name string) string {
+	return "/" + cgroupParent + "/" + l.record.Plan.Name + "/" + name
 }
+
+const programs = "programs"
 
 // cgroupParent is above the control groups of all labs.
 const cgroupParent = "pelago-lab"

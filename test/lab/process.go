@@ -201,7 +201,7 @@ func (l *Lab) start(prog program) (process, error) {
 	go func() { _ = cmd.Wait() }()
 	p, err := identify(prog.name, cmd.Process.Pid)
 	if err == nil {
-		err = machine.JoinPrograms(l.cgroup("programs"), cmd.Process.Pid)
+		err = machine.JoinPrograms(l.cgroup(programs), cmd.Process.Pid)
 	}
 	if err == nil {
 		err = writeJSON(l.processFile(prog.name), p)

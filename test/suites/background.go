@@ -13,8 +13,8 @@ import (
 var cpuControllers = []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup"}
 
 // runIdle gives a process, and those that it starts from then on, only processor time that nothing else needs. SCHED_IDLE of the
-// processes alone does not: it counts within a control group or session (autogroup, sched(7)), and as a session they would have the
-// share of all pods of a lab.
+// processes alone does not: it counts within a control group or session (autogroup, sched(7)), and as a session they would have a
+// quarter of the share of a lab.
 func runIdle(pid int) error {
 	for _, root := range cpuControllers {
 		group := filepath.Join(root, "pelago-background")
