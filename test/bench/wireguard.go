@@ -128,29 +128,34 @@ func iptablesWireGuard() Variant {
 	}}
 }
 
-// routeInto routes a prefix into the wire, and has WireGuard accept every address from the other end.
+// routeInto routes a prefix into the wire, and has WireGuard accept every address from the other end: in every tunnel, since the other
+// end may have chosen another one, such as the standby while tunnel 0 had no handshake yet.
 func (e *wireEnd) routeInto(prefix netip.Prefix) error {
 	return e.ns.Do(func() error {
-		link, err := net.InterfaceByIndex(e.devices.Peers[e.remote][0])
-		if err != nil {
-			return err
-		}
 		client, err := wgctrl.New()
 		if err != nil {
 			return err
 		}
 		defer client.Close()
-		d, err := client.Device(link.Name)
-		if err != nil {
-			return err
-		}
 		all := []net.IPNet{{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}}
-		if err := client.ConfigureDevice(link.Name, wgtypes.Config{Peers: []wgtypes.PeerConfig{{
-			PublicKey: d.Peers[0].PublicKey, UpdateOnly: true, AllowedIPs: all,
-		}}}); err != nil {
-			return err
+		names := map[int]string{}
+		for _, index := range e.devices.Ifindexes {
+			link, err := net.InterfaceByIndex(index)
+			if err != nil {
+				return err
+			}
+			d, err := client.Device(link.Name)
+			if err != nil {
+				return err
+			}
+			if err := client.ConfigureDevice(link.Name, wgtypes.Config{Peers: []wgtypes.PeerConfig{{
+				PublicKey: d.Peers[0].PublicKey, UpdateOnly: true, AllowedIPs: all,
+			}}}); err != nil {
+				return err
+			}
+			names[index] = link.Name
 		}
-		return e.ns.AddRoute(prefix, e.remote, link.Name)
+		return e.ns.AddRoute(prefix, e.remote, names[e.devices.Peers[e.remote][0]])
 	})
 }
 

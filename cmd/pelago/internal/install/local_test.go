@@ -18,6 +18,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +32,7 @@ import (
 // running is a hub in the foreground.
 type running struct {
 	client.Client
+	typed   kubernetes.Interface
 	address string
 	end     func()
 }
@@ -59,6 +61,8 @@ func start(t *testing.T, l *Local) running {
 		cfg, err := clientcmd.RESTConfigFromKubeConfig(admin)
 		check(t, err)
 		r.Client, err = deploy.NewClient(cfg)
+		check(t, err)
+		r.typed, err = kubernetes.NewForConfig(cfg)
 		check(t, err)
 	}
 	return r
@@ -196,8 +200,12 @@ func testKilled(t *testing.T, l *Local, hub running, secret *corev1.Secret) {
 			pid := pidOf(t, l.Dir, name)
 			return pid != 0 && pid != killed
 		})
+		// It answers before that, without the custom resources.
+		await.True(t, "the API server is ready", func() bool {
+			return hub.typed.Discovery().RESTClient().Get().AbsPath("/readyz").Do(t.Context()).Error() == nil
+		})
 		have := &corev1.Secret{}
-		await.True(t, "the API server answers", func() bool { return hub.Get(t.Context(), client.ObjectKeyFromObject(secret), have) == nil })
+		check(t, hub.Get(t.Context(), client.ObjectKeyFromObject(secret), have))
 		if have.UID != secret.UID {
 			t.Errorf("after the death of %s Secret first has UID %s, want %s", name, have.UID, secret.UID)
 		}
