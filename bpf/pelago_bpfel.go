@@ -568,8 +568,9 @@ const (
 	PelagoVerdictVERDICT_DROP_QUOTA           PelagoVerdict = 34
 	PelagoVerdictVERDICT_OWN_SERVICE          PelagoVerdict = 35
 	PelagoVerdictVERDICT_DROP_NOT_EXPORTED    PelagoVerdict = 36
-	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 37
-	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 38
+	PelagoVerdictVERDICT_DROP_STALE_PROBE     PelagoVerdict = 37
+	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 38
+	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 39
 )
 
 type PelagoVip struct {

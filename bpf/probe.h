@@ -293,7 +293,7 @@ static __always_inline int probe_take_large_reply(struct __sk_buff *skb, enum ho
 
 	if (!large || !id->nonce[0] || large->nonce[0] != id->nonce[0] || large->nonce[1] != id->nonce[1] ||
 	    large->size != id->sequence || skb->len != OUTER_LEN + large->size)
-		return finish(skb, hook, VERDICT_DROP_BAD_TOKEN);
+		return finish(skb, hook, VERDICT_DROP_STALE_PROBE);
 	large->nonce[0] = 0;
 	count_verdict(skb, hook, VERDICT_PROBE);
 	return ACTION_DROP;
@@ -318,11 +318,11 @@ static __noinline int probe_take_reply(struct __sk_buff *skb, enum hook hook, __
 	if (flags & PROBE_LARGE)
 		return probe_take_large_reply(skb, hook, peer, &id);
 	if (!path)
-		return finish(skb, hook, VERDICT_DROP_BAD_TOKEN);
+		return finish(skb, hook, VERDICT_DROP_STALE_PROBE);
 	slot = &path->ring[id.sequence % PROBE_RING];
 	sent = *(volatile __u64 *)&slot->sent; /* once: the daemon may take the slot for the next probe */
 	if (!id.nonce[0] || slot->nonce[0] != id.nonce[0] || slot->nonce[1] != id.nonce[1] || sent > now)
-		return finish(skb, hook, VERDICT_DROP_BAD_TOKEN);
+		return finish(skb, hook, VERDICT_DROP_STALE_PROBE);
 	if (!(flags & PROBE_SHORT)) {
 		body = ctx_at(skb, hook, PROBE_BODY, sizeof(*body));
 		if (!body)

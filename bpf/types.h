@@ -50,6 +50,7 @@ enum verdict {
 	VERDICT_DROP_QUOTA,	 /* the local source or the remote cluster has its share of the flow table */
 	VERDICT_OWN_SERVICE, /* to a ClusterSetIP: translated to the service of this cluster, for the node's stack */
 	VERDICT_DROP_NOT_EXPORTED, /* the service is not exported to the cluster of the source */
+	VERDICT_DROP_STALE_PROBE,  /* reply to a probe that is not awaited: late, repeated or forged */
 	VERDICT_MAX,
 	VERDICT_CONTINUE, /* none yet: the caller goes on. Never counted */
 };

@@ -119,7 +119,7 @@ func TestLargeAnswer(t *testing.T) {
 		"from another gateway":   reply(sent, func(o *Overlay) { o.Source = nodeIP(2, 4) }),
 		"as to a full probe":     reply(sent, func(o *Overlay) { o.Flags = 0 }),
 	} {
-		if r := ga.arrive(t, o); r.Action != Drop || r.Verdict != "uplink-in drop-bad-token" {
+		if r := ga.arrive(t, o); r.Action != Drop || r.Verdict != "uplink-in drop-stale-probe" {
 			t.Errorf("an answer %s: %d, %q", what, r.Action, r.Verdict)
 		}
 	}
@@ -129,7 +129,7 @@ func TestLargeAnswer(t *testing.T) {
 	if r := ga.arrive(t, reply(sent, nil)); r.Verdict != "uplink-in probe" || !ga.largeProbe(t, peer).Answered {
 		t.Errorf("the answer: %q", r.Verdict)
 	}
-	if r := ga.arrive(t, reply(sent, nil)); r.Verdict != "uplink-in drop-bad-token" {
+	if r := ga.arrive(t, reply(sent, nil)); r.Verdict != "uplink-in drop-stale-probe" {
 		t.Errorf("the answer again: %q", r.Verdict)
 	}
 }

@@ -250,7 +250,7 @@ func TestProbeAnswer(t *testing.T) {
 			t.Errorf("action %d, %q; want it consumed and %q", r.Action, r.Verdict, verdict)
 		}
 	}
-	const bad = "uplink-in drop-bad-token"
+	const bad = "uplink-in drop-stale-probe"
 	take(answer(t, first, func(b *body) { b.Nonce++ }), bad)
 	take(answer(t, first, func(b *body) { b.Nonce = 0 }), bad)
 	take(answer(t, first, func(b *body) { b.Nonce ^= 1 << 40 }), bad)

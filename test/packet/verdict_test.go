@@ -158,7 +158,7 @@ func rows(t testing.TB) []row {
 		{name: "the overlay token on the cable", node: 1, hook: "uplink-in",
 			frame: wire(toGateway(clientTCP(SYN), func(o *Overlay) { o.Token = overlayToken + 1 })), want: "uplink-in drop-bad-token"},
 		{name: "the answer to a probe that was never sent", node: 1, hook: "uplink-in",
-			frame: wire(probeOf(ProbeReply, 2, 1, body{Nonce: 98})), want: "uplink-in drop-bad-token"},
+			frame: wire(probeOf(ProbeReply, 2, 1, body{Nonce: 98})), want: "uplink-in drop-stale-probe"},
 		{name: "a probe that is cut short", node: 1, hook: "uplink-in",
 			frame: wire(cable(2, 1, 1, make([]byte, oldProbe-1), func(o *Overlay) { o.Type = Probe })), want: "uplink-in drop-malformed"},
 		{name: "an answer that is cut short", node: 1, hook: "uplink-in",

@@ -57,6 +57,7 @@ var reasons = map[string]reason{
 	"drop-injected":        {"the packet is for the ports of Pelago, and not from its programs", "nothing but pelago-node may send to UDP 4800 and 4500 of nodes"},
 	"drop-unverified":      {"a packet reached pelago0 without passing our checks", "nothing but pelago-node may send to UDP 4800 of nodes"},
 	"drop-not-ready":       {"the tables of the node are not complete yet", "see the log of pelago-node there: it waits for the API server"},
+	"drop-stale-probe":     {"the reply to a probe is late, repeated or forged", "if there are many, packets wait: see the CPU time of the gateways, and the round-trip times of `pelago show connections`"},
 	"drop-handshake":       {"too many handshakes from unknown addresses", "see `pelago show connections -o wide` of the sender: is its address known there?"},
 	"drop-internal":        {"a function of the kernel failed", "see the counters (`pelago nat stats`) and report this as a defect"},
 	"drop-quota":           {"the source, or the other cluster, has its share of the flow table, or the source half of the ports by mappings", "see `pelago nat list` for the pod with so many flows or mappings"},
