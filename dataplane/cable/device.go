@@ -214,28 +214,43 @@ func ensureRoutes(local netip.Addr, wanted map[netip.Addr]int, devices []int) er
 }
 
 // linger is the default time for which a retired tunnel, or a retired peer in a tunnel, still receives. It exceeds the time that
-// peers take to observe the new Identity, and the caller of Ensure to redirect elsewhere.
+// peers usually take to observe the new Identity, and the caller of Ensure to redirect elsewhere.
 const linger = 30 * time.Second
 
-// retired holds what is no longer wanted and still receives, with the time of its removal.
-type retired[K comparable] map[K]time.Time
+// Bounds of the traffic of an idle tunnel: keepalives of 32 bytes in each direction, handshakes.
+const (
+	idlePerSecond = 80 // bytes
+	idleBurst     = 600
+)
 
-// lingers reports whether k stays for now: until linger after the first call for k. It then forgets k.
-func (r retired[K]) lingers(k K, now time.Time, linger time.Duration) bool {
-	until, known := r[k]
-	if !known {
-		until = now.Add(linger)
+// idle reports whether a tunnel that has carried so many bytes in that time carries no packets of the overlay.
+func idle(bytes uint64, in time.Duration) bool { return float64(bytes) <= idleBurst+idlePerSecond*in.Seconds() }
+
+// retired holds what is no longer wanted and still receives.
+type retired[K comparable] map[K]retirement
+
+type retirement struct {
+	since    time.Time // its removal, or the last traffic
+	received uint64    // bytes by then
+}
+
+// lingers reports whether k, which has received so many bytes, stays for now: until it has been idle for linger. It then forgets k.
+func (r retired[K]) lingers(k K, received uint64, now time.Time, linger time.Duration) bool {
+	last, known := r[k]
+	if !known || !idle(received-last.received, now.Sub(last.since)) {
+		last = retirement{now, received}
 	}
-	if !now.Before(until) {
+	if now.Sub(last.since) >= linger {
 		delete(r, k)
 		return false
 	}
-	r[k] = until
+	r[k] = last
 	return true
 }
 
 // retireTunnels removes the devices of the tunnels from first to MaxTunnels-1 once they have lingered, and returns the numbers and
-// the interface indexes of those that still receive.
+// the interface indexes of those that still receive. A peer that still sends has not observed the change, perhaps because the hub is
+// down: it keeps the device without a bound.
 func retireTunnels(r retired[int], first int, now time.Time, linger time.Duration,
 	name func(tunnel int) string, remove func(tunnel int) error) (tunnels, indexes []int, err error) {
 	for i := range first {
@@ -247,7 +262,7 @@ func retireTunnels(r retired[int], first int, now time.Time, linger time.Duratio
 		switch {
 		case err != nil:
 			errs = append(errs, err)
-		case link != nil && r.lingers(i, now, linger):
+		case link != nil && r.lingers(i, link.Attrs().Statistics.RxBytes, now, linger):
 			tunnels, indexes = append(tunnels, i), append(indexes, link.Attrs().Index)
 		default:
 			delete(r, i)

@@ -231,13 +231,14 @@ func usesTunnels(t *testing.T, a, b *gateway) {
 func sent(t *testing.T, a, b *gateway, device int, port uint16) {
 	t.Helper()
 	server := b.listen(t, port)
+	defer server.Close()
 	must(t, a.ns.Do(func() error {
 		client, err := netListenPacket(netip.AddrPortFrom(a.local.Fabric, port+100), device)
 		if err != nil {
 			return err
 		}
 		defer client.Close()
-		_, err = client.WriteTo([]byte("by this device"), server.LocalAddr())
+		_, err = client.WriteTo(make([]byte, 1000), server.LocalAddr())
 		return err
 	}))
 	must(t, server.SetReadDeadline(time.Now().Add(5*time.Second)))

@@ -35,7 +35,7 @@ type IPsecOptions struct {
 	Certificates *Certificates
 	// Rekey is the lifetime of ESP keys, 0: 1 h; IKERekey of IKE keys, 0: 4 h.
 	Rekey, IKERekey time.Duration
-	// Linger is how long a retired tunnel still receives; 0: 30 s.
+	// Linger is how long a retired tunnel still receives after the last packet by it; 0: 30 s.
 	Linger time.Duration
 	// DPD is the interval of dead peer detection; 0: 10 s.
 	DPD time.Duration

@@ -375,7 +375,12 @@ func TestIPsecTunnels(t *testing.T) {
 	// Fewer: what is still sent by the retired devices gets there, then they go.
 	devices := a.devices.Peers[b.local.Fabric]
 	b.local.Tunnels = 1
-	b.ensure(t, s.others(t, b)...)
+	for begin := time.Now(); time.Since(begin) < 3*time.Second; { // thrice Linger, and a has not observed it
+		b.ensure(t, s.others(t, b)...)
+		for range 10 {
+			sent(t, a, b, devices[len(devices)-1], 7800)
+		}
+	}
 	a.ensure(t, s.others(t, a)...)
 	for _, g := range []*gateway{a, b} {
 		for _, o := range []*gateway{a, b} {

@@ -106,8 +106,8 @@ func (c connection) fields() fields {
 	}
 }
 
-// ensureConnections loads secrets and connections that differ into the daemon, unloads others, after Linger if the peer remains, and
-// initiates connections without keys.
+// ensureConnections loads secrets and connections that differ into the daemon, unloads others, and initiates connections without keys.
+// Those of a retired tunnel remain as long as its device, those of a peer that has fewer tunnels for Linger.
 func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, states map[string]sa, now time.Time) error {
 	known, err := w.known()
 	if err != nil {
@@ -122,7 +122,8 @@ func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, sta
 	for _, p := range peers {
 		tunnels := min(local.Tunnels, max(1, p.Tunnels))
 		for i := tunnels; i < MaxTunnels; i++ {
-			if name := connectionName(p.Fabric, i); known[name] && w.retiredConnections.lingers(name, now, w.o.Linger) {
+			name := connectionName(p.Fabric, i)
+			if _, receives := w.retired[i]; known[name] && (receives || i < local.Tunnels && w.retiredConnections.lingers(name, 0, now, w.o.Linger)) {
 				wanted[name] = true
 			}
 		}

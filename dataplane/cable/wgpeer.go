@@ -140,7 +140,7 @@ func (w *WireGuard) lingeringKeys(tunnel int, have []wgtypes.Peer, now time.Time
 			continue
 		}
 		if key, remains := wanted[h.AllowedIPs[0].String()]; remains && key == (wgtypes.Key{}) {
-			out[h.PublicKey] = w.retiredKeys.lingers(k, now, w.o.Linger)
+			out[h.PublicKey] = w.retiredKeys.lingers(k, 0, now, w.o.Linger)
 		} else {
 			delete(w.retiredKeys, k)
 		}

@@ -11,12 +11,6 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// Bounds of the traffic of an idle tunnel: keepalives of 32 bytes in each direction, handshakes.
-const (
-	idlePerSecond = 80 // bytes
-	idleBurst     = 600
-)
-
 // rotation is the state of a rotation of the keys of all tunnels, one after the other, without packet loss. A WireGuard device has
 // one private key and accepts a fabric address from one peer key only, so no device can receive by an old and a new key at once.
 // Hence for each tunnel, the standby first:
@@ -180,9 +174,8 @@ func (w *WireGuard) awaitHandshakes(now time.Time, device *wgtypes.Device) error
 
 // busy are the names of the peers with more than idle traffic since the last watch.
 func (w *WireGuard) busy(now time.Time, device *wgtypes.Device) (names []string) {
-	allowed := int64(idleBurst + idlePerSecond*now.Sub(w.rotation.since).Seconds())
 	for _, p := range device.Peers {
-		if p.ReceiveBytes+p.TransmitBytes-w.rotation.bytes[p.PublicKey] > allowed {
+		if !idle(uint64(p.ReceiveBytes+p.TransmitBytes-w.rotation.bytes[p.PublicKey]), now.Sub(w.rotation.since)) {
 			names = append(names, w.peerName(p.PublicKey))
 		}
 	}

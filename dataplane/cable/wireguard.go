@@ -31,7 +31,7 @@ type WireGuardOptions struct {
 	Settle time.Duration
 	// Deadline bounds how long a rotation waits for the handshakes of peers with a new key; 0: 10 min.
 	Deadline time.Duration
-	// Linger is how long a retired tunnel, or a retired peer in a tunnel, still receives; 0: 30 s.
+	// Linger is how long a retired tunnel still receives after the last packet by it, and a retired peer in a tunnel; 0: 30 s.
 	Linger time.Duration
 	Log    *slog.Logger
 }
