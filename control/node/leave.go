@@ -14,8 +14,9 @@ const (
 	still = 250 * time.Millisecond
 	// countInterval is that of reading the counters.
 	countInterval = 25 * time.Millisecond
-	// longest bounds the wait; kubelet grants the pod 5 s, and an IKE daemon that does ESP itself 2.5 s.
-	longest = 2200 * time.Millisecond
+	// longest bounds the wait. On a busy node packets have waited for 5 s in the queues of other processes. kubelet grants the pod 15 s,
+	// and an IKE daemon that does ESP itself 10.5 s.
+	longest = 10 * time.Second
 )
 
 // left tells the wire's own process, if it has one, that this one has ended its use of it.

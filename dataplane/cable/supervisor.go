@@ -26,7 +26,7 @@ const (
 	// drainTimeout bounds how long ESP in the daemon continues at termination, while pelago-node, which ends at the same time, moves
 	// the flows to other gateways. stopTimeout bounds how long the daemon then takes to notify its peers. The pod's grace period is
 	// longer than both.
-	drainTimeout = 2500 * time.Millisecond
+	drainTimeout = 10500 * time.Millisecond
 	stopTimeout  = 1500 * time.Millisecond
 	// charonBinary and charonPID are the paths of the binary and the PID file in Debian's package strongswan-charon.
 	charonBinary = "/usr/lib/ipsec/charon"
@@ -38,7 +38,7 @@ const (
 type Supervisor struct {
 	// Dir is IPsecOptions.Dir.
 	Dir string
-	// DrainTimeout bounds how long the daemon outlives ctx, until pelago-node no longer uses it (IPsec.Left); 0: 2.5 s.
+	// DrainTimeout bounds how long the daemon outlives ctx, until pelago-node no longer uses it (IPsec.Left); 0: 10.5 s.
 	DrainTimeout time.Duration
 	// Start starts the daemon with its environment; nil: Debian's charon.
 	Start func(environment []string) (*exec.Cmd, error)
