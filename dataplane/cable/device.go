@@ -224,7 +224,9 @@ const (
 )
 
 // idle reports whether a tunnel that has carried so many bytes in that time carries no packets of the overlay.
-func idle(bytes uint64, in time.Duration) bool { return float64(bytes) <= idleBurst+idlePerSecond*in.Seconds() }
+func idle(bytes uint64, in time.Duration) bool {
+	return float64(bytes) <= idleBurst+idlePerSecond*in.Seconds()
+}
 
 // retired holds what is no longer wanted and still receives.
 type retired[K comparable] map[K]retirement
