@@ -47,7 +47,8 @@ func (w *WireGuard) readDevice(client *wgctrl.Client, i int) (*wgtypes.Device, e
 func (w *WireGuard) ensureDevice(i int, port uint16, mtu int) error {
 	if e := w.embedded[i]; e != nil {
 		select {
-		case <-e.device.Wait(): // the device was deleted
+		case <-e.device.Wait():
+			w.o.Log.Warn("the device of a tunnel is gone, and is made again: it was deleted, or could not be read", "device", w.name(i))
 		default:
 			if e.port == port {
 				return nil
@@ -162,7 +163,10 @@ func readable(file *os.File) (bool, error) {
 	ready := 0
 	cerr := raw.Control(func(fd uintptr) {
 		poll[0].Fd = int32(fd)
-		ready, err = unix.Poll(poll, 0)
+		// It also fails while a signal is pending, such as one by which the runtime preempts this goroutine.
+		for ready, err = unix.Poll(poll, 0); errors.Is(err, unix.EINTR); {
+			ready, err = unix.Poll(poll, 0)
+		}
 	})
 	return ready > 0, errors.Join(cerr, err)
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -117,5 +118,45 @@ func TestBatchedRead(t *testing.T) {
 	n, err := b.Read(bufs, sizes, 4)
 	if n != 2 || !errors.Is(err, io.EOF) {
 		t.Errorf("a Read at the end returns %d packets, %v; want both, and EOF", n, err)
+	}
+}
+
+// Signals, such as those by which the runtime preempts goroutines on a busy node, are no errors: wireguard-go closes a device whose
+// TUN cannot be read.
+func TestReadableIsNotInterrupted(t *testing.T) {
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer r.Close()
+	defer w.Close()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	pid, thread := os.Getpid(), unix.Gettid()
+	stop, done := make(chan struct{}), make(chan error)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+				if err := unix.Tgkill(pid, thread, unix.SIGURG); err != nil {
+					done <- err
+					return
+				}
+			}
+		}
+	}()
+	for range 20_000 {
+		if ready, err := readable(r); ready || err != nil {
+			t.Errorf("an empty pipe: readable %t, %v", ready, err)
+			break
+		}
+	}
+	close(stop)
+	must(t, <-done)
+	_, err = w.Write([]byte{1})
+	must(t, err)
+	if ready, err := readable(r); !ready || err != nil {
+		t.Errorf("a pipe with a byte: readable %t, %v", ready, err)
 	}
 }
