@@ -2,8 +2,10 @@ package node
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
@@ -40,13 +42,16 @@ func (d *Daemon) leave() error {
 		return fmt.Errorf("move the flows to other gateways: %w", err)
 	}
 	wire, _ := d.gateway.wire.(cable.Queued) // nil: no queue in this process
-	took, err := quiet(func() (uint64, bool, error) {
-		counters, err := d.loader.Counters()
-		if err != nil || wire == nil {
-			return passed(counters), false, err
+	took, err := quiet(func() (o observation, err error) {
+		if o.heard, err = d.heard(snap.State.Peers); err != nil {
+			return o, err
 		}
-		waiting, err := wire.Waiting()
-		return passed(counters), waiting, err
+		counters, err := d.loader.Counters()
+		o.passed = passed(counters)
+		if err == nil && wire != nil {
+			o.waiting, err = wire.Waiting()
+		}
+		return o, err
 	})
 	switch {
 	case err != nil:
@@ -59,21 +64,39 @@ func (d *Daemon) leave() error {
 	return nil
 }
 
-// quiet waits until nothing has passed and nothing has been queued for still, and returns how long that took: longest if there was
-// always something. look counts what has passed. Samples are counted, not time: while this process was not scheduled, neither were
-// the packets in it.
-func quiet(look func() (passed uint64, waiting bool, err error)) (time.Duration, error) {
+// observation is what a gateway that leaves sees of the wire.
+type observation struct {
+	passed  uint64        // packets until now
+	waiting bool          // some wait in the queues of this process
+	heard   time.Duration // since the last probe of the remote gateway that has been silent the longest
+}
+
+// heard is that time. A gateway that has been silent for longest is down, and not counted.
+func (d *Daemon) heard(peers map[netip.Addr]dataplane.Peer) (out time.Duration, err error) {
+	paths, err := d.loader.Paths()
+	for address, path := range paths {
+		if peers[address].Kind == dataplane.PeerGateway && path.Heard < longest {
+			out = max(out, path.Heard)
+		}
+	}
+	return out, err
+}
+
+// quiet waits until nothing has passed and nothing has been queued for still, and every remote gateway was heard meanwhile: what a
+// busy one had queued before comes before its probe. It returns how long that took: longest if there was always something. Samples
+// are counted, not time: while this process was not scheduled, neither were the packets in it.
+func quiet(look func() (observation, error)) (time.Duration, error) {
 	begin := time.Now()
-	looks, before := 0, uint64(0)
+	since, looks, before := begin, 0, uint64(0)
 	for ; time.Since(begin) < longest; time.Sleep(countInterval) {
-		now, waiting, err := look()
+		now, err := look()
 		if err != nil {
 			return time.Since(begin), err
 		}
-		if looks++; waiting || now != before {
-			looks, before = 0, now
+		if looks++; now.waiting || now.passed != before {
+			since, looks, before = time.Now(), 0, now.passed
 		}
-		if looks >= int(still/countInterval) {
+		if looks >= int(still/countInterval) && now.heard < time.Since(since) {
 			return time.Since(begin), nil
 		}
 	}
