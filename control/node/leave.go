@@ -83,8 +83,9 @@ func (d *Daemon) heard(peers map[netip.Addr]dataplane.Peer) (out time.Duration, 
 }
 
 // quiet waits until nothing has passed and nothing has been queued for still, and every remote gateway was heard meanwhile: what a
-// busy one had queued before comes before its probe. It returns how long that took: longest if there was always something. Samples
-// are counted, not time: while this process was not scheduled, neither were the packets in it.
+// busy one had queued for a tunnel comes before its probe by that tunnel. Of several tunnels, one may be behind. It returns how long
+// that took: longest if there was always something. Samples are counted, not time: while this process was not scheduled, neither were
+// the packets in it.
 func quiet(look func() (observation, error)) (time.Duration, error) {
 	begin := time.Now()
 	since, looks, before := begin, 0, uint64(0)

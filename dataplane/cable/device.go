@@ -236,7 +236,7 @@ type retirement struct {
 	received uint64    // bytes by then
 }
 
-// lingers reports whether k, which has received so many bytes, stays for now: until it has been idle for linger. It then forgets k.
+// lingers reports whether k, which has received so many bytes, still receives: until it has been idle for linger. It then forgets k.
 func (r retired[K]) lingers(k K, received uint64, now time.Time, linger time.Duration) bool {
 	last, known := r[k]
 	if !known || !idle(received-last.received, now.Sub(last.since)) {
