@@ -7,6 +7,7 @@ package bpf
 import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 )
 
 //go:generate go run generate.go
@@ -30,4 +31,13 @@ func HaveAtomics() error {
 		return err
 	}
 	return p.Close()
+}
+
+// HaveConntrack reports whether the kernel, or its module nf_conntrack, has the kfuncs by which programs read conntrack (Linux 5.18).
+func HaveConntrack() bool {
+	has := func(kernel *btf.Spec, err error) bool {
+		var f *btf.Func
+		return err == nil && kernel.TypeByName("bpf_skb_ct_lookup", &f) == nil && kernel.TypeByName("bpf_ct_release", &f) == nil
+	}
+	return has(btf.LoadKernelSpec()) || has(btf.LoadKernelModuleSpec("nf_conntrack"))
 }

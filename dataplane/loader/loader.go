@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
@@ -50,8 +49,10 @@ type Options struct {
 type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects
-	clsact  bool             // attach by clsact filters instead of TCX links
-	have    *dataplane.State // what the maps hold; nil: read them first
+	clsact  bool // attach by clsact filters instead of TCX links
+	// conntrack: the programs read conntrack.
+	conntrack bool
+	have      *dataplane.State // what the maps hold; nil: read them first
 	// xdpProblems are those of the last Attach.
 	xdpProblems []error
 	// hooks and verdicts name the rows of the counters.
@@ -82,7 +83,7 @@ func Open(opts Options) (*Loader, error) {
 		return nil, err
 	}
 	former, err := checkABI(l.pinPath)
-	if err := errors.Join(err, setFlows(spec, l.pinPath, opts.MaxFlows), setTimers(spec, opts.Timers), setConntrack(spec)); err != nil {
+	if err := errors.Join(err, setFlows(spec, l.pinPath, opts.MaxFlows), setTimers(spec, opts.Timers), l.setConntrack(spec)); err != nil {
 		return nil, err
 	}
 	err = spec.LoadAndAssign(&l.objs, &ebpf.CollectionOptions{
@@ -212,29 +213,17 @@ func makePinPath(path string) error {
 	return nil
 }
 
-// setConntrack tells the programs whether the kernel, or its module nf_conntrack, has the kfuncs by which they read conntrack.
-func setConntrack(spec *ebpf.CollectionSpec) error {
-	has := func(kernel *btf.Spec, err error) bool {
-		if err != nil {
-			return false
-		}
-		for _, name := range []string{"bpf_skb_ct_lookup", "bpf_ct_release"} {
-			var f *btf.Func
-			if kernel.TypeByName(name, &f) != nil {
-				return false
-			}
-		}
-		return true
-	}
-	var value uint32
-	if has(btf.LoadKernelSpec()) || has(btf.LoadKernelModuleSpec("nf_conntrack")) {
-		value = 1
-	}
-	if err := spec.Variables[bpf.PelagoVarHasConntrack].Set(value); err != nil {
-		return fmt.Errorf("set %s to %d: %w", bpf.PelagoVarHasConntrack, value, err)
+// setConntrack tells the programs whether they may read conntrack.
+func (l *Loader) setConntrack(spec *ebpf.CollectionSpec) error {
+	l.conntrack = bpf.HaveConntrack()
+	if err := spec.Variables[bpf.PelagoVarHasConntrack].Set(map[bool]uint32{true: 1}[l.conntrack]); err != nil {
+		return fmt.Errorf("set %s to %t: %w", bpf.PelagoVarHasConntrack, l.conntrack, err)
 	}
 	return nil
 }
+
+// Conntrack reports whether the programs read conntrack, which the datapath hybrid needs: without it, it is strict.
+func (l *Loader) Conntrack() bool { return l.conntrack }
 
 func setTimers(spec *ebpf.CollectionSpec, t Timers) error {
 	for name, d := range map[string]time.Duration{

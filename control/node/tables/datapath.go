@@ -2,6 +2,8 @@ package tables
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -18,13 +20,13 @@ type PodDatapaths struct {
 	Node       dataplane.Datapath
 	namespaces map[string]dataplane.Datapath
 	policies   map[string][]labels.Selector // by namespace
-	// Problems are invalid labels.
+	// Problems are invalid labels, and a datapath that the kernel does not have.
 	Problems []string
 }
 
 // Datapaths reads the settings, the most specific first: the label of the pod's namespace, that of the node, the daemon's
-// command line, the cluster's configuration.
-func Datapaths(objs Objects, option string) PodDatapaths {
+// command line, the cluster's configuration. conntrack: the programs read it.
+func Datapaths(objs Objects, option string, conntrack bool) PodDatapaths {
 	d := PodDatapaths{namespaces: map[string]dataplane.Datapath{}, policies: map[string][]labels.Selector{}}
 	parse := func(where, name string) (dataplane.Datapath, bool) {
 		v, err := dataplane.ParseDatapath(name)
@@ -47,6 +49,9 @@ func Datapaths(objs Objects, option string) PodDatapaths {
 		if v, ok := parse("namespace "+namespace, name); ok {
 			d.namespaces[namespace] = v
 		}
+	}
+	if !conntrack && slices.Contains(slices.AppendSeq([]dataplane.Datapath{d.Node}, maps.Values(d.namespaces)), dataplane.Hybrid) {
+		d.Problems = append(d.Problems, "datapath hybrid: the kernel lacks the kfunc bpf_skb_ct_lookup (Linux 5.18, CONFIG_NF_CONNTRACK with BTF): all packets pass the node's stack, as with strict")
 	}
 	for i := range objs.Policies {
 		p := &objs.Policies[i]

@@ -22,9 +22,12 @@ func TestDatapathOfPods(t *testing.T) {
 			Spec:       networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: labels}},
 		}
 	}
+	const oldKernel = "datapath hybrid: the kernel lacks the kfunc bpf_skb_ct_lookup (Linux 5.18, CONFIG_NF_CONNTRACK with BTF): " +
+		"all packets pass the node's stack, as with strict"
 	tests := map[string]struct {
 		config, option, node, namespace string
 		policies                        []networkingv1.NetworkPolicy
+		old                             bool // the kernel
 		want                            dataplane.Datapath
 		problem                         string
 	}{
@@ -40,6 +43,8 @@ func TestDatapathOfPods(t *testing.T) {
 		"fast, a policy in another namespace":  {config: "fast", policies: []networkingv1.NetworkPolicy{policy("other", nil)}, want: dataplane.Fast},
 		"hybrid stays hybrid under a policy":   {config: "hybrid", policies: []networkingv1.NetworkPolicy{policy("sample", nil)}, want: dataplane.Hybrid},
 		"strict stays strict without a policy": {config: "strict", want: dataplane.Strict},
+		"hybrid on an old kernel":              {namespace: "hybrid", old: true, want: dataplane.Hybrid, problem: oldKernel},
+		"strict on an old kernel":              {config: "strict", old: true, want: dataplane.Strict},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +57,7 @@ func TestDatapathOfPods(t *testing.T) {
 			if tt.namespace != "" {
 				objs.Datapaths = map[string]string{"sample": tt.namespace}
 			}
-			d := tables.Datapaths(objs, tt.option)
+			d := tables.Datapaths(objs, tt.option, !tt.old)
 			if got := d.Of(&objs.Pods[0]); got != tt.want {
 				t.Errorf("%s; want %s", got, tt.want)
 			}
