@@ -29,15 +29,14 @@ type memberReport struct {
 type sums struct {
 	ready, unready, missing workv1alpha1.PodSum
 	value                   int64
-	pods, readyPods         int64
+	pods, readyPods, absent int64    // absent: those of them without value, as far as known
 	unknown                 []string // cluster: why it has no values
 	reported                int
 }
 
 // add sums the reports of the i-th metric. The replicas of a cluster without values are missing pods that request as much as the others on
-// average, so they delay a change and cause none.
+// average, so they delay a change and cause none (likewise sums.assume).
 func add(reports []memberReport, i int) (s sums) {
-	var absent int64
 	for _, r := range reports {
 		var m workv1alpha1.MetricReport
 		switch {
@@ -48,13 +47,14 @@ func add(reports []memberReport, i int) (s sums) {
 		default:
 			m = r.status.Metrics[i]
 		}
+		pods, readyPods := int64(r.replicas), int64(r.replicas)
 		if r.status != nil {
-			s.pods += int64(r.status.Pods)
-			s.readyPods += int64(r.status.ReadyPods)
+			pods, readyPods = int64(r.status.Pods), int64(r.status.ReadyPods)
 		}
+		s.pods, s.readyPods = s.pods+pods, s.readyPods+readyPods
 		if m.Error != "" {
 			s.unknown = append(s.unknown, r.cluster+": "+m.Error)
-			absent += int64(r.replicas)
+			s.absent += int64(r.replicas)
 			continue
 		}
 		s.reported++
@@ -67,7 +67,7 @@ func add(reports []memberReport, i int) (s sums) {
 		}
 	}
 	if known := plus(plus(s.ready, s.unready), s.missing); known.Pods > 0 {
-		s.missing = plus(s.missing, workv1alpha1.PodSum{Pods: absent, Requests: known.Requests / known.Pods * absent})
+		s.missing = plus(s.missing, workv1alpha1.PodSum{Pods: s.absent, Requests: known.Requests / known.Pods * s.absent})
 	}
 	if len(reports) == 0 {
 		s.unknown = []string{"the target runs in no cluster, or no policy propagates it"}
@@ -132,21 +132,32 @@ func propose(m *autoscalingv2.MetricSpec, s sums, current int64, t tolerances) (
 		}
 		return proposal{n, autoscalingv2.MetricValueStatus{AverageValue: quantity(m, s.ready.Usage/s.ready.Pods)}}, nil
 	case target.AverageValue != nil:
-		want, replicas := float64(target.AverageValue.MilliValue()), max(s.pods, 1)
-		out := proposal{current, autoscalingv2.MetricValueStatus{AverageValue: quantity(m, int64(math.Ceil(float64(s.value)/float64(replicas))))}}
-		if !t.within(float64(s.value) / (want * float64(replicas))) {
-			out.replicas = ceil(float64(s.value) / want)
+		want, replicas := float64(target.AverageValue.MilliValue()), float64(max(s.pods, 1))
+		out := proposal{current, autoscalingv2.MetricValueStatus{AverageValue: quantity(m, int64(math.Ceil(float64(s.value)/float64(max(s.pods-s.absent, 1)))))}}
+		if value := s.assume(want * replicas); !t.within(value / (want * replicas)) {
+			out.replicas = ceil(value / want)
 		}
 		return out, nil
 	}
 	out := proposal{current, autoscalingv2.MetricValueStatus{Value: quantity(m, s.value)}}
-	if ratio := float64(s.value) / float64(target.Value.MilliValue()); !t.within(ratio) {
+	wanted := float64(target.Value.MilliValue())
+	if ratio := s.assume(wanted) / wanted; !t.within(ratio) {
 		if s.pods == 0 {
 			return proposal{}, errors.New("there are no pods")
 		}
 		out.replicas = ceil(ratio * float64(s.readyPods))
 	}
 	return out, nil
+}
+
+// assume is the value with that of clusters without one: as podReplicas has it, nothing before an increase, and before a decrease their
+// pods' share of what all pods together should have, as far as that does not turn the direction.
+func (s sums) assume(wanted float64) float64 {
+	value := float64(s.value)
+	if value < wanted {
+		value = min(value+wanted*float64(s.absent)/float64(max(s.pods, 1)), wanted)
+	}
+	return value
 }
 
 // podReplicas follows the HorizontalPodAutoscaler: pods without a metric count as if they used their share before a decrease and nothing

@@ -147,6 +147,12 @@ func TestPropose(t *testing.T) {
 		"external by average value":                 {external(autoscalingv2.MetricTarget{AverageValue: four}), reports(worth(2, 16), worth(1, 8)), 3, "6"},
 		"external by average value, nothing to do":  {external(autoscalingv2.MetricTarget{AverageValue: four}), reports(worth(2, 0), worth(1, 0)), 3, "0"},
 		"external by average value, no pods as yet": {external(autoscalingv2.MetricTarget{AverageValue: four}), reports(worth(0, 8)), 3, "2"},
+		"external is low, and a cluster is silent":  {external(autoscalingv2.MetricTarget{AverageValue: four}), append(reports(worth(2, 2)), silent(2)), 4, "3"},
+		"external is less, much is silent: no way":  {external(autoscalingv2.MetricTarget{AverageValue: four}), append(reports(worth(2, 6)), silent(2)), 4, "4"},
+		"external is high, and a cluster is silent": {external(autoscalingv2.MetricTarget{AverageValue: four}), append(reports(worth(2, 20)), silent(2)), 4, "5"},
+		"object is low, and a cluster is silent":    {object, append(reports(worth(2, 2)), silent(2)), 4, "4"},
+		"object is high, and a cluster is silent":   {object, append(reports(worth(2, 6)), silent(2)), 4, "6"},
+		"object, the other has pods, but no value":  {object, append(reports(worth(2, 2)), memberReport{cluster: "m2", replicas: 2, status: &workv1alpha1.ScalingStatus{Pods: 2, ReadyPods: 2}}), 4, "4"},
 		"a value beyond all numbers":                {external(autoscalingv2.MetricTarget{AverageValue: resource.NewMilliQuantity(1, resource.DecimalSI)}), reports(worth(1, 1<<50)), 3, "2147483647"},
 	} {
 		p, err := propose(&c.metric, add(c.reports, 0), c.current, tolerancesOf(nil))
