@@ -112,7 +112,11 @@ func follow(b kube.Binding, w inputs, in *kinds.Interpreter) error {
 	components, several, err := in.Components(w.template)
 	s.Components, s.Replicas, s.ReplicaRequirements = components, 0, nil
 	if err == nil && !several {
-		s.Replicas, s.ReplicaRequirements, _, err = in.Replicas(w.template)
+		var counted bool
+		s.Replicas, s.ReplicaRequirements, counted, err = in.Replicas(w.template)
+		if counted && s.Replicas == 0 && s.ReplicaRequirements == nil {
+			s.ReplicaRequirements = &workv1alpha2.ReplicaRequirements{} // tells it from a template of a kind without replicas
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errReplicas, err)

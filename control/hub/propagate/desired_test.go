@@ -326,6 +326,38 @@ func TestDesiredComponents(t *testing.T) {
 	}
 }
 
+// A workload without replicas that requests nothing is still one: the scheduler divides it, rather than send it everywhere.
+func TestDesiredWithoutReplicas(t *testing.T) {
+	idle := edited(func(u *unstructured.Unstructured) {
+		u.SetAPIVersion("apps/v1")
+		u.SetKind("Deployment")
+		u.Object["spec"] = map[string]any{"replicas": int64(0), "template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "c"}}}}}
+	})
+	w := inputs{template: idle, policy: made("a"), name: "b", id: "1"}
+	b, err := desired(w, kinds.New())
+	if err != nil || b.Spec.Replicas != 0 || b.Spec.ReplicaRequirements == nil {
+		t.Errorf("a Deployment with 0 replicas: %+v %v", b.Spec, err)
+	}
+	w.template = edited(func(u *unstructured.Unstructured) { u.SetAPIVersion("v1"); u.SetKind("ConfigMap") })
+	if b, err := desired(w, kinds.New()); err != nil || b.Spec.ReplicaRequirements != nil {
+		t.Errorf("a template of a kind without replicas: %+v %v", b.Spec, err)
+	}
+}
+
+// A kind that lists no components has replicas.
+func TestDesiredNoComponents(t *testing.T) {
+	in := kinds.New(func(schema.GroupVersionKind) kinds.Kind {
+		return kinds.Kind{
+			Components: func(*unstructured.Unstructured) ([]workv1alpha2.Component, error) { return nil, nil },
+			Replicas:   func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) { return 4, nil, nil },
+		}
+	})
+	b, err := desired(inputs{template: template(), policy: made("a"), name: "b", id: "1"}, in)
+	if err != nil || b.Spec.Replicas != 4 || b.Spec.Components != nil {
+		t.Errorf("%+v %v", b.Spec, err)
+	}
+}
+
 // What the template refers to cannot be read: that has an Event of its own.
 func TestDesiredDependenciesFail(t *testing.T) {
 	bad := edited(func(u *unstructured.Unstructured) {
