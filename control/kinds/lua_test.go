@@ -203,6 +203,26 @@ func threadTime(t *testing.T) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
+// The order of pairs is that of the keys: a script that builds a list gives the same one each time.
+func TestLuaPairsAreSorted(t *testing.T) {
+	k := luaKind(t, configv1alpha1.CustomizationRules{ReplicaRevision: luaScript(`function ReviseReplica(o, n)
+  local keys = {}
+  for key, _ in pairs(o.spec.map) do table.insert(keys, key) end
+  o.spec.text = table.concat(keys)
+  return o
+end`)})
+	for range 100 {
+		u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"text": "", "map": map[string]any{
+			"g": int64(1), "a": int64(1), "c": int64(1), "b": int64(1), "h": int64(1), "e": int64(1), "d": int64(1), "f": int64(1)}}}}
+		if err := k.Revise(u, 1); err != nil {
+			t.Fatal(err)
+		}
+		if text, _, _ := unstructured.NestedString(u.Object, "spec", "text"); text != "abcdefgh" {
+			t.Fatalf("pairs gives %s", text)
+		}
+	}
+}
+
 // A result that is another object, or none, leaves the object as it is.
 func TestLuaKeepsTheIdentity(t *testing.T) {
 	for body, want := range map[string]string{

@@ -3,7 +3,9 @@ package lua
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	lua "github.com/yuin/gopher-lua"
 )
@@ -14,8 +16,8 @@ func (m *meter) toLua(l *lua.LState, v any) lua.LValue {
 	switch v := v.(type) {
 	case map[string]any:
 		t := l.CreateTable(0, len(v))
-		for key, x := range v {
-			if x != nil {
+		for _, key := range slices.Sorted(maps.Keys(v)) { // pairs has the order of insertion
+			if x := v[key]; x != nil {
 				t.RawSetString(key, m.toLua(l, x))
 			}
 		}
