@@ -78,13 +78,19 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 	return nil
 }
 
-// handler calls notice for each event: before is nil for an object that is new, after for one that is gone.
+// handler calls notice for each event: before is nil for an object that is new, after for one that is gone. Where the watch missed a
+// deletion, before has no resourceVersion: its last one is not known.
 func handler(notice func(before, after client.Object)) toolscache.ResourceEventHandler {
 	object := func(o any) client.Object {
-		if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		t, missed := o.(toolscache.DeletedFinalStateUnknown)
+		if missed {
 			o = t.Obj
 		}
 		out, _ := o.(client.Object) // an informer holds nothing else
+		if missed && out != nil {
+			out = out.DeepCopyObject().(client.Object)
+			out.SetResourceVersion("")
+		}
 		return out
 	}
 	return toolscache.ResourceEventHandlerFuncs{
