@@ -109,24 +109,14 @@ spec:
     securityContext: {capabilities: {add: [NET_ADMIN]}}
 `
 
-// needLoad creates the workload, once in a clusterset.
+// needLoad creates the workload and exports its services, once in a clusterset.
 func (s *clusterset) needLoad(t *testing.T) load {
 	t.Helper()
 	if s.load.client.Name != "" {
 		return *s.load
 	}
 	ctx := t.Context()
-	pod := func(name string) walk.Pod { return walk.Pod{Cluster: "g1", Namespace: loadNamespace, Name: name} }
-	l := load{client: pod("client"), other: pod("other"), host: pod("host"), clientNode: s.last(t, "g1"), sinkNode: s.last(t, "g2")}
-	must(t, s.Apply(ctx, "g2", fmt.Sprintf(loadServers, l.sinkNode)))
-	clients := loadClients
-	for _, p := range []walk.Pod{l.client, l.other, l.host} {
-		clients += fmt.Sprintf(loadClient, p.Name, l.clientNode, p == l.host)
-	}
-	must(t, s.Apply(ctx, "g1", clients))
-	s.kubectl(t, "g2", "-n", loadNamespace, "rollout", "status", "deployment/web", walk.WaitFlag)
-	s.kubectl(t, "g2", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod/sink", walk.WaitFlag)
-	s.kubectl(t, "g1", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod", "--all", walk.WaitFlag)
+	l := s.makeLoad(t)
 	for _, service := range []string{"web", "sink"} {
 		_, err := s.Pelago(ctx, "export", "service", "--context", "g2", "--namespace", loadNamespace, service)
 		must(t, err)
@@ -140,6 +130,24 @@ func (s *clusterset) needLoad(t *testing.T) load {
 		})
 	}
 	*s.load = l
+	return l
+}
+
+// makeLoad creates the pods and services, with nothing exported.
+func (s *clusterset) makeLoad(t *testing.T) load {
+	t.Helper()
+	ctx := t.Context()
+	pod := func(name string) walk.Pod { return walk.Pod{Cluster: "g1", Namespace: loadNamespace, Name: name} }
+	l := load{client: pod("client"), other: pod("other"), host: pod("host"), clientNode: s.last(t, "g1"), sinkNode: s.last(t, "g2")}
+	must(t, s.Apply(ctx, "g2", fmt.Sprintf(loadServers, l.sinkNode)))
+	clients := loadClients
+	for _, p := range []walk.Pod{l.client, l.other, l.host} {
+		clients += fmt.Sprintf(loadClient, p.Name, l.clientNode, p == l.host)
+	}
+	must(t, s.Apply(ctx, "g1", clients))
+	s.kubectl(t, "g2", "-n", loadNamespace, "rollout", "status", "deployment/web", walk.WaitFlag)
+	s.kubectl(t, "g2", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod/sink", walk.WaitFlag)
+	s.kubectl(t, "g1", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod", "--all", walk.WaitFlag)
 	return l
 }
 

@@ -45,7 +45,7 @@ var compiled = []string{"-timeout=30m", "-p=3", "-ldflags=-w"}
 // packages is run by `make test`.
 const (
 	rareLab = "^TestLabWithNFTables$"
-	rareE2E = "^(TestTwoClustersLong|TestWireGuardLong|TestNFTables|TestWithoutGlobalnet|TestIPsec|TestBehindNAT|TestThreeClusters|TestHubInstall|TestVersions)$"
+	rareE2E = "^(TestTwoClustersLong|TestWireGuardLong|TestNFTables|TestWithoutGlobalnet|TestIPsec|TestBehindNAT|TestThreeClusters|TestHubInstall|TestVersions|TestMigrateSubmariner)$"
 	// It compiles the product for a second architecture.
 	release = "^TestReleaseImage$"
 )
@@ -66,7 +66,7 @@ var suites = []suite{
 
 	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", packages: []string{"./test/lab"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=30m", "-run=" + rareLab}},
-	{name: "e2e-rare", about: "more failures and changes, nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, an upgrade from the first layout and back", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
+	{name: "e2e-rare", about: "more failures and changes, nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, an upgrade from the first layout and back, a move from Submariner", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=3h", "-run=" + rareE2E, "-args", "-kills=20", "-flood=1m"}},
 	{name: "release", about: "the image for amd64 and arm64 as make release builds it", packages: []string{"./test/images"}, full: true,
 		flags: []string{"-timeout=60m", "-run=" + release}},
