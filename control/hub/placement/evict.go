@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/jsonpath"
 	"k8s.io/utils/ptr"
 
@@ -146,8 +145,8 @@ type Evictor struct {
 	Now time.Time
 	// FailbackAfter is how long a cluster must have been healthy before a template returns to it; 0: it does not.
 	FailbackAfter time.Duration
-	// Allow takes a place in the rate of a cluster.
-	Allow func(cluster string) bool
+	// Take takes a place in the rate of a cluster, and returns how long the template waits for it; 0: it leaves now.
+	Take func(cluster string) time.Duration
 	// Nearer is why the template leaves clusters for nearer ones, by cluster.
 	Nearer map[string]string
 	// Stays is why no template leaves a cluster: no other can have it.
@@ -172,9 +171,11 @@ func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction 
 		case ok && v.Stays != nil:
 			e.Held = append(e.Held, fmt.Sprintf("%s: it stays in cluster %s, since no other can have it: %v", task.Message, t.Name, v.Stays))
 			ok = false
-		case ok && !v.Allow(t.Name):
-			e.wait(time.Duration(float64(time.Second) / v.Rate))
-			ok = false
+		case ok:
+			if d := v.Take(t.Name); d > 0 {
+				e.wait(d)
+				ok = false
+			}
 		}
 		if !ok {
 			stay = append(stay, t)
@@ -421,26 +422,51 @@ func untolerated(taints []corev1.Taint, p *policyv1alpha1.Placement, now time.Ti
 	return reason, after
 }
 
-// EvictionRates limits how many templates leave each cluster.
+// EvictionRates limits how many templates leave each cluster, by the generic cell rate algorithm.
 type EvictionRates struct {
 	mu  sync.Mutex
 	QPS float64
-	of  map[string]flowcontrol.RateLimiter
+	of  map[string]*evictionRate
 }
 
-func (r *EvictionRates) Take(cluster string) bool {
+// evictionRate is that of a cluster: used is until when its places are used up, given are those of bindings that wait for theirs.
+type evictionRate struct {
+	used  time.Time
+	given map[string]time.Time
+}
+
+// Take gives a binding a place in the rate of a cluster, and returns how long it has to wait for it; 0: it is due, and used.
+func (r *EvictionRates) Take(cluster, key string, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := r.of[cluster]
-	if l == nil {
+	rate := r.of[cluster]
+	if rate == nil {
 		if r.of == nil {
-			r.of = map[string]flowcontrol.RateLimiter{}
+			r.of = map[string]*evictionRate{}
 		}
-		l = flowcontrol.NewTokenBucketRateLimiter(float32(r.QPS), max(1, int(r.QPS)))
-		r.of[cluster] = l
+		rate = &evictionRate{given: map[string]time.Time{}}
+		r.of[cluster] = rate
 	}
-	return l.TryAccept()
+	maps.DeleteFunc(rate.given, func(_ string, at time.Time) bool { return now.Sub(at) > placeLost })
+	at, ok := rate.given[key]
+	if !ok {
+		if rate.used.Before(now) {
+			rate.used = now
+		}
+		each := time.Duration(float64(time.Second) / r.QPS)
+		rate.used = rate.used.Add(each)
+		at = rate.used.Add(-each * time.Duration(max(1, int(r.QPS))))
+	}
+	if at.After(now) {
+		rate.given[key] = at
+		return at.Sub(now)
+	}
+	delete(rate.given, key)
+	return 0
 }
+
+// placeLost is how long a place is kept for a binding that does not use it.
+const placeLost = time.Minute
 
 // statusIn is what a cluster reports of a template; nil: nothing yet.
 func statusIn(s *workv1alpha2.ResourceBindingStatus, cluster string) *workv1alpha2.AggregatedStatusItem {

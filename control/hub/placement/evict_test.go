@@ -75,7 +75,7 @@ func TestEvictionsBegin(t *testing.T) {
 		change func(kube.Binding)
 		before workv1alpha2.Decision
 		nearer map[string]string
-		deny   bool
+		wait   time.Duration
 		want   want
 		check  func(*testing.T, workv1alpha2.GracefulEvictionTask)
 	}{
@@ -92,8 +92,8 @@ func TestEvictionsBegin(t *testing.T) {
 		{name: "a taint, and the policy wants it Directly", fates: Clusters{Of: map[string]Fate{"m2": {Taints: []corev1.Taint{noExecute(0)}}}},
 			change: func(b kube.Binding) { b.Spec.Failover = cluster("Immediately") },
 			want:   want{from: "m2", reason: "TaintUntolerated", mode: policyv1alpha1.PurgeModeDirectly, next: 10 * time.Minute}},
-		{name: "more templates leave the cluster than its rate allows", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(0)}}}}, deny: true,
-			want: want{next: 100 * time.Millisecond}},
+		{name: "more templates leave the cluster than its rate allows", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(0)}}}}, wait: 3 * time.Second,
+			want: want{next: 3 * time.Second}},
 		{name: "a failed cluster, and no failover", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}}},
 		{name: "a failed cluster", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-6 * time.Second)}}},
 			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) },
@@ -110,8 +110,8 @@ func TestEvictionsBegin(t *testing.T) {
 			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{held: "2 of 3 clusters"}},
 		{name: "another cluster is nearer", nearer: map[string]string{"m2": "m3 is nearer"},
 			want: want{from: "m2", reason: "NearerCluster", mode: gracefully, message: "m3 is nearer", next: 10 * time.Minute}},
-		{name: "more templates move to nearer clusters than the rate allows", nearer: map[string]string{"m2": "m3 is nearer"}, deny: true,
-			want: want{next: 100 * time.Millisecond}},
+		{name: "more templates move to nearer clusters than the rate allows", nearer: map[string]string{"m2": "m3 is nearer"}, wait: 3 * time.Second,
+			want: want{next: 3 * time.Second}},
 		{name: "unhealthy, and no failover", change: unhealthy},
 		{name: "unhealthy since now", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, nil) }, want: want{next: time.Minute}},
 		{name: "unhealthy for long", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, ptr.To[int32](90)) },
@@ -159,7 +159,7 @@ func TestEvictionsBegin(t *testing.T) {
 			}
 			clusters := b.Spec.Clusters
 			tt.before.Reason = workv1alpha2.ReasonSuccess
-			v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Clusters: tt.fates, Now: evictionTime, Nearer: tt.nearer, Allow: func(string) bool { return !tt.deny }}
+			v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Clusters: tt.fates, Now: evictionTime, Nearer: tt.nearer, Take: func(string) time.Duration { return tt.wait }}
 			e := v.Evict(b, &tt.before)
 			if e.Next != tt.want.next {
 				t.Errorf("looks again after %s, want %s", e.Next, tt.want.next)
@@ -226,7 +226,7 @@ func TestEvictionsEnd(t *testing.T) {
 			for _, f := range tt.change {
 				f(b)
 			}
-			v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Now: evictionTime, Allow: func(string) bool { return true }}
+			v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Now: evictionTime, Take: func(string) time.Duration { return 0 }}
 			e := v.Evict(b, &workv1alpha2.Decision{Reason: stdcmp.Or(tt.reason, workv1alpha2.ReasonSuccess)})
 			if ends := len(b.Spec.GracefulEvictionTasks) == 0; ends != tt.ends || len(e.Ended) == 1 != tt.ends {
 				t.Errorf("tasks %+v, ended %v; want it to end: %t", b.Spec.GracefulEvictionTasks, e.Ended, tt.ends)
@@ -244,7 +244,7 @@ func TestEvictionBeginsInWholeSeconds(t *testing.T) {
 	b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m9", GracePeriodSeconds: ptr.To[int32](10)}}
 	b.Status.AggregatedStatus[1] = health("m2", 2)
 	began := evictionTime.Truncate(time.Second).Add(900 * time.Millisecond)
-	v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Now: began, Allow: func(string) bool { return true }}
+	v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Now: began, Take: func(string) time.Duration { return 0 }}
 	v.Evict(b, &workv1alpha2.Decision{Reason: workv1alpha2.ReasonSuccess})
 	*b.Spec.GracefulEvictionTasks[0].CreationTimestamp = b.Spec.GracefulEvictionTasks[0].CreationTimestamp.Rfc3339Copy() // as stored
 	for after, tasks := range map[time.Duration]int{9900 * time.Millisecond: 1, 10100 * time.Millisecond: 0} {
@@ -261,7 +261,7 @@ func TestEvictionBeginsInWholeSeconds(t *testing.T) {
 func TestEvictionWithoutReplacement(t *testing.T) {
 	b := evicted()
 	v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Clusters: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(0)}}}}, Now: evictionTime,
-		Allow: func(string) bool { return true }, Stays: errors.New("0/2 clusters are available")}
+		Take: func(string) time.Duration { return 0 }, Stays: errors.New("0/2 clusters are available")}
 	e := v.Evict(b, &workv1alpha2.Decision{})
 	if len(b.Spec.Clusters) != 2 || len(b.Spec.GracefulEvictionTasks) > 0 || !strings.Contains(strings.Join(e.Held, ""), "it stays in cluster m1, since no other can have it: 0/2") {
 		t.Errorf("clusters %v, tasks %v, held %q", b.Spec.Clusters, b.Spec.GracefulEvictionTasks, e.Held)
@@ -322,5 +322,53 @@ func TestClustersEqual(t *testing.T) {
 		if of(failed).Equal(other) {
 			t.Errorf("%s: equal", name)
 		}
+	}
+}
+
+// 500 templates leave a cluster at its rate; each asks once more than it has to.
+func TestEvictionRates(t *testing.T) {
+	r := EvictionRates{QPS: 20}
+	due := map[string]time.Time{}
+	for i := range 500 {
+		due[fmt.Sprint(i)] = evictionTime
+	}
+	asked, left := 0, map[int]int{} // by second
+	for now := evictionTime; len(due) > 0; now = now.Add(10 * time.Millisecond) {
+		for key, at := range due {
+			if at.After(now) {
+				continue
+			}
+			asked++
+			if d := r.Take("m1", key, now); d > 0 {
+				due[key] = now.Add(d)
+				continue
+			}
+			left[int(now.Sub(evictionTime)/time.Second)]++
+			delete(due, key)
+		}
+	}
+	if asked > 980 || left[0] > 40 || len(left) > 25 {
+		t.Errorf("asked %d times; left by second: %v", asked, left)
+	}
+	for second, n := range left {
+		if second > 0 && n > 20 {
+			t.Errorf("%d in second %d", n, second)
+		}
+	}
+	if d := r.Take("m2", "0", evictionTime); d != 0 {
+		t.Errorf("another cluster: wait %s", d)
+	}
+	// A place that its binding does not use is free for it for a while, and then lost.
+	lost := EvictionRates{QPS: 1}
+	for i, want := range []time.Duration{0, time.Second, 2 * time.Second} {
+		if d := lost.Take("m1", fmt.Sprint(i), evictionTime); d != want {
+			t.Errorf("binding %d waits %s, want %s", i, d, want)
+		}
+	}
+	if d := lost.Take("m1", "1", evictionTime.Add(30*time.Second)); d != 0 {
+		t.Errorf("a place is lost after 30 s: wait %s", d)
+	}
+	if d := lost.Take("m1", "3", evictionTime.Add(2*time.Minute)); d != 0 || len(lost.of["m1"].given) != 0 {
+		t.Errorf("wait %s, kept places %v", d, lost.of["m1"].given)
 	}
 }

@@ -91,12 +91,17 @@ func (v *Evictor) failback(b kube.Binding, before *workv1alpha2.Decision, former
 			messages = append(messages, fmt.Sprintf("it returns to cluster %s when it has left cluster %s", c.Name, b.Spec.GracefulEvictionTasks[0].FromCluster))
 		case before.Reason != workv1alpha2.ReasonSuccess:
 			messages = append(messages, fmt.Sprintf("it returns to cluster %s when it is scheduled", c.Name))
-		case len(e.Return.Clusters) == 0 && !v.Allow(c.Name):
-			messages = append(messages, timed) // unchanged: not worth a write
-			e.wait(time.Duration(float64(time.Second) / v.Rate))
 		default:
-			e.Return.Clusters = append(e.Return.Clusters, c.Name)
-			continue
+			var d time.Duration
+			if len(e.Return.Clusters) == 0 {
+				d = v.Take(c.Name)
+			}
+			if d == 0 {
+				e.Return.Clusters = append(e.Return.Clusters, c.Name)
+				continue
+			}
+			messages = append(messages, timed) // unchanged: not worth a write
+			e.wait(d)
 		}
 		e.Return.Excluded = append(e.Return.Excluded, c.Name)
 	}

@@ -62,7 +62,7 @@ func TestFailback(t *testing.T) {
 		change   func(kube.Binding)
 		reason   string
 		never    bool
-		deny     bool
+		wait     time.Duration
 		message  string // "": nothing is awaited
 		to       []workv1alpha2.TargetCluster
 		excluded []string
@@ -112,8 +112,8 @@ func TestFailback(t *testing.T) {
 			message: "it returns to cluster m3 when it has left cluster m9", excluded: []string{"m3"}},
 		{name: "it is not scheduled", ready: month, before: left(since(time.Hour), target("m3", 5)), reason: workv1alpha2.ReasonUnschedulable, healthy: since(time.Hour),
 			message: "it returns to cluster m3 when it is scheduled", excluded: []string{"m3"}},
-		{name: "more return at once than the rate allows", ready: month, before: left(since(time.Hour), target("m3", 5)), deny: true, healthy: since(time.Hour),
-			message: "it returns to cluster m3 at 2026-01-02T02:09:05Z", excluded: []string{"m3"}, next: 100 * time.Millisecond},
+		{name: "more return at once than the rate allows", ready: month, before: left(since(time.Hour), target("m3", 5)), wait: 3 * time.Second, healthy: since(time.Hour),
+			message: "it returns to cluster m3 at 2026-01-02T02:09:05Z", excluded: []string{"m3"}, next: 3 * time.Second},
 		{name: "the cluster is being removed", ready: map[string]time.Duration{"m1": time.Hour}, before: left(since(time.Hour), target("m3", 5))},
 		{name: "it runs there again", ready: month, before: left(since(time.Hour), target("m1", 5))},
 	} {
@@ -130,7 +130,7 @@ func TestFailback(t *testing.T) {
 			if tt.reason == "" {
 				tt.reason = workv1alpha2.ReasonSuccess
 			}
-			v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Clusters: tt.clusters, Now: evictionTime, FailbackAfter: 5 * time.Minute, Allow: func(string) bool { return !tt.deny }}
+			v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Clusters: tt.clusters, Now: evictionTime, FailbackAfter: 5 * time.Minute, Take: func(string) time.Duration { return tt.wait }}
 			if tt.never {
 				v.FailbackAfter = 0
 			}
@@ -189,7 +189,7 @@ func TestLeave(t *testing.T) {
 		t.Errorf("m3 has %d replicas, want 4", got)
 	}
 	// They stay for as long as m3 is not healthy, and not for longer.
-	v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Now: evictionTime.Add(24 * time.Hour), Allow: func(string) bool { return true }}
+	v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Now: evictionTime.Add(24 * time.Hour), Take: func(string) time.Duration { return 0 }}
 	if e := v.Evict(b, &workv1alpha2.Decision{Reason: workv1alpha2.ReasonSuccess}); len(e.Ended) > 0 || e.Next != 0 {
 		t.Errorf("after a day in which m3 was not healthy %v ended, next %s", e.Ended, e.Next)
 	}

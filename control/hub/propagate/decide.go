@@ -51,7 +51,9 @@ func (r *reconciler) evict(b kube.Binding, nearer map[string]string, stays error
 		return placement.Eviction{}
 	}
 	after, _ := policyv1alpha1.FailbackOf(b.GetAnnotations()) // a policy with another value is not valid
-	v := placement.Evictor{EvictionOptions: r.Eviction, Clusters: *f, Now: time.Now(), FailbackAfter: after, Allow: r.evictions.Take, Nearer: nearer, Stays: stays}
+	now := time.Now()
+	v := placement.Evictor{EvictionOptions: r.Eviction, Clusters: *f, Now: now, FailbackAfter: after, Nearer: nearer, Stays: stays,
+		Take: func(cluster string) time.Duration { return r.evictions.Take(cluster, capacityKey(b), now) }}
 	return v.Evict(b, before)
 }
 
