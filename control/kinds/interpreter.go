@@ -142,7 +142,7 @@ func (in *Interpreter) Components(template *unstructured.Unstructured) (all []wo
 	if all, err = k.Components(template); err != nil {
 		return nil, false, failed("read the components of", template, err)
 	}
-	return all, len(all) > 0, nil
+	return all, true, nil
 }
 
 // Revise sets the number of replicas of the object. By default it changes nothing.

@@ -109,9 +109,9 @@ var (
 func follow(b kube.Binding, w inputs, in *kinds.Interpreter) error {
 	p := w.policy.Spec.Defaulted(w.policy.GetNamespace())
 	s := b.Spec
-	components, several, err := in.Components(w.template)
+	components, _, err := in.Components(w.template)
 	s.Components, s.Replicas, s.ReplicaRequirements = components, 0, nil
-	if err == nil && !several {
+	if err == nil && len(components) == 0 {
 		var counted bool
 		s.Replicas, s.ReplicaRequirements, counted, err = in.Replicas(w.template)
 		if counted && s.Replicas == 0 && s.ReplicaRequirements == nil {
