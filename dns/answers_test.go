@@ -42,6 +42,12 @@ func TestSubmarinerClusterSetIP(t *testing.T) {
 	allDown := Service{Ports: http, Clusters: []Cluster{in("g2", unready("120.2.0.1")), in("g3", unready("120.3.0.1"))}}
 	vip := Service{Ports: http, IPs: []netip.Addr{ip("243.0.0.1")}, Clusters: []Cluster{in("g1", ready("10.77.0.9")), in("g2", unready("120.2.0.1"))}}
 	dual := Service{Ports: http, Clusters: []Cluster{in("g2", ready("120.2.0.1"), ready("fd00:2::1"))}}
+	differing := both
+	differing.Ports = []Port{{Name: "grpc", Protocol: "tcp", Number: 9090}, {Name: "http", Protocol: "tcp", Number: 80}}
+	differing.Clusters = []Cluster{in("g1", ready("10.77.0.9")), in("g2", ready("120.2.0.1")), in("g3")}
+	differing.Clusters[0].Ports, differing.Clusters[1].Ports, differing.Clusters[2].Ports = http, differing.Ports, []Port{{Name: "x", Protocol: "tcp", Number: 1}}
+	differingVIP := differing
+	differingVIP.IPs = []netip.Addr{ip("243.0.0.1")}
 	unnamed := Service{Ports: []Port{{Protocol: "tcp", Number: 42}, {Name: "d", Protocol: "udp", Number: 42}}, Clusters: []Cluster{in("g2", ready("120.2.0.1"))}}
 
 	wantAnswers(t, ModeSubmariner, []answered{
@@ -65,6 +71,10 @@ func TestSubmarinerClusterSetIP(t *testing.T) {
 		{"SRV by port and cluster", remote, "_http._tcp.g2.web SRV", "80 g2.web.sample.svc.clusterset.local."},
 		{"SRV of an unknown port", remote, "_grpc._tcp.web SRV", "NXDOMAIN"},
 		{"SRV of a port in another protocol", remote, "_http._udp.web SRV", "NXDOMAIN"},
+		{"SRV of a port that a cluster lacks", differing, "_grpc._tcp.web SRV", "NXDOMAIN"},
+		{"SRV of the ports that all clusters have", differing, "web SRV", "80 web.sample.svc.clusterset.local."},
+		{"SRV of a port, by the cluster that has it", differing, "_grpc._tcp.g2.web SRV", "9090 g2.web.sample.svc.clusterset.local."},
+		{"SRV of a port that a cluster lacks, beside a clusterset IP", differingVIP, "_grpc._tcp.web SRV", "9090 web.sample.svc.clusterset.local."},
 		{"SRV with nothing ready", allDown, "web SRV", "NODATA"},
 		{"SRV by port with nothing ready", allDown, "_http._tcp.web SRV", "NODATA"},
 		{"SRV by cluster, even if unhealthy", allDown, "g2.web SRV", "80 g2.web.sample.svc.clusterset.local."},
@@ -91,6 +101,19 @@ func TestRoundRobinOverReadyRemoteClusters(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]int{"120.2.0.1": 5, "120.4.0.1": 5}, seen); diff != "" {
 		t.Errorf("ten answers over two ready clusters (-want +got):\n%s", diff)
+	}
+}
+
+// The addresses beside an SRV record are no turn of their own: clients that ask for both would only get every second cluster.
+func TestRoundRobinBesideSRV(t *testing.T) {
+	h := serving(t, sample(ModeSubmariner, Service{Ports: http, Clusters: []Cluster{in("g2", ready("120.2.0.1")), in("g3", ready("120.3.0.1"))}}))
+	seen := map[string]int{}
+	for range 10 {
+		ask(t, h, "web"+zoneSuffix+" SRV")
+		seen[ask(t, h, "web"+zoneSuffix+" A")]++
+	}
+	if diff := cmp.Diff(map[string]int{"120.2.0.1": 5, "120.3.0.1": 5}, seen); diff != "" {
+		t.Errorf("ten times SRV, then A (-want +got):\n%s", diff)
 	}
 }
 
@@ -125,6 +148,10 @@ func statefulSet() Service {
 
 func TestSubmarinerHeadless(t *testing.T) {
 	down := Service{Name: "db", Type: Headless, Ports: http, Clusters: []Cluster{in("g2", unready("120.2.0.1"))}}
+	ownPorts := Service{Name: "db", Type: Headless, Ports: http, Clusters: []Cluster{
+		{ID: "g2", Ports: []Port{{Name: "http", Protocol: "tcp", Number: 8080}}, Endpoints: []Endpoint{{Hostname: "db-0", IP: ip("120.2.0.1"), Ready: true}}},
+		{ID: "g2", Ports: []Port{{Name: "http", Protocol: "tcp", Number: 9090}}, Endpoints: []Endpoint{{Hostname: "db-1", IP: ip("120.2.0.2"), Ready: true}}},
+	}}
 	for _, c := range []struct {
 		about   string
 		service Service
@@ -153,6 +180,10 @@ func TestSubmarinerHeadless(t *testing.T) {
 		{"SRV of the service: one per ready pod", statefulSet(), "_http._tcp.db SRV", []string{
 			"80 db-0.g1.db.sample.svc.clusterset.local., 8080 db-0.g2.db.sample.svc.clusterset.local., 8080 db-1.g2.db.sample.svc.clusterset.local., 8080 120-2-0-4.g2.db.sample.svc.clusterset.local.",
 		}},
+		{"SRV of pods with ports of their own", ownPorts, "_http._tcp.g2.db SRV", []string{
+			"8080 db-0.g2.db.sample.svc.clusterset.local., 9090 db-1.g2.db.sample.svc.clusterset.local."}},
+		{"SRV of the service, likewise", ownPorts, "db SRV", []string{
+			"8080 db-0.g2.db.sample.svc.clusterset.local., 9090 db-1.g2.db.sample.svc.clusterset.local."}},
 		{"nothing ready", down, "db A", []string{"NODATA"}},
 		{"nothing ready, SRV", down, "_http._tcp.db SRV", []string{"NODATA"}},
 		{"nothing ready, by cluster", down, "g2.db A", []string{"NODATA"}},

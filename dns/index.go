@@ -349,11 +349,21 @@ type set struct {
 
 // next returns the records of one answer as a starting index and a number.
 func (s *set) next() (start, n int) {
+	if len(s.records) < 2 || s.order == inOrder {
+		return 0, len(s.records)
+	}
+	return s.at(s.turn.Add(1) - 1)
+}
+
+// peek is next without taking a turn.
+func (s *set) peek() (start, n int) { return s.at(s.turn.Load()) }
+
+func (s *set) at(turn uint32) (start, n int) {
 	n = len(s.records)
 	if n < 2 || s.order == inOrder {
 		return 0, n
 	}
-	start = int((s.turn.Add(1) - 1) % uint32(n))
+	start = int(turn % uint32(n))
 	if s.order == oneByOne {
 		n = 1
 	}

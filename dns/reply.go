@@ -127,7 +127,7 @@ func (b *answer) glue(targets []glue) {
 			if s == nil {
 				continue
 			}
-			start, n := s.next()
+			start, n := s.peek()
 			for i := range n {
 				rec := s.records[(start+i)%len(s.records)]
 				if len(b.msg)+len(t.name)+len(rec)-pointerLen > b.limit {

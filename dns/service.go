@@ -79,7 +79,11 @@ func (b *builder) clusterSetIP() {
 		b.nearest(netip.Addr.Is4)
 		b.nearest(netip.Addr.Is6)
 	}
-	b.ports("", "", b.from.Ports, "", self.a != nil || self.aaaa != nil)
+	ports := b.from.Ports
+	if len(b.from.IPs) == 0 {
+		ports = b.from.commonPorts() // the answer is an address of any cluster
+	}
+	b.ports("", "", ports, "", self.a != nil || self.aaaa != nil)
 	for _, c := range b.from.Clusters {
 		o := b.owner(c.ID)
 		if b.x.mode == ModeMCS {
@@ -146,6 +150,15 @@ func (b *builder) headless() {
 			}
 		}
 	}
+}
+
+// commonPorts are those that every cluster with endpoints serves.
+func (s Service) commonPorts() []Port {
+	return slices.DeleteFunc(slices.Clone(s.Ports), func(p Port) bool {
+		return slices.ContainsFunc(s.Clusters, func(c Cluster) bool {
+			return len(c.Endpoints) > 0 && !slices.Contains(c.portsOr(s.Ports), p)
+		})
+	})
 }
 
 func (c Cluster) portsOr(merged []Port) []Port {

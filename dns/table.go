@@ -88,7 +88,8 @@ type Port struct {
 	Number   uint16
 }
 
-// Cluster is what one source cluster contributes to a service.
+// Cluster is what one source cluster contributes to a service. One with a headless service is listed once for each set of ports, with the
+// endpoints that have them.
 type Cluster struct {
 	ID string
 	// Ports that this cluster serves; empty: those of the service.
