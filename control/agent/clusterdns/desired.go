@@ -140,13 +140,44 @@ func desiredService(from *mcs.ServiceImport, of []*discoveryv1.EndpointSlice) (d
 		byCluster[id] = append(byCluster[id], slice)
 	}
 	for _, id := range slices.Sorted(maps.Keys(byCluster)) {
-		c, err := cluster(id, s.Type, byCluster[id])
-		if err != nil {
-			problems = append(problems, err)
+		of := map[string][]*discoveryv1.EndpointSlice{"": byCluster[id]}
+		if s.Type == dns.Headless {
+			of = byPorts(byCluster[id])
 		}
-		s.Clusters = append(s.Clusters, c)
+		for _, ports := range slices.Sorted(maps.Keys(of)) {
+			c, err := cluster(id, s.Type, of[ports])
+			if err != nil {
+				problems = append(problems, err)
+			}
+			s.Clusters = append(s.Clusters, c)
+		}
 	}
 	return s, errors.Join(problems...)
+}
+
+// byPorts groups slices: an endpoint has the ports of its own slice only, as where pods define a named target port differently.
+func byPorts(of []*discoveryv1.EndpointSlice) map[string][]*discoveryv1.EndpointSlice {
+	out := map[string][]*discoveryv1.EndpointSlice{}
+	for _, slice := range of {
+		key := fmt.Sprint(portsOf(slice))
+		out[key] = append(out[key], slice)
+	}
+	return out
+}
+
+// portsOf are the ports with a number, sorted.
+func portsOf(of ...*discoveryv1.EndpointSlice) (out []dns.Port) {
+	for _, slice := range of {
+		for _, p := range slice.Ports {
+			if p.Port != nil {
+				out = append(out, dns.Port{Name: deref(p.Name), Protocol: protocol(p.Protocol), Number: uint16(*p.Port)})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b dns.Port) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Number, b.Number))
+	})
+	return slices.Compact(out)
 }
 
 // cluster merges one cluster's slices of a service. An endpoint listed in
@@ -157,16 +188,10 @@ func cluster(id string, kind dns.ServiceType, of []*discoveryv1.EndpointSlice) (
 		hostname string
 		ip       netip.Addr
 	}
-	c := dns.Cluster{ID: id}
+	c := dns.Cluster{ID: id, Ports: portsOf(of...)}
 	ready := map[key]bool{}
 	var problems []error
 	for _, slice := range of {
-		for _, p := range slice.Ports {
-			if p.Port == nil {
-				continue
-			}
-			c.Ports = append(c.Ports, dns.Port{Name: deref(p.Name), Protocol: protocol(p.Protocol), Number: uint16(*p.Port)})
-		}
 		for _, e := range slice.Endpoints {
 			if len(e.Addresses) == 0 {
 				continue
@@ -192,10 +217,6 @@ func cluster(id string, kind dns.ServiceType, of []*discoveryv1.EndpointSlice) (
 	slices.SortFunc(c.Endpoints, func(a, b dns.Endpoint) int {
 		return cmp.Or(strings.Compare(a.Hostname, b.Hostname), a.IP.Compare(b.IP))
 	})
-	slices.SortFunc(c.Ports, func(a, b dns.Port) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Number, b.Number))
-	})
-	c.Ports = slices.Compact(c.Ports)
 	return c, errors.Join(problems...)
 }
 

@@ -92,6 +92,20 @@ func TestDesired(t *testing.T) {
 			}}},
 		},
 		{
+			about:   "pods of a headless service with ports of their own",
+			imports: []mcs.ServiceImport{serviceImport("db", mcs.Headless)},
+			slices: func() []discoveryv1.EndpointSlice {
+				old, young := endpointSlice("a", "db", "g2", pod("db-0", "120.2.0.1")), endpointSlice("b", "db", "g2", pod("db-1", "120.2.0.2"))
+				old.Ports = []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(8080))}}
+				young.Ports = []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(9090))}}
+				return []discoveryv1.EndpointSlice{young, old}
+			}(),
+			want: []dns.Service{{Namespace: "sample", Name: "db", Type: dns.Headless, Ports: http, Clusters: []dns.Cluster{
+				{ID: "g2", Ports: []dns.Port{{Name: "http", Protocol: "tcp", Number: 8080}}, Endpoints: []dns.Endpoint{{Hostname: "db-0", IP: ip("120.2.0.1"), Ready: true}}},
+				{ID: "g2", Ports: []dns.Port{{Name: "http", Protocol: "tcp", Number: 9090}}, Endpoints: []dns.Endpoint{{Hostname: "db-1", IP: ip("120.2.0.2"), Ready: true}}},
+			}}},
+		},
+		{
 			about:   "the ports that a cluster really serves",
 			imports: []mcs.ServiceImport{serviceImport("db", mcs.Headless)},
 			slices: []discoveryv1.EndpointSlice{func() discoveryv1.EndpointSlice {
