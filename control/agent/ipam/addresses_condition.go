@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/topology"
@@ -34,16 +35,20 @@ func egressCondition(refused *refusal, count int, have []netip.Addr, s supply) m
 
 // ingressCondition is the condition of a GlobalIngressIP. An announced address stays announced: a gateway that joins later
 // adds it to its tables before it becomes ready.
-func ingressCondition(have []netip.Addr, shown string, was *metav1.Condition, acked bool, s supply) metav1.Condition {
+func ingressCondition(have []netip.Addr, shown string, was *metav1.Condition, gateways topology.Gateways, of types.UID, s supply) metav1.Condition {
 	if len(have) == 0 {
 		return notAllocated(submarinerv1.ReasonIPPoolAllocationFailed, s.exhausted(1, 0))
 	}
 	announced := was != nil && was.Status == metav1.ConditionTrue && shown == have[0].String()
-	if !acked && !announced {
+	switch {
+	case announced || gateways.Have(of):
+		return allocated()
+	case len(gateways) == 0:
 		return notAllocated(submarinerv1.ReasonAwaitingGateways,
-			"the address is allocated and gets used once every ready gateway has it in its tables")
+			"the address is allocated, but this cluster has no ready gateway: label a node submariner.io/gateway=true, or see pelago show gateways")
 	}
-	return allocated()
+	return notAllocated(submarinerv1.ReasonAwaitingGateways,
+		"the address is allocated and gets used once every ready gateway has it in its tables")
 }
 
 // natCondition is the condition of an egress object's NAT behaviour; nil if its annotations set none.

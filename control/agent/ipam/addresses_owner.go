@@ -103,7 +103,7 @@ func (o object) show(have []netip.Addr, ready topology.Gateways, s supply) (chan
 		changed = showEgress(&obj.Status, obj, have, now)
 	case *submarinerv1.GlobalIngressIP:
 		was := meta.FindStatusCondition(obj.Status.Conditions, submarinerv1.ConditionAllocated)
-		now = ingressCondition(have, obj.Status.AllocatedIP, was, ready.Have(obj.UID), s)
+		now = ingressCondition(have, obj.Status.AllocatedIP, was, ready, obj.UID, s)
 		now.ObservedGeneration = obj.Generation
 		changed = meta.SetStatusCondition(&obj.Status.Conditions, now)
 		ip := ""
