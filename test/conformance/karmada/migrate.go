@@ -237,7 +237,7 @@ func (m *migration) startControllers() ([]*hubset.Process, error) {
 	var out []*hubset.Process
 	for name, flags := range map[string][]string{"karmada-controller-manager": nil, "karmada-scheduler": {"--enable-scheduler-estimator=false"}} {
 		p, err := m.Start(name, filepath.Join(m.o.out, name), append(flags, "--kubeconfig="+filepath.Join(m.o.out, "hub.kubeconfig"),
-			"--metrics-bind-address=127.0.0.1:0", "--health-probe-bind-address=127.0.0.1:0")...)
+			"--metrics-bind-address=127.0.0.1:0", "--health-probe-bind-address=127.0.0.1:0", "--leader-elect=false")...) // ends it on a busy machine
 		if err != nil {
 			return nil, err
 		}
