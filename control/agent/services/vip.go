@@ -21,6 +21,8 @@ const (
 	// claimGrace is how long an exporter waits for the claim of an older one before it claims a ClusterSetIP itself: the
 	// agent of the older one may be down, or its range exhausted.
 	claimGrace = 10 * time.Second
+	// freedGrace is how long a service without address waits before it looks again: other services free theirs.
+	freedGrace = 30 * time.Second
 )
 
 // vips is what decides on the ClusterSetIP of one service, besides its contributions.
@@ -165,11 +167,19 @@ func (c cluster) vip(s vipState) vipPlan {
 			p.release = append(p.release, r.ip)
 		case left <= 0:
 			p.free = append(p.free, r.ip)
-		case p.wait == 0 || left < p.wait:
-			p.wait = left
+		default:
+			p.wait = sooner(p.wait, left)
 		}
 	}
 	return p
+}
+
+// sooner is the shorter of two times to wait; 0: not at all.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // remembered is the address that the own contribution names at the hub, else the one that is kept for the service: the hub's

@@ -121,9 +121,7 @@ func (r *reconciler) assignVIP(ctx context.Context, service types.NamespacedName
 	wait, failed := p.wait, ""
 	if p.awaits != "" {
 		since, _ := r.awaits.LoadOrStore(service, s.now)
-		if left := since.(time.Time).Add(claimGrace).Sub(s.now); wait == 0 || left < wait {
-			wait = left
-		}
+		wait = sooner(wait, since.(time.Time).Add(claimGrace).Sub(s.now))
 	} else {
 		r.awaits.Delete(service)
 	}
@@ -138,6 +136,7 @@ func (r *reconciler) assignVIP(ctx context.Context, service types.NamespacedName
 			p.ip, p.from = ip, r.cluster.id
 			delete(objects, ip) // as the cache had it
 		} else {
+			wait = sooner(wait, freedGrace)
 			p.ip, failed = ip, fmt.Sprintf("all addresses of this cluster's range %v of ClusterSetIPs are allocated, or released less than 120 s ago: un-export services, or unjoin and join with a larger --clusterset-ip-cidr", own)
 		}
 	}

@@ -240,3 +240,11 @@ func TestSignificant(t *testing.T) {
 		}
 	}
 }
+
+func TestSooner(t *testing.T) {
+	for _, tt := range []struct{ a, b, want time.Duration }{{0, 0, 0}, {0, 2, 2}, {2, 0, 2}, {2, 3, 2}, {3, 2, 2}} {
+		if got := sooner(tt.a, tt.b); got != tt.want {
+			t.Errorf("sooner(%d, %d) = %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+	}
+}

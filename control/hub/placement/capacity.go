@@ -208,7 +208,8 @@ func (r *Cache) Observe(key string, o Observation) {
 }
 
 // Forget records that a binding is gone: resourceVersion is the one with which the watch showed its deletion, so that a late event
-// does not remove what was written since for a new binding of the same name; "": a live read did not find it.
+// does not remove what was written since for a new binding of the same name; "": a live read did not find it, or the watch missed the
+// deletion. In the latter case a new binding of the same name is not counted until the watch shows it.
 func (r *Cache) Forget(key, resourceVersion string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
