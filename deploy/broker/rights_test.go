@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -37,7 +38,8 @@ func endpoint(id, ip string, subnets ...string) *submarinerv1.Endpoint {
 
 func contribution(id, service string, ips ...string) *pelagov1alpha1.ServiceContribution {
 	return &pelagov1alpha1.ServiceContribution{
-		ObjectMeta: metav1.ObjectMeta{Name: id + ".sample." + service, Namespace: namespace, Labels: map[string]string{submarinerv1.LabelClusterID: id}},
+		ObjectMeta: metav1.ObjectMeta{Name: id + ".sample." + service, Namespace: namespace, Labels: map[string]string{
+			submarinerv1.LabelClusterID: id, submarinerv1.LabelSourceNamespace: "sample", mcs.LabelServiceName: service}},
 		Spec: pelagov1alpha1.ServiceContributionSpec{Cluster: id, Namespace: "sample", Service: service,
 			Type: pelagov1alpha1.ContributionClusterSetIP, IPs: ips, ExportedAt: metav1.NewTime(time.Unix(1700000000, 0))},
 	}
@@ -175,6 +177,11 @@ func TestMemberClaimsItsOwnRangesOnly(t *testing.T) {
 		s.AddressType = discoveryv1.AddressTypeFQDN
 		return s
 	}
+	contributionTo := func(namespace, service string) *pelagov1alpha1.ServiceContribution {
+		c := contribution("g1", "web", "120.1.0.9")
+		c.Labels[submarinerv1.LabelSourceNamespace], c.Labels[mcs.LabelServiceName] = namespace, service
+		return c
+	}
 	vip := func(ip string) *pelagov1alpha1.ServiceContribution {
 		c := contribution("g1", "web", "120.1.0.9")
 		c.Spec.ClusterSetIP = ip
@@ -184,36 +191,38 @@ func TestMemberClaimsItsOwnRangesOnly(t *testing.T) {
 		obj  client.Object
 		want string // "" = allowed
 	}{
-		"its GlobalCIDR":                       {endpoint("g1", "192.0.2.1", "120.1.0.0/24"), ""},
-		"a part of it":                         {endpoint("g1", "192.0.2.1", "120.1.0.128/25"), ""},
-		"an IPv6 underlay":                     {endpoint("g1", "2001:db8::1", "120.1.0.0/24"), ""},
-		"nothing":                              {endpoint("g1", "192.0.2.1"), ""},
-		"more than it":                         {endpoint("g1", "192.0.2.1", "120.0.0.0/8"), "spec.subnets of cluster 'g1'"},
-		"a free range":                         {endpoint("g1", "192.0.2.1", "120.3.0.0/24"), "must lie inside the ranges of its Cluster object: 120.1.0.0/24"},
-		"its pods under globalnet":             {endpoint("g1", "192.0.2.1", "10.7.0.0/16"), "must lie inside"},
-		"another's besides its own":            {endpoint("g1", "192.0.2.1", "120.1.0.0/24", "120.2.0.0/24"), "spec.subnets of cluster 'g1'"},
-		"everything":                           {endpoint("g1", "192.0.2.1", "0.0.0.0/0"), "spec.subnets of cluster 'g1'"},
-		"no range":                             {endpoint("g1", "192.0.2.1", "g2"), "spec.subnets of cluster 'g1'"},
-		"host bits":                            {endpoint("g1", "192.0.2.1", "120.1.0.1/24"), "must lie inside"},
-		"its index":                            {index("1"), ""},
-		"another's index":                      {index("2"), "must be the index of its Cluster object, 1"},
-		"a name with another's prefix":         {named("g1-x-submariner-cable-g1-x-192-0-2-1"), "is named <cluster id>-submariner-cable-"},
-		"contribution":                         {contribution("g1", "web", "120.1.0.9"), ""},
-		"contribution, headless":               {contribution("g1", "web"), ""},
-		"contribution of another's address":    {contribution("g1", "web", "120.2.0.9"), "spec.ips of cluster 'g1'"},
-		"contribution of an address of nobody": {contribution("g1", "web", "8.8.8.8"), "must lie inside"},
-		"contribution of no address":           {contribution("g1", "web", "localhost"), "spec.ips of cluster 'g1'"},
-		"a ClusterSetIP":                       {vip("243.0.0.9"), ""},
-		"a copy of another's ClusterSetIP":     {vip("243.0.16.9"), ""},
-		"a ClusterSetIP of no cluster":         {vip("8.8.8.8"), "must lie inside the clusterset's range of ClusterSetIPs: 243.0.0.0/8"},
-		"a ClusterSetIP that is no address":    {vip("243.0.0.300"), "must lie inside the clusterset's range of ClusterSetIPs"},
-		"slice":                                {slice("g1", "web.abc", "120.1.0.9", "120.1.0.10"), ""},
-		"slice with another's address":         {slice("g1", "web.abc", "120.1.0.9", "120.2.0.9"), "of cluster 'g1'"},
-		"slice with an address of nobody":      {slice("g1", "web.abc", "10.7.0.5"), "must lie inside"},
-		"slice with names":                     {names(), "of cluster 'g1'"},
-		"slice for a Service of the hub":       {labelled("kubernetes.io/service-name", "kubernetes"), "never kubernetes.io/service-name"},
-		"slice for kube-proxy":                 {labelled("service.kubernetes.io/service-proxy-name", ""), "service-proxy-name=pelago"},
-		"slice in another's name":              {labelled("multicluster.kubernetes.io/source-cluster", "g2"), "with its own id in the labels"},
+		"its GlobalCIDR":                        {endpoint("g1", "192.0.2.1", "120.1.0.0/24"), ""},
+		"a part of it":                          {endpoint("g1", "192.0.2.1", "120.1.0.128/25"), ""},
+		"an IPv6 underlay":                      {endpoint("g1", "2001:db8::1", "120.1.0.0/24"), ""},
+		"nothing":                               {endpoint("g1", "192.0.2.1"), ""},
+		"more than it":                          {endpoint("g1", "192.0.2.1", "120.0.0.0/8"), "spec.subnets of cluster 'g1'"},
+		"a free range":                          {endpoint("g1", "192.0.2.1", "120.3.0.0/24"), "must lie inside the ranges of its Cluster object: 120.1.0.0/24"},
+		"its pods under globalnet":              {endpoint("g1", "192.0.2.1", "10.7.0.0/16"), "must lie inside"},
+		"another's besides its own":             {endpoint("g1", "192.0.2.1", "120.1.0.0/24", "120.2.0.0/24"), "spec.subnets of cluster 'g1'"},
+		"everything":                            {endpoint("g1", "192.0.2.1", "0.0.0.0/0"), "spec.subnets of cluster 'g1'"},
+		"no range":                              {endpoint("g1", "192.0.2.1", "g2"), "spec.subnets of cluster 'g1'"},
+		"host bits":                             {endpoint("g1", "192.0.2.1", "120.1.0.1/24"), "must lie inside"},
+		"its index":                             {index("1"), ""},
+		"another's index":                       {index("2"), "must be the index of its Cluster object, 1"},
+		"a name with another's prefix":          {named("g1-x-submariner-cable-g1-x-192-0-2-1"), "is named <cluster id>-submariner-cable-"},
+		"contribution":                          {contribution("g1", "web", "120.1.0.9"), ""},
+		"contribution, headless":                {contribution("g1", "web"), ""},
+		"contribution of another's address":     {contribution("g1", "web", "120.2.0.9"), "spec.ips of cluster 'g1'"},
+		"contribution of an address of nobody":  {contribution("g1", "web", "8.8.8.8"), "must lie inside"},
+		"contribution of no address":            {contribution("g1", "web", "localhost"), "spec.ips of cluster 'g1'"},
+		"contribution labelled as another's":    {contributionTo("shop", "web"), "must be its spec.namespace and spec.service"},
+		"contribution labelled as no service's": {contributionTo("sample", ""), "must be its spec.namespace and spec.service"},
+		"a ClusterSetIP":                        {vip("243.0.0.9"), ""},
+		"a copy of another's ClusterSetIP":      {vip("243.0.16.9"), ""},
+		"a ClusterSetIP of no cluster":          {vip("8.8.8.8"), "must lie inside the clusterset's range of ClusterSetIPs: 243.0.0.0/8"},
+		"a ClusterSetIP that is no address":     {vip("243.0.0.300"), "must lie inside the clusterset's range of ClusterSetIPs"},
+		"slice":                                 {slice("g1", "web.abc", "120.1.0.9", "120.1.0.10"), ""},
+		"slice with another's address":          {slice("g1", "web.abc", "120.1.0.9", "120.2.0.9"), "of cluster 'g1'"},
+		"slice with an address of nobody":       {slice("g1", "web.abc", "10.7.0.5"), "must lie inside"},
+		"slice with names":                      {names(), "of cluster 'g1'"},
+		"slice for a Service of the hub":        {labelled("kubernetes.io/service-name", "kubernetes"), "never kubernetes.io/service-name"},
+		"slice for kube-proxy":                  {labelled("service.kubernetes.io/service-proxy-name", ""), "service-proxy-name=pelago"},
+		"slice in another's name":               {labelled("multicluster.kubernetes.io/source-cluster", "g2"), "with its own id in the labels"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := one.Create(ctx, tt.obj, client.DryRunAll)
