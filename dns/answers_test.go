@@ -151,6 +151,7 @@ func TestSubmarinerHeadless(t *testing.T) {
 	ownPorts := Service{Name: "db", Type: Headless, Ports: http, Clusters: []Cluster{
 		{ID: "g2", Ports: []Port{{Name: "http", Protocol: "tcp", Number: 8080}}, Endpoints: []Endpoint{{Hostname: "db-0", IP: ip("120.2.0.1"), Ready: true}}},
 		{ID: "g2", Ports: []Port{{Name: "http", Protocol: "tcp", Number: 9090}}, Endpoints: []Endpoint{{Hostname: "db-1", IP: ip("120.2.0.2"), Ready: true}}},
+		{ID: "g2", Endpoints: []Endpoint{{Hostname: "db-2", IP: ip("120.2.0.3"), Ready: true}}}, // without that port
 	}}
 	for _, c := range []struct {
 		about   string

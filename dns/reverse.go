@@ -117,7 +117,8 @@ func (b *builder) packPTR() {
 }
 
 // nameAddresses collects the PTR records of all services. Two headless services
-// may select one pod, whose address then has two names.
+// may select one pod, whose address then has two names. A range that ends within
+// the last octet has a zone for each address, whose PTR record is at the apex.
 func (x *index) nameAddresses() {
 	x.names = make(map[netip.Addr]*owner)
 	for _, s := range x.services {
@@ -127,6 +128,11 @@ func (x *index) nameAddresses() {
 				tidy(o.ptr)
 			}
 			x.names[ip] = o
+		}
+	}
+	for i := range x.reverse {
+		if ip, whole, ok := reversed([]byte(x.reverse[i].name)); ok && whole && x.names[ip] != nil {
+			x.reverse[i].owners[""].ptr = x.names[ip].ptr
 		}
 	}
 }

@@ -90,6 +90,20 @@ func TestPTR(t *testing.T) {
 	}
 }
 
+// In a range that ends within the last octet each address is a zone.
+func TestPTRInZonesOfAddresses(t *testing.T) {
+	table := sample(ModeSubmariner, Service{Name: "vip", IPs: []netip.Addr{ip("243.0.0.1")}})
+	table.Zones = append([]string{"clusterset.local"}, ReverseZones(netip.MustParsePrefix("243.0.0.0/30"))...)
+	h := serving(t, table)
+	for question, want := range map[string]string{
+		"1.0.0.243.in-addr.arpa PTR": "vip.sample.svc.clusterset.local.", "2.0.0.243.in-addr.arpa PTR": "NODATA", "4.0.0.243.in-addr.arpa PTR": "REFUSED",
+	} {
+		if got := ask(t, h, question); got != want {
+			t.Errorf("%s: got %s, want %s", question, got, want)
+		}
+	}
+}
+
 // TestPTRFollowsTheTable: names leave and come with services, also when ranges
 // are added to a table whose services stay.
 func TestPTRFollowsTheTable(t *testing.T) {

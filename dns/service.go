@@ -92,7 +92,7 @@ func (b *builder) clusterSetIP() {
 		for _, e := range c.Endpoints { // ready or not: the client chose this cluster
 			b.address(c.ID, e.IP, inOrder, c.ID)
 		}
-		b.ports(c.ID, c.ID, c.portsOr(b.from.Ports), c.ID, o.a != nil || o.aaaa != nil)
+		b.ports(c.ID, c.ID, b.from.portsOf(c), c.ID, o.a != nil || o.aaaa != nil)
 	}
 }
 
@@ -128,7 +128,7 @@ func (b *builder) headless() {
 		b.ports("", "", b.from.Ports, "", false)
 	}
 	for _, c := range b.from.Clusters {
-		ports := c.portsOr(b.from.Ports)
+		ports := b.from.portsOf(c)
 		if submariner {
 			b.owner(c.ID)
 			b.ports(c.ID, "", ports, c.ID, false)
@@ -156,16 +156,17 @@ func (b *builder) headless() {
 func (s Service) commonPorts() []Port {
 	return slices.DeleteFunc(slices.Clone(s.Ports), func(p Port) bool {
 		return slices.ContainsFunc(s.Clusters, func(c Cluster) bool {
-			return len(c.Endpoints) > 0 && !slices.Contains(c.portsOr(s.Ports), p)
+			return len(c.Endpoints) > 0 && !slices.Contains(s.portsOf(c), p)
 		})
 	})
 }
 
-func (c Cluster) portsOr(merged []Port) []Port {
-	if len(c.Ports) > 0 {
-		return c.Ports
+// portsOf are a cluster's own ports, or the merged ones if nothing is known of them.
+func (s Service) portsOf(c Cluster) []Port {
+	if len(c.Ports) > 0 || slices.ContainsFunc(s.Clusters, func(o Cluster) bool { return o.ID == c.ID && len(o.Ports) > 0 }) {
+		return c.Ports // none: a pod without the named target port
 	}
-	return merged
+	return s.Ports
 }
 
 // owner returns the owner of a prefix; it and the names above it exist from

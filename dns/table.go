@@ -92,7 +92,7 @@ type Port struct {
 // endpoints that have them.
 type Cluster struct {
 	ID string
-	// Ports that this cluster serves; empty: those of the service.
+	// Ports that this cluster serves; those of the service if no entry of the cluster has any.
 	Ports []Port
 	// Endpoints of a ClusterSetIP service are the cluster's addresses for it
 	// (ClusterIP or global ingress IP), of a headless service its pods.

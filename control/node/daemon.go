@@ -75,13 +75,15 @@ type Options struct {
 // Daemon keeps the kernel of one node as the objects say. Its loop never waits for the API server: objects come from a cache, and
 // reports have a goroutine per kind.
 type Daemon struct {
-	opts    Options
-	log     *slog.Logger
-	loader  *loader.Loader
-	prober  *probe.Prober
-	objects objectSource
-	reports reports
-	tracker *status.Tracker
+	opts   Options
+	log    *slog.Logger
+	loader *loader.Loader
+	// conntrack: the programs read it.
+	conntrack bool
+	prober    *probe.Prober
+	objects   objectSource
+	reports   reports
+	tracker   *status.Tracker
 
 	trigger chan struct{}
 	swept   chan sweep
@@ -163,7 +165,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.started = time.Now()
+	d.started, d.conntrack = time.Now(), d.loader.Conntrack()
 	var saving sync.WaitGroup
 	saving.Go(func() { d.objects.keep(ctx, d.log) })
 	defer saving.Wait()

@@ -60,7 +60,7 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	} else if err != nil {
 		host.Problems = append(host.Problems, err.Error()) // of single namespaces
 	}
-	datapaths := tables.Datapaths(objs, d.opts.Datapath, d.loader.Conntrack())
+	datapaths := tables.Datapaths(objs, d.opts.Datapath, d.conntrack)
 	host.Datapath, host.Problems = datapaths.Node, append(host.Problems, datapaths.Problems...)
 	var again bool
 	if host.Endpoints, again, err = d.endpoints.find(objs, datapaths); err != nil {

@@ -68,12 +68,10 @@ func TestMigrateSubmariner(t *testing.T) {
 		_, err := s.Ask(ctx, l.client, l.web.String())
 		return err
 	})
+	nothingLost(t, s.ping(t, l.client, 100, pod+":7")) // once it has an answer
 	p, service, direct := finish[pings](t, datagrams), finish[held](t, toService), finish[held](t, toPod)
 	t.Logf("interruption of %.1f s: datagrams %d to %d of %d lost; of 20 connections to a ClusterIP %d broken, of 20 to a pod %d",
 		p.LongestGapMs/1000, p.FirstLost, p.LastLost, p.Sent, len(service.Broken), len(direct.Broken))
-	if p.LastLost >= p.Sent {
-		t.Errorf("after the switch no datagram arrives: %+v", p)
-	}
 	for _, cluster := range s.Members() {
 		for _, node := range s.nodes(t, cluster) {
 			if out := s.node(t, node, "ip", "-o", "link"); strings.Contains(out, "vx-submariner") || strings.Contains(out, "vxlan-tunnel") || !strings.Contains(out, "pelago0") {

@@ -22,7 +22,7 @@ const (
 	// agent of the older one may be down, or its range exhausted.
 	claimGrace = 10 * time.Second
 	// freedGrace is how long a service without address waits before it looks again: other services free theirs.
-	freedGrace = 30 * time.Second
+	freedGrace = time.Minute
 )
 
 // vips is what decides on the ClusterSetIP of one service, besides its contributions.

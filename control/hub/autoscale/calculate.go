@@ -29,7 +29,8 @@ type memberReport struct {
 type sums struct {
 	ready, unready, missing workv1alpha1.PodSum
 	value                   int64
-	pods, readyPods, absent int64    // absent: those of them without value, as far as known
+	pods, readyPods, absent int64    // absent: those without value, as far as known
+	counted                 int64    // pods of clusters with a value
 	unknown                 []string // cluster: why it has no values
 	reported                int
 }
@@ -58,6 +59,7 @@ func add(reports []memberReport, i int) (s sums) {
 			continue
 		}
 		s.reported++
+		s.counted += pods
 		s.value += m.Value
 		for _, to := range []struct {
 			sum *workv1alpha1.PodSum
@@ -133,9 +135,9 @@ func propose(m *autoscalingv2.MetricSpec, s sums, current int64, t tolerances) (
 		return proposal{n, autoscalingv2.MetricValueStatus{AverageValue: quantity(m, s.ready.Usage/s.ready.Pods)}}, nil
 	case target.AverageValue != nil:
 		want, replicas := float64(target.AverageValue.MilliValue()), float64(max(s.pods, 1))
-		out := proposal{current, autoscalingv2.MetricValueStatus{AverageValue: quantity(m, int64(math.Ceil(float64(s.value)/float64(max(s.pods-s.absent, 1)))))}}
+		out := proposal{current, autoscalingv2.MetricValueStatus{AverageValue: quantity(m, int64(math.Ceil(float64(s.value)/float64(max(s.counted, 1)))))}}
 		if value := s.assume(want * replicas); !t.within(value / (want * replicas)) {
-			out.replicas = ceil(value / want)
+			out.replicas = s.atLeast(current, value > want*replicas, ceil(value/want))
 		}
 		return out, nil
 	}
@@ -145,7 +147,7 @@ func propose(m *autoscalingv2.MetricSpec, s sums, current int64, t tolerances) (
 		if s.pods == 0 {
 			return proposal{}, errors.New("there are no pods")
 		}
-		out.replicas = ceil(ratio * float64(s.readyPods))
+		out.replicas = s.atLeast(current, ratio > 1, ceil(ratio*float64(s.readyPods)))
 	}
 	return out, nil
 }
@@ -158,6 +160,14 @@ func (s sums) assume(wanted float64) float64 {
 		value = min(value+wanted*float64(s.absent)/float64(max(s.pods, 1)), wanted)
 	}
 	return value
+}
+
+// atLeast keeps the current replicas where fewer would follow from a value above the target only because clusters lack in it.
+func (s sums) atLeast(current int64, above bool, replicas int64) int64 {
+	if above && s.absent > 0 {
+		return max(current, replicas)
+	}
+	return replicas
 }
 
 // podReplicas follows the HorizontalPodAutoscaler: pods without a metric count as if they used their share before a decrease and nothing

@@ -123,6 +123,7 @@ func TestPropose(t *testing.T) {
 	silent := func(replicas int32) memberReport {
 		return memberReport{cluster: "m9", replicas: replicas, why: "the cluster is not ready"}
 	}
+	starting := memberReport{cluster: "m2", replicas: 2, status: &workv1alpha1.ScalingStatus{Metrics: []workv1alpha1.MetricReport{failed}}}
 	for name, c := range map[string]struct {
 		metric  autoscalingv2.MetricSpec
 		reports []memberReport
@@ -152,6 +153,8 @@ func TestPropose(t *testing.T) {
 		"external is high, and a cluster is silent": {external(autoscalingv2.MetricTarget{AverageValue: four}), append(reports(worth(2, 20)), silent(2)), 4, "5"},
 		"object is low, and a cluster is silent":    {object, append(reports(worth(2, 2)), silent(2)), 4, "4"},
 		"object is high, and a cluster is silent":   {object, append(reports(worth(2, 6)), silent(2)), 4, "6"},
+		"external is high, the other has no pods":   {external(autoscalingv2.MetricTarget{AverageValue: four}), append(reports(worth(2, 10)), starting), 4, "4"},
+		"object is high, the other has no pods":     {object, append(reports(worth(2, 6)), starting), 4, "4"},
 		"object, the other has pods, but no value":  {object, append(reports(worth(2, 2)), memberReport{cluster: "m2", replicas: 2, status: &workv1alpha1.ScalingStatus{Pods: 2, ReadyPods: 2}}), 4, "4"},
 		"a value beyond all numbers":                {external(autoscalingv2.MetricTarget{AverageValue: resource.NewMilliQuantity(1, resource.DecimalSI)}), reports(worth(1, 1<<50)), 3, "2147483647"},
 	} {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -421,52 +420,6 @@ func untolerated(taints []corev1.Taint, p *policyv1alpha1.Placement, now time.Ti
 	}
 	return reason, after
 }
-
-// EvictionRates limits how many templates leave each cluster, by the generic cell rate algorithm.
-type EvictionRates struct {
-	mu  sync.Mutex
-	QPS float64
-	of  map[string]*evictionRate
-}
-
-// evictionRate is that of a cluster: used is until when its places are used up, given are those of bindings that wait for theirs.
-type evictionRate struct {
-	used  time.Time
-	given map[string]time.Time
-}
-
-// Take gives a binding a place in the rate of a cluster, and returns how long it has to wait for it; 0: it is due, and used.
-func (r *EvictionRates) Take(cluster, key string, now time.Time) time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	rate := r.of[cluster]
-	if rate == nil {
-		if r.of == nil {
-			r.of = map[string]*evictionRate{}
-		}
-		rate = &evictionRate{given: map[string]time.Time{}}
-		r.of[cluster] = rate
-	}
-	maps.DeleteFunc(rate.given, func(_ string, at time.Time) bool { return now.Sub(at) > placeLost })
-	at, ok := rate.given[key]
-	if !ok {
-		if rate.used.Before(now) {
-			rate.used = now
-		}
-		each := time.Duration(float64(time.Second) / r.QPS)
-		rate.used = rate.used.Add(each)
-		at = rate.used.Add(-each * time.Duration(max(1, int(r.QPS))))
-	}
-	if at.After(now) {
-		rate.given[key] = at
-		return at.Sub(now)
-	}
-	delete(rate.given, key)
-	return 0
-}
-
-// placeLost is how long a place is kept for a binding that does not use it.
-const placeLost = time.Minute
 
 // statusIn is what a cluster reports of a template; nil: nothing yet.
 func statusIn(s *workv1alpha2.ResourceBindingStatus, cluster string) *workv1alpha2.AggregatedStatusItem {

@@ -358,7 +358,7 @@ func TestEvictionRates(t *testing.T) {
 	if d := r.Take("m2", "0", evictionTime); d != 0 {
 		t.Errorf("another cluster: wait %s", d)
 	}
-	// A place that its binding does not use is free for it for a while, and then lost.
+	// A place that its binding does not use is kept for it for a while, and then lost.
 	lost := EvictionRates{QPS: 1}
 	for i, want := range []time.Duration{0, time.Second, 2 * time.Second} {
 		if d := lost.Take("m1", fmt.Sprint(i), evictionTime); d != want {
@@ -370,5 +370,25 @@ func TestEvictionRates(t *testing.T) {
 	}
 	if d := lost.Take("m1", "3", evictionTime.Add(2*time.Minute)); d != 0 || len(lost.of["m1"].given) != 0 {
 		t.Errorf("wait %s, kept places %v", d, lost.of["m1"].given)
+	}
+	// A binding that could not use its place has it the next time, whoever has asked meanwhile.
+	held := EvictionRates{QPS: 1}
+	for i := range 10 {
+		now := evictionTime.Add(time.Duration(i) * 30 * time.Second)
+		if d := held.Take("m1", "held", now); d != 0 {
+			t.Fatalf("the %d. time it waits %s", i, d)
+		}
+		held.Keep("m1", "held", now)
+		for n := range 30 {
+			held.Take("m1", fmt.Sprint(i, n), now)
+		}
+	}
+	// Places are not given without end: templates may stay after all.
+	full := EvictionRates{QPS: 1}
+	for n := range 1000 {
+		full.Take("m1", fmt.Sprint(n), evictionTime)
+	}
+	if d := full.Take("m1", "late", evictionTime); d != time.Minute || len(full.of["m1"].given) > 60 {
+		t.Errorf("the 1,001st waits %s; %d places are given", d, len(full.of["m1"].given))
 	}
 }

@@ -57,6 +57,18 @@ func (r *reconciler) evict(b kube.Binding, nearer map[string]string, stays error
 	return v.Evict(b, before)
 }
 
+// keepPlaces is for a step that is not carried out: the binding does not queue again.
+func (r *reconciler) keepPlaces(b kube.Binding, e placement.Eviction) {
+	for _, task := range e.Began {
+		if task.Reason != workv1alpha2.EvictionReasonFailback {
+			r.evictions.Keep(task.FromCluster, capacityKey(b), time.Now())
+		}
+	}
+	if len(e.Return.Clusters) > 0 { // one place, of the first
+		r.evictions.Keep(e.Return.Clusters[0], capacityKey(b), time.Now())
+	}
+}
+
 // place completes a binding with the clusters that its template leaves, and with the decision where it runs. It leaves none that no
 // other cluster can replace.
 func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (kube.Binding, decision, placement.Eviction, error) {
@@ -67,9 +79,11 @@ func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (ku
 	}
 	nearer := r.nearer(b, n)
 	e := r.evict(b, nearer, nil)
+	leaving := e.Began
 	d, err := r.decide(ctx, b, n, remove && len(e.Began) == 0, &e)
 	if err == nil && d.failure != nil && len(e.Began) > 0 {
 		d.release()
+		r.keepPlaces(b, placement.Eviction{Began: leaving})
 		b = former
 		e = r.evict(b, nearer, d.failure)
 		d, err = r.decide(ctx, b, n, remove, &e)

@@ -37,6 +37,7 @@ func (r *reconciler) returned(b kube.Binding, req *scheduler.Request, e *placeme
 		if reservation != nil {
 			reservation.Release()
 		}
+		r.keepPlaces(b, placement.Eviction{Return: *back})
 		back.Blocked(err)
 		return d, nil, nil
 	}

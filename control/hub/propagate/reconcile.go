@@ -252,12 +252,14 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 	}
 	if err := r.confirm(ctx, key, w, b); err != nil {
 		d.release()
+		r.keepPlaces(b, e)
 		return 0, err
 	}
 	err = r.write(ctx, key, w.have, b)
 	r.counts.decision(d, err)
 	if err != nil {
 		r.unwritten(ctx, b, d, err)
+		r.keepPlaces(b, e)
 		return 0, err
 	}
 	if d.reservation != nil {

@@ -50,8 +50,11 @@ func Datapaths(objs Objects, option string, conntrack bool) PodDatapaths {
 			d.namespaces[namespace] = v
 		}
 	}
-	if !conntrack && slices.Contains(slices.AppendSeq([]dataplane.Datapath{d.Node}, maps.Values(d.namespaces)), dataplane.Hybrid) {
-		d.Problems = append(d.Problems, "datapath hybrid: the kernel lacks the kfunc bpf_skb_ct_lookup (Linux 5.18, CONFIG_NF_CONNTRACK with BTF): all packets pass the node's stack, as with strict")
+	hybrid := func(v dataplane.Datapath) bool {
+		return v == dataplane.Hybrid || v == dataplane.Fast && len(objs.Policies) > 0
+	}
+	if !conntrack && slices.ContainsFunc(slices.AppendSeq([]dataplane.Datapath{d.Node}, maps.Values(d.namespaces)), hybrid) {
+		d.Problems = append(d.Problems, "datapath hybrid, or fast under a NetworkPolicy: the kernel lacks the kfunc bpf_skb_ct_lookup (Linux 5.18, CONFIG_NF_CONNTRACK with BTF): all packets pass the node's stack, as with strict")
 	}
 	for i := range objs.Policies {
 		p := &objs.Policies[i]

@@ -22,7 +22,7 @@ func TestDatapathOfPods(t *testing.T) {
 			Spec:       networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: labels}},
 		}
 	}
-	const oldKernel = "datapath hybrid: the kernel lacks the kfunc bpf_skb_ct_lookup (Linux 5.18, CONFIG_NF_CONNTRACK with BTF): " +
+	const oldKernel = "datapath hybrid, or fast under a NetworkPolicy: the kernel lacks the kfunc bpf_skb_ct_lookup (Linux 5.18, CONFIG_NF_CONNTRACK with BTF): " +
 		"all packets pass the node's stack, as with strict"
 	tests := map[string]struct {
 		config, option, node, namespace string
@@ -44,6 +44,8 @@ func TestDatapathOfPods(t *testing.T) {
 		"hybrid stays hybrid under a policy":   {config: "hybrid", policies: []networkingv1.NetworkPolicy{policy("sample", nil)}, want: dataplane.Hybrid},
 		"strict stays strict without a policy": {config: "strict", want: dataplane.Strict},
 		"hybrid on an old kernel":              {namespace: "hybrid", old: true, want: dataplane.Hybrid, problem: oldKernel},
+		"fast on an old kernel":                {config: "fast", old: true, want: dataplane.Fast},
+		"fast under a policy there":            {config: "fast", old: true, policies: []networkingv1.NetworkPolicy{policy("sample", nil)}, want: dataplane.Hybrid, problem: oldKernel},
 		"strict on an old kernel":              {config: "strict", old: true, want: dataplane.Strict},
 	}
 	for name, tt := range tests {
