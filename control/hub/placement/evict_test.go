@@ -333,17 +333,17 @@ func TestEvictionRates(t *testing.T) {
 		due[fmt.Sprint(i)] = evictionTime
 	}
 	asked, left := 0, map[int]int{} // by second
-	for now := evictionTime; len(due) > 0; now = now.Add(10 * time.Millisecond) {
+	for clock := evictionTime; len(due) > 0; clock = clock.Add(10 * time.Millisecond) {
 		for key, at := range due {
-			if at.After(now) {
+			if at.After(clock) {
 				continue
 			}
 			asked++
-			if d := r.Take("m1", key, now); d > 0 {
-				due[key] = now.Add(d)
+			if d := r.Take("m1", key, clock); d > 0 {
+				due[key] = clock.Add(d)
 				continue
 			}
-			left[int(now.Sub(evictionTime)/time.Second)]++
+			left[int(clock.Sub(evictionTime)/time.Second)]++
 			delete(due, key)
 		}
 	}
