@@ -238,6 +238,7 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 	generation := r.generation.Load()
 	b, d, e, err := r.place(ctx, b, w.policy != nil && !w.kept && w.policy.removes())
 	if err != nil {
+		r.keepPlaces(b, e)
 		return 0, err
 	}
 	next := e.Next
