@@ -53,7 +53,7 @@ const oldestDecides = "its value is used"
 var properties = [...]property{
 	{mcs.ServiceExportReasonTypeConflict, "type", "its type is used and the others are left out",
 		func(s v1alpha1.ServiceContributionSpec) any { return s.Type }},
-	{mcs.ServiceExportReasonPortConflict, "ports", "the union is served, its ports first",
+	{mcs.ServiceExportReasonPortConflict, "ports", "the import has the union, its ports first",
 		func(s v1alpha1.ServiceContributionSpec) any { return portSet(s.Ports) }},
 	{mcs.ServiceExportReasonSessionAffinityConflict, "sessionAffinity", oldestDecides,
 		func(s v1alpha1.ServiceContributionSpec) any { return s.SessionAffinity }},

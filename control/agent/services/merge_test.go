@@ -142,7 +142,7 @@ func TestOf(t *testing.T) {
 func TestMessageNamesTheDecidingExport(t *testing.T) {
 	got := services.Merge([]v1alpha1.ServiceContribution{
 		contribution("g1", 1, ports(tcp("http", 8080))), contribution("g2", 0), contribution("g3", 2)}, nil)
-	want := "ports: 1/3 clusters disagree with the oldest export, that of cluster g2 (2026-01-02T03:04:05Z): the union is served, its ports first; " +
+	want := "ports: 1/3 clusters disagree with the oldest export, that of cluster g2 (2026-01-02T03:04:05Z): the import has the union, its ports first; " +
 		"not served: http 8080/TCP of cluster g1"
 	if m := services.ConflictMessages(got.Conflicts); m != want {
 		t.Errorf("message\n%s\nwant\n%s", m, want)
