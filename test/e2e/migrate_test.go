@@ -15,8 +15,8 @@ import (
 )
 
 // TestMigrateSubmariner runs `pelago migrate submariner --switch` in two clusters at the same time, under traffic, and reports the
-// interruption. Submariner's images cannot be had here: pods that sleep stand for its components, and devices and routes of the same names,
-// numbers and addresses as its cable driver vxlan makes them carry the traffic, until its gateway pods end.
+// interruption. It needs none of Submariner's images: pods that sleep stand for its components, and devices and routes of the names,
+// numbers and addresses of its cable driver vxlan carry the traffic until its gateway pods end.
 func TestMigrateSubmariner(t *testing.T) {
 	s := bringUp(t, lab.Options{Name: *labName + "mig", Nodes: 2, Masquerade: lab.MasqueradeUplink}, walk.Walk{Plain: true, Wire: "vxlan"})
 	ctx := t.Context()
