@@ -123,7 +123,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 		o.err = r.publish(ctx, req, o.offer)
 		o.published = o.err == nil
-		if o.conflicts, err = r.conflicts(ctx, req); err != nil {
+		if o.conflicts, err = r.conflicts(ctx, req, o); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -270,8 +270,8 @@ func (r *reconciler) owns(obj client.Object) bool {
 	return obj.GetLabels()[submarinerv1.LabelClusterID] == r.cluster.id
 }
 
-// conflicts merges all contributions to the service if one of them is the own cluster's.
-func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request) ([]MergeConflict, error) {
+// conflicts reads all contributions to the service, and merges them if one of them is the own cluster's.
+func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request, o outcome) ([]MergeConflict, error) {
 	contributions, err := r.hub.Contributions(ctx, req.NamespacedName)
 	if err != nil {
 		return nil, err
@@ -280,11 +280,28 @@ func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request) ([]Me
 	if err != nil {
 		return nil, err
 	}
-	all := meeting(OfMembers(contributions, joined), r.cluster.id)
-	if len(all) == 0 {
-		return nil, nil
+	if o.published {
+		contributions = withOwn(contributions, r.cluster.id, o.offer.contribution)
 	}
-	return Merge(all, joined).Conflicts, nil
+	return conflictsOf(contributions, joined, r.cluster.id), nil
+}
+
+// withOwn replaces a cluster's contribution by the one that it has just published (nil: none): the cache may be behind.
+func withOwn(contributions []v1alpha1.ServiceContribution, id string, own *v1alpha1.ServiceContribution) []v1alpha1.ServiceContribution {
+	out := slices.DeleteFunc(slices.Clone(contributions), func(c v1alpha1.ServiceContribution) bool { return c.Spec.Cluster == id })
+	if own != nil {
+		out = append(out, *own)
+	}
+	return out
+}
+
+// conflictsOf merges the contributions that meet a cluster's own; without one there is no conflict.
+func conflictsOf(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time, id string) []MergeConflict {
+	all := meeting(OfMembers(contributions, joined), id)
+	if len(all) == 0 {
+		return nil
+	}
+	return Merge(all, joined).Conflicts
 }
 
 // report writes the conditions if they changed.

@@ -329,6 +329,27 @@ func TestMeeting(t *testing.T) {
 	}
 }
 
+// The cache shows the own contribution as it was before the write: headless, which is a conflict.
+func TestConflictsAfterTheOwnWrite(t *testing.T) {
+	joined := map[string]time.Time{"g1": start, "g2": start}
+	before, other := contribution("g1", "", 1), contribution("g2", "120.2.0.9", 0)
+	before.Spec.Type = v1alpha1.ContributionHeadless
+	cached := []v1alpha1.ServiceContribution{before, other}
+	if got := conflictsOf(cached, joined, "g1"); len(got) != 1 {
+		t.Fatalf("before: %v, want the conflict of types", got)
+	}
+	published := contribution("g1", "120.1.0.9", 1)
+	if got := conflictsOf(withOwn(cached, "g1", &published), joined, "g1"); len(got) != 0 {
+		t.Errorf("published: %v, want none", got)
+	}
+	if got := conflictsOf(withOwn(cached, "g1", nil), joined, "g1"); len(got) != 0 {
+		t.Errorf("withdrawn: %v, want none", got)
+	}
+	if got := withOwn([]v1alpha1.ServiceContribution{other}, "g1", &before); len(conflictsOf(got, joined, "g1")) != 1 {
+		t.Errorf("published for the first time: %v, want a conflict before the cache shows it", got)
+	}
+}
+
 func TestContribution(t *testing.T) {
 	e := exported()
 	e.Labels = map[string]string{"private": "label"}
