@@ -14,6 +14,8 @@ const (
 	WhereAmINext = "localhost/whereami:next"
 	// Kube are the programs of a hub's control plane, for tests that run it as pods.
 	Kube = "localhost/kube:dev"
+	// MetricsServer serves metrics.k8s.io, for tests of `pelago top`.
+	MetricsServer = "localhost/metrics-server:dev"
 )
 
 // PauseImage is the sandbox image made of a static program.
@@ -26,6 +28,12 @@ func PauseImage(program string) Image {
 func CoreDNSImage(program string) Image {
 	return Image{Name: CoreDNS, Entrypoint: []string{"/coredns"},
 		Layers: []Layer{{{Path: "/coredns", Source: program}}}}
+}
+
+// MetricsServerImage is metrics-server made of a static program.
+func MetricsServerImage(program string) Image {
+	return Image{Name: MetricsServer, Entrypoint: []string{"/metrics-server"},
+		Layers: []Layer{{{Path: "/metrics-server", Source: program}}}}
 }
 
 // KubeImage is the static program of test/kube under the names of etcd, its tool, and the parts of a control plane.

@@ -1,6 +1,6 @@
 // Package binaries builds the programs that a lab runs from source and keeps
-// them in a cache: Kubernetes with etcd and CoreDNS from the nested modules
-// under test/kube, and small programs of this module.
+// them in a cache: Kubernetes with etcd, CoreDNS and metrics-server from the
+// nested modules under test/kube, and small programs of this module.
 //
 // A cached build is named by its version and a hash of everything that goes
 // into it (module files, sources, flags, Go version, platform), so a second
@@ -42,6 +42,8 @@ const (
 	KubernetesVersion = "1.34.4"
 	// CoreDNSVersion is the CoreDNS release that test/kube/coredns pins.
 	CoreDNSVersion = "1.14.4"
+	// MetricsServerVersion is the metrics-server release that test/kube/metricsserver pins.
+	MetricsServerVersion = "0.8.0"
 )
 
 var kubernetes = artifact{
@@ -60,6 +62,11 @@ var coredns = artifact{
 	ldflags: "-s -w", cold: "1 minute",
 }
 
+var metricsServer = artifact{
+	title: "metrics-server " + MetricsServerVersion, name: "metrics-server", version: MetricsServerVersion, source: "test/kube/metricsserver",
+	ldflags: "-s -w", cold: "2 minutes",
+}
+
 // Kubernetes returns a directory that holds kube-apiserver,
 // kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl,
 // etcd and etcdutl, building them first if the cache lacks them.
@@ -72,6 +79,13 @@ func Kubernetes(ctx context.Context, progress Progress) (dir string, err error) 
 func CoreDNS(ctx context.Context, progress Progress) (file string, err error) {
 	dir, err := coredns.ensure(ctx, progress)
 	return filepath.Join(dir, coredns.name), err
+}
+
+// MetricsServer returns the path of a static metrics-server binary, building it
+// first if the cache lacks it.
+func MetricsServer(ctx context.Context, progress Progress) (file string, err error) {
+	dir, err := metricsServer.ensure(ctx, progress)
+	return filepath.Join(dir, metricsServer.name), err
 }
 
 // ensure returns the cache directory of a, filled.

@@ -128,8 +128,9 @@ func TestVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, line := range map[string]string{
-		"test/kube/go.mod":         "k8s.io/kubernetes v" + KubernetesVersion,
-		"test/kube/coredns/go.mod": "github.com/coredns/coredns v" + CoreDNSVersion,
+		"test/kube/go.mod":               "k8s.io/kubernetes v" + KubernetesVersion,
+		"test/kube/coredns/go.mod":       "github.com/coredns/coredns v" + CoreDNSVersion,
+		"test/kube/metricsserver/go.mod": "sigs.k8s.io/metrics-server v" + MetricsServerVersion,
 	} {
 		data, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
