@@ -29,6 +29,8 @@ const (
 	attachTimeout = 15 * time.Second
 	// minAttach and maxAttach bound the pauses between attempts to attach to a replica of pelago-hub that has no tunnel yet.
 	minAttach, maxAttach = time.Second, time.Minute
+	// shortSession is how long a session lasts at least for the next attempt to follow without a pause.
+	shortSession = 5 * time.Second
 )
 
 // Tunnel carries requests of users at the hub to the API server of this cluster, through connections that are opened from here: the
@@ -75,6 +77,7 @@ func (t *Tunnel) Start(ctx context.Context) error {
 	defer all.Wait()
 	var mu sync.Mutex
 	replicas := map[string]bool{}
+	brief := false // the last session that ended was short
 	lost := make(chan struct{}, 1)
 	fresh := wait.Backoff{Duration: minAttach, Factor: 2, Jitter: 0.2, Steps: 16, Cap: maxAttach}
 	backoff, reported := fresh, ""
@@ -90,8 +93,12 @@ func (t *Tunnel) Start(ctx context.Context) error {
 			reported = err.Error()
 		case session != nil:
 			t.Log.Info("tunnel to the hub is open", "replica", replica)
-			backoff, reported = fresh, ""
+			reported = ""
+			began := time.Now()
 			mu.Lock()
+			if !brief {
+				backoff = fresh
+			}
 			replicas[replica] = true
 			t.sessions.Set(float64(len(replicas)))
 			mu.Unlock()
@@ -100,9 +107,14 @@ func (t *Tunnel) Start(ctx context.Context) error {
 				mu.Lock()
 				delete(replicas, replica)
 				t.sessions.Set(float64(len(replicas)))
+				brief = time.Since(began) < shortSession
+				again := !brief
 				mu.Unlock()
 				if ctx.Err() == nil {
 					t.Log.Info("tunnel to the hub has ended", "replica", replica, "error", err)
+				}
+				if !again {
+					return // after the pause: a hub that ends its sessions at once is not asked in a loop
 				}
 				select {
 				case lost <- struct{}{}:

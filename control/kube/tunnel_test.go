@@ -1,13 +1,45 @@
 package kube
 
 import (
+	"context"
+	"encoding/pem"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/pelago-net/pelago/test/await"
 )
+
+// TestTunnelPauses: a hub that accepts tunnels and ends them at once is not asked in a loop.
+func TestTunnelPauses(t *testing.T) {
+	var attempts atomic.Int32
+	hub := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		attempts.Add(1)
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: yamux\r\n\r\n")) // the client may have gone
+		conn.Close()
+	}))
+	defer hub.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	tunnel := &Tunnel{Cluster: "m1", Server: hub.URL, CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hub.Certificate().Raw}),
+		Token: func() string { return "t" }, Member: &rest.Config{Host: "https://127.0.0.1:1"}, Log: slog.New(slog.DiscardHandler)}
+	ended := make(chan error, 1)
+	go func() { ended <- tunnel.Start(ctx) }()
+	await.True(t, "the agent attaches", func() bool { return attempts.Load() > 1 })
+	await.Never(t, 3*time.Second, "the agent attaches in a loop", func() bool { return attempts.Load() > 8 })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
 
 // TestTunnelNamesUser: what comes through the tunnel without a user would have the rights of the agent.
 func TestTunnelNamesUser(t *testing.T) {
