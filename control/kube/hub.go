@@ -88,6 +88,8 @@ type Hub struct {
 	cluster   cluster.Cluster
 	informers []cache.Informer
 	reach     *reachability
+	missing   missing
+	log       logr.Logger
 }
 
 // NewHub prepares the access; no connection is made.
@@ -113,7 +115,7 @@ func NewHub(o HubOptions) (*Hub, error) {
 	if err := addIndexes(c); err != nil {
 		return nil, fmt.Errorf("prepare the cache of the hub's objects: %w", err)
 	}
-	h := &Hub{namespace: o.Namespace, cluster: c, reach: reach}
+	h := &Hub{namespace: o.Namespace, cluster: c, reach: reach, missing: missing{grace: missingGrace}, log: o.Logger}
 	for _, obj := range shared() {
 		// Before the start an informer is made without a request and without waiting.
 		i, err := c.GetCache().GetInformer(context.Background(), obj)
@@ -196,20 +198,26 @@ func addIndexes(c cluster.Cluster) error {
 	add := func(obj client.Object, field string, value func(client.Object) string) error {
 		return c.GetFieldIndexer().IndexField(context.Background(), obj, field, func(o client.Object) []string { return []string{value(o)} })
 	}
-	service := func(o client.Object) string { return ServiceOf(o).String() }
-	return errors.Join(
-		add(&discoveryv1.EndpointSlice{}, byService, service),
-		add(&v1alpha1.ServiceContribution{}, byService, service),
-		add(&v1alpha1.ServiceContribution{}, byNamespace, func(o client.Object) string { return ServiceOf(o).Namespace }),
-		add(&v1alpha1.ServiceContribution{}, byCluster, func(o client.Object) string { return o.GetLabels()[submarinerv1.LabelClusterID] }),
-		add(&v1alpha1.ServiceContribution{}, byVIP, func(o client.Object) string {
-			if c, ok := o.(*v1alpha1.ServiceContribution); ok {
-				return c.Spec.ClusterSetIP
-			}
-			return ""
-		}),
-	)
+	errs := []error{add(&discoveryv1.EndpointSlice{}, byService, serviceOf)}
+	for field, value := range contributionIndexes {
+		errs = append(errs, add(&v1alpha1.ServiceContribution{}, field, value))
+	}
+	return errors.Join(errs...)
 }
+
+var contributionIndexes = map[string]func(client.Object) string{
+	byService:   serviceOf,
+	byNamespace: func(o client.Object) string { return ServiceOf(o).Namespace },
+	byCluster:   func(o client.Object) string { return o.GetLabels()[submarinerv1.LabelClusterID] },
+	byVIP: func(o client.Object) string {
+		if c, ok := o.(*v1alpha1.ServiceContribution); ok {
+			return c.Spec.ClusterSetIP
+		}
+		return ""
+	},
+}
+
+func serviceOf(o client.Object) string { return ServiceOf(o).String() }
 
 // ServiceOf is the service that a contribution or slice at the hub speaks of, by its labels.
 func ServiceOf(obj client.Object) types.NamespacedName {
@@ -242,7 +250,9 @@ func (h *Hub) contributions(ctx context.Context, index, value string) ([]v1alpha
 	if err := h.Client().List(ctx, &list, client.InNamespace(h.namespace), client.MatchingFields{index: value}); err != nil {
 		return nil, fmt.Errorf("read the contributions of %s %s at the hub: %w", index, value, err)
 	}
-	return list.Items, nil
+	return withMissing(&h.missing, list.Items, time.Now(), func(c *v1alpha1.ServiceContribution) bool {
+		return contributionIndexes[index](c) == value
+	}), nil
 }
 
 // Slices returns the EndpointSlices of a service, those of all clusters.
@@ -251,19 +261,37 @@ func (h *Hub) Slices(ctx context.Context, service types.NamespacedName) ([]disco
 	if err := h.Client().List(ctx, &list, client.InNamespace(h.namespace), client.MatchingFields{byService: service.String()}); err != nil {
 		return nil, fmt.Errorf("read the EndpointSlices of service %s at the hub: %w", service, err)
 	}
-	return list.Items, nil
+	return withMissing(&h.missing, list.Items, time.Now(), func(s *discoveryv1.EndpointSlice) bool { return ServiceOf(s) == service }), nil
 }
 
-// ClusterSetIPRanges returns the clusters' ranges of ClusterSetIPs.
-func (h *Hub) ClusterSetIPRanges(ctx context.Context) (map[string][]netip.Prefix, error) {
+// Clusters returns the Clusters at the hub.
+func (h *Hub) Clusters(ctx context.Context) ([]submarinerv1.Cluster, error) {
 	var list submarinerv1.ClusterList
 	if err := h.Client().List(ctx, &list, client.InNamespace(h.namespace)); err != nil {
 		return nil, fmt.Errorf("read the Clusters at the hub: %w", err)
 	}
+	return withMissing(&h.missing, list.Items, time.Now(), func(*submarinerv1.Cluster) bool { return true }), nil
+}
+
+// Endpoints returns the Endpoints at the hub.
+func (h *Hub) Endpoints(ctx context.Context) ([]submarinerv1.Endpoint, error) {
+	var list submarinerv1.EndpointList
+	if err := h.Client().List(ctx, &list, client.InNamespace(h.namespace)); err != nil {
+		return nil, fmt.Errorf("read the Endpoints at the hub: %w", err)
+	}
+	return withMissing(&h.missing, list.Items, time.Now(), func(*submarinerv1.Endpoint) bool { return true }), nil
+}
+
+// ClusterSetIPRanges returns the clusters' ranges of ClusterSetIPs.
+func (h *Hub) ClusterSetIPRanges(ctx context.Context) (map[string][]netip.Prefix, error) {
+	clusters, err := h.Clusters(ctx)
+	if err != nil {
+		return nil, err
+	}
 	ranges := map[string][]netip.Prefix{}
-	for i := range list.Items {
-		if of := clusterSetIPRanges(&list.Items[i]); len(of) > 0 {
-			ranges[list.Items[i].Spec.ClusterID] = of
+	for i := range clusters {
+		if of := clusterSetIPRanges(&clusters[i]); len(of) > 0 {
+			ranges[clusters[i].Spec.ClusterID] = of
 		}
 	}
 	return ranges, nil
@@ -287,13 +315,13 @@ func InNetwork(c *submarinerv1.Cluster) bool {
 
 // MemberLabels returns the ids of the clusterset's clusters and the labels that each has at the hub.
 func (h *Hub) MemberLabels(ctx context.Context) (map[string]map[string]string, error) {
-	var list submarinerv1.ClusterList
-	if err := h.Client().List(ctx, &list, client.InNamespace(h.namespace)); err != nil {
-		return nil, fmt.Errorf("read the Clusters at the hub: %w", err)
+	clusters, err := h.Clusters(ctx)
+	if err != nil {
+		return nil, err
 	}
-	members := make(map[string]map[string]string, len(list.Items))
-	for i := range list.Items {
-		if c := &list.Items[i]; InNetwork(c) {
+	members := make(map[string]map[string]string, len(clusters))
+	for i := range clusters {
+		if c := &clusters[i]; InNetwork(c) {
 			members[c.Spec.ClusterID] = c.Labels
 		}
 	}
@@ -302,13 +330,13 @@ func (h *Hub) MemberLabels(ctx context.Context) (map[string]map[string]string, e
 
 // Members returns the ids of the clusterset's clusters and when each joined.
 func (h *Hub) Members(ctx context.Context) (map[string]time.Time, error) {
-	var list submarinerv1.ClusterList
-	if err := h.Client().List(ctx, &list, client.InNamespace(h.namespace)); err != nil {
-		return nil, fmt.Errorf("read the Clusters at the hub: %w", err)
+	clusters, err := h.Clusters(ctx)
+	if err != nil {
+		return nil, err
 	}
-	joined := make(map[string]time.Time, len(list.Items))
-	for i := range list.Items {
-		if c := &list.Items[i]; InNetwork(c) {
+	joined := make(map[string]time.Time, len(clusters))
+	for i := range clusters {
+		if c := &clusters[i]; InNetwork(c) {
 			joined[c.Spec.ClusterID] = c.CreationTimestamp.Time
 		}
 	}

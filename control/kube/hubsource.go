@@ -36,7 +36,7 @@ func (h *Hub) Source(obj client.Object, requests func(client.Object) []reconcile
 				return
 			}
 			// The one error means that the informer has ended, and with it the agent.
-			_, _ = informer.AddEventHandler(handler{queue: queue, requests: requests})
+			_, _ = informer.AddEventHandler(handler{hub: h, queue: queue, requests: requests})
 		}()
 		return nil
 	})
@@ -67,7 +67,7 @@ func (h *Hub) OfCluster(cluster client.Object) []reconcile.Request {
 		return requests
 	}
 	var list v1alpha1.ServiceContributionList
-	err := h.Client().List(ctx, &list, client.InNamespace(h.namespace))
+	err := h.Client().List(ctx, &list, client.InNamespace(h.namespace)) // without missing ones: they are requested by their events
 	elsewhere := slices.DeleteFunc(list.Items, func(x v1alpha1.ServiceContribution) bool {
 		ip, err := netip.ParseAddr(x.Spec.ClusterSetIP)
 		return err != nil || !slices.ContainsFunc(clusterSetIPRanges(c), func(p netip.Prefix) bool { return p.Contains(ip) })
@@ -118,22 +118,42 @@ func (h *Hub) awaitSync(ctx context.Context) bool {
 
 // handler puts the requests of an event on a controller's queue.
 type handler struct {
+	hub      *Hub
 	queue    workqueue.TypedRateLimitingInterface[reconcile.Request]
 	requests func(client.Object) []reconcile.Request
 }
 
-func (h handler) OnAdd(obj any, _ bool) { h.add(obj) }
+func (h handler) OnAdd(obj any, _ bool) {
+	h.seen(obj)
+	h.add(obj)
+}
 
 func (h handler) OnUpdate(old, obj any) {
+	h.seen(obj)
 	h.add(old) // what an object spoke of before may be another request
 	h.add(obj)
 }
 
 func (h handler) OnDelete(obj any) {
-	if unknown, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		obj = unknown.Obj
+	unknown, lacking := obj.(toolscache.DeletedFinalStateUnknown)
+	if !lacking {
+		h.seen(obj)
+		h.add(obj)
+		return
 	}
-	h.add(obj)
+	if o, ok := unknown.Obj.(client.Object); ok {
+		grace := h.hub.missing.add(o, time.Now())
+		h.hub.log.V(1).Info("an object is missing in a new list of the hub", "kind", fmt.Sprintf("%T", o), "name", o.GetName(), "keptFor", grace)
+		h.add(o) // its owner creates it again
+		time.AfterFunc(grace, func() { h.add(o) })
+	}
+}
+
+// seen notes an event about an object: it is not missing.
+func (h handler) seen(obj any) {
+	if o, ok := obj.(client.Object); ok {
+		h.hub.missing.remove(o)
+	}
 }
 
 func (h handler) add(obj any) {

@@ -184,11 +184,11 @@ func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile
 	if !r.Hub.Synced() {
 		return reconcile.Result{}, nil
 	}
-	var hubClusters, clusters submarinerv1.ClusterList
-	var hubEndpoints, endpoints submarinerv1.EndpointList
-	if err := errors.Join(
-		r.Hub.Client().List(ctx, &hubClusters, client.InNamespace(r.Hub.Namespace())),
-		r.Hub.Client().List(ctx, &hubEndpoints, client.InNamespace(r.Hub.Namespace())),
+	var clusters submarinerv1.ClusterList
+	var endpoints submarinerv1.EndpointList
+	hubClusters, err1 := r.Hub.Clusters(ctx)
+	hubEndpoints, err2 := r.Hub.Endpoints(ctx)
+	if err := errors.Join(err1, err2,
 		r.local.List(ctx, &clusters, client.InNamespace(r.SystemNamespace)),
 		r.local.List(ctx, &endpoints, client.InNamespace(r.SystemNamespace)),
 	); err != nil {
@@ -199,10 +199,10 @@ func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile
 	endpointSet := kube.ObjectSet[*submarinerv1.Endpoint]{
 		Client: r.local, Owns: owner.Owns, Copy: func(dst, src *submarinerv1.Endpoint) { dst.Spec = src.Spec },
 	}
-	haveEndpoints, wantEndpoints := kube.Pointers(endpoints.Items), r.endpointCopies(hubEndpoints.Items)
+	haveEndpoints, wantEndpoints := kube.Pointers(endpoints.Items), r.endpointCopies(hubEndpoints)
 	return kube.HubResult(errors.Join(
 		endpointSet.Ensure(ctx, haveEndpoints, wantEndpoints),
-		clusterSet.Apply(ctx, kube.Pointers(clusters.Items), r.clusterCopies(hubClusters.Items)),
+		clusterSet.Apply(ctx, kube.Pointers(clusters.Items), r.clusterCopies(hubClusters)),
 		endpointSet.Prune(ctx, haveEndpoints, wantEndpoints),
 	))
 }

@@ -253,7 +253,7 @@ func (r *reconciler) publish(ctx context.Context, req reconcile.Request, o offer
 	if err != nil {
 		return err
 	}
-	presentSlices, present := kube.Pointers(slices), kube.Pointers(contributions)
+	presentSlices, present := kube.Present(r.hub, slices), kube.Present(r.hub, contributions)
 	var wanted []*v1alpha1.ServiceContribution
 	if o.contribution != nil {
 		wanted = append(wanted, o.contribution)
