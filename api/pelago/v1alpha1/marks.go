@@ -62,6 +62,10 @@ const (
 // has, decimal; above 8 rounded down to three significant bits. Without it the number is unknown.
 const AnnotationReadyBackends = "pelago.io/ready-backends"
 
+// AnnotationUnreachable of an imported EndpointSlice: no gateway reaches its cluster, so no endpoint is ready. The value names those
+// that are otherwise, by their indexes, separated by commas.
+const AnnotationUnreachable = "pelago.io/unreachable"
+
 // ConditionClusterSetIP of a ServiceExport reports whether the service has a ClusterSetIP, and which.
 const ConditionClusterSetIP = "ClusterSetIP"
 

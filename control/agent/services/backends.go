@@ -188,6 +188,11 @@ func ByService(slice *discoveryv1.EndpointSlice) []string {
 func sliceSet(c client.Client, owns func(client.Object) bool) kube.ObjectSet[*discoveryv1.EndpointSlice] {
 	return kube.ObjectSet[*discoveryv1.EndpointSlice]{
 		Client: c, Owns: owns,
-		Copy: func(dst, src *discoveryv1.EndpointSlice) { dst.Ports, dst.Endpoints = src.Ports, src.Endpoints },
+		Copy: func(dst, src *discoveryv1.EndpointSlice) {
+			dst.Ports, dst.Endpoints = src.Ports, src.Endpoints
+			if _, unreachable := src.Annotations[v1alpha1.AnnotationUnreachable]; !unreachable {
+				delete(dst.Annotations, v1alpha1.AnnotationUnreachable)
+			}
+		},
 	}
 }

@@ -114,7 +114,7 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 		r.tell(req.NamespacedName, s.notices(have.imported))
 		err = r.apply(ctx, have, r.cluster.desired(s))
 	} else {
-		err = r.applyOwn(ctx, have, s)
+		err = r.applyWithoutHub(ctx, have, s)
 	}
 	return kube.HubResult(err)
 }

@@ -54,15 +54,21 @@ func (r *importReconciler) apply(ctx context.Context, have present, want result)
 	)
 }
 
-// applyOwn refreshes the own cluster's part of a service that was imported before, while the hub is not known yet.
-func (r *importReconciler) applyOwn(ctx context.Context, have present, s importState) error {
+// applyWithoutHub refreshes a service that was imported before, while the hub is not known yet: the own cluster's part, and whether
+// the endpoints of the others are ready.
+func (r *importReconciler) applyWithoutHub(ctx context.Context, have present, s importState) error {
 	if have.imported == nil || !r.cluster.owner.Owns(have.imported) {
 		return nil
 	}
-	var own, want []*discoveryv1.EndpointSlice
+	var own, want, others, judged []*discoveryv1.EndpointSlice
+	verdict := r.dead.Load()
 	for _, slice := range have.slices {
-		if slice.Labels[mcs.LabelSourceCluster] == r.cluster.id {
+		source := slice.Labels[mcs.LabelSourceCluster]
+		if source == r.cluster.id {
 			own = append(own, slice)
+		} else if verdict != nil && r.cluster.owner.Owns(slice) {
+			_, dead := (*verdict)[source]
+			others, judged = append(others, slice), append(judged, judgedSlice(slice, dead))
 		}
 	}
 	for _, c := range have.imported.Status.Clusters {
@@ -70,7 +76,7 @@ func (r *importReconciler) applyOwn(ctx context.Context, have present, s importS
 			want = r.cluster.ownSlices(s)
 		}
 	}
-	return r.sliceSet().Apply(ctx, own, want)
+	return errors.Join(r.sliceSet().Apply(ctx, own, want), r.sliceSet().Ensure(ctx, others, judged))
 }
 
 // applyImport writes the merged import and its status. One of another owner is kept, and reported by an Event.

@@ -10,7 +10,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -173,23 +172,11 @@ func (c sourceCluster) remoteSlices(s importState, x v1alpha1.ServiceContributio
 				return len(ranges.foreign([]discoveryv1.Endpoint{e})) > 0
 			})
 		}
-		if slices.Contains(s.dead, x.Spec.Cluster) {
-			content.Endpoints = notReady(content.Endpoints)
-		}
 		headless := x.Spec.Type == v1alpha1.ContributionHeadless
 		if n, err := strconv.ParseUint(h.Annotations[v1alpha1.AnnotationReadyBackends], 10, 31); err == nil && !headless {
 			content.ReadyBackends = strconv.FormatUint(n, 10)
 		}
-		out = append(out, c.slice(s, x.Spec.Cluster, headless, content))
-	}
-	return out
-}
-
-// notReady returns the endpoints of a cluster that no gateway reaches. They stay, as open connections may outlive a short outage.
-func notReady(endpoints []discoveryv1.Endpoint) []discoveryv1.Endpoint {
-	out := slices.Clone(endpoints)
-	for i := range out {
-		out[i].Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(false), Terminating: out[i].Conditions.Terminating}
+		out = append(out, judgedSlice(c.slice(s, x.Spec.Cluster, headless, content), slices.Contains(s.dead, x.Spec.Cluster)))
 	}
 	return out
 }

@@ -3,10 +3,8 @@ package services
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -14,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -23,7 +19,6 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
 )
 
@@ -171,62 +166,4 @@ func (r *importReconciler) ofPeer(_ context.Context, obj client.Object) []reconc
 		return nil // the hub's first picture requests everything
 	}
 	return r.hub.OfCluster(obj)
-}
-
-// staleAfter is the lease of a source cluster (KEP-1645), which probes of its gateways renew: its EndpointSlices are removed when it has
-// been dead for so long. No connection to it can have survived; the slices come back with the cluster, from the hub.
-const staleAfter = time.Hour
-
-// unreachableClusters are clusters that the agent's node does not reach, and since when.
-type unreachableClusters map[string]time.Time
-
-// next returns the dead clusters after a new verdict.
-func (d unreachableClusters) next(dead []string, now time.Time) unreachableClusters {
-	out := unreachableClusters{}
-	for _, id := range dead {
-		if out[id] = now; !d[id].IsZero() {
-			out[id] = d[id]
-		}
-	}
-	return out
-}
-
-// at returns the clusters that are dead, and those among them whose lease has expired; sorted.
-func (d unreachableClusters) at(now time.Time) (dead, stale []string) {
-	for _, id := range slices.Sorted(maps.Keys(d)) {
-		dead = append(dead, id)
-		if now.Sub(d[id]) >= staleAfter {
-			stale = append(stale, id)
-		}
-	}
-	return dead, stale
-}
-
-// watchDead is a source of requests for the services of clusters that become dead or stale, or answer again.
-func (r *importReconciler) watchDead(watch func(context.Context, func([]string))) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	return func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		if watch == nil {
-			return nil
-		}
-		request := func(id string) {
-			for _, request := range kube.ContributionRequests(ctx)(r.hub.ContributionsOf(ctx, id)) {
-				queue.Add(request)
-			}
-		}
-		go watch(ctx, func(dead []string) {
-			var before unreachableClusters
-			if old := r.dead.Load(); old != nil {
-				before = *old
-			}
-			now := before.next(dead, time.Now())
-			r.dead.Store(&now)
-			for id := range sets.KeySet(before).SymmetricDifference(sets.KeySet(now)) {
-				request(id)
-				if _, dead := now[id]; dead {
-					time.AfterFunc(staleAfter, func() { request(id) })
-				}
-			}
-		})
-		return nil
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -125,23 +124,5 @@ func TestNotices(t *testing.T) {
 		`InvalidWeight: annotation lighthouse-lb-weight.submariner.io/g2 is "many", not a number from 0 to 65536: the cluster has weight 1`,
 	}, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
-	}
-}
-
-// A verdict starts a cluster's lease once; it ends with the verdict.
-func TestStaleClusters(t *testing.T) {
-	at := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
-	d := unreachableClusters(nil).next([]string{"g3", "g2"}, at(0)).next([]string{"g2", "g4"}, at(30)).next([]string{"g4", "g3", "g2"}, at(59))
-	for _, tt := range []struct {
-		minutes     int
-		dead, stale string
-	}{{59, "g2 g3 g4", ""}, {60, "g2 g3 g4", "g2"}, {90, "g2 g3 g4", "g2 g4"}, {119, "g2 g3 g4", "g2 g3 g4"}} {
-		dead, stale := d.at(at(tt.minutes))
-		if strings.Join(dead, " ") != tt.dead || strings.Join(stale, " ") != tt.stale {
-			t.Errorf("after %d minutes %v are dead and %v stale, want %s and %s", tt.minutes, dead, stale, tt.dead, tt.stale)
-		}
-	}
-	if dead, _ := d.next(nil, at(200)).at(at(200)); dead != nil {
-		t.Errorf("%v are dead", dead)
 	}
 }

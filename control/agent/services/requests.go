@@ -201,11 +201,8 @@ func (r *importReconciler) ofNamespace(ctx context.Context, obj client.Object) [
 // all requests every imported service: some may have lost their last exporter while no agent ran.
 func (r *importReconciler) all(ctx context.Context) []reconcile.Request {
 	var imported mcs.ServiceImportList
-	var slices discoveryv1.EndpointSliceList
-	for _, list := range []client.ObjectList{&imported, &slices} {
-		if err := r.local.List(ctx, list); err != nil {
-			log.FromContext(ctx).Error(err, "imported objects cannot be read from the cache")
-		}
+	if err := r.local.List(ctx, &imported); err != nil {
+		log.FromContext(ctx).Error(err, "ServiceImports cannot be read from the cache")
 	}
 	var requests []reconcile.Request
 	for i := range imported.Items {
@@ -213,10 +210,8 @@ func (r *importReconciler) all(ctx context.Context) []reconcile.Request {
 			requests = append(requests, ofImport(ctx, obj)...)
 		}
 	}
-	for i := range slices.Items {
-		if obj := &slices.Items[i]; r.cluster.owner.Owns(obj) {
-			requests = append(requests, ofLabelled(obj)...)
-		}
+	for _, slice := range r.importedSlices(ctx) {
+		requests = append(requests, ofLabelled(&slice)...)
 	}
 	return requests
 }

@@ -1,0 +1,133 @@
+package services
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/kube"
+)
+
+// staleAfter is the lease of a source cluster (KEP-1645), which probes of its gateways renew: its EndpointSlices are removed when it has
+// been dead for so long. No connection to it can have survived; the slices come back with the cluster, from the hub.
+const staleAfter = time.Hour
+
+// unreachableClusters are clusters that the agent's node does not reach, and since when.
+type unreachableClusters map[string]time.Time
+
+// next returns the dead clusters after a new verdict.
+func (d unreachableClusters) next(dead []string, now time.Time) unreachableClusters {
+	out := unreachableClusters{}
+	for _, id := range dead {
+		if out[id] = now; !d[id].IsZero() {
+			out[id] = d[id]
+		}
+	}
+	return out
+}
+
+// at returns the clusters that are dead, and those among them whose lease has expired; sorted.
+func (d unreachableClusters) at(now time.Time) (dead, stale []string) {
+	for _, id := range slices.Sorted(maps.Keys(d)) {
+		dead = append(dead, id)
+		if now.Sub(d[id]) >= staleAfter {
+			stale = append(stale, id)
+		}
+	}
+	return dead, stale
+}
+
+// watchDead is a source of requests for the services of clusters that become dead or stale, or answer again.
+func (r *importReconciler) watchDead(watch func(context.Context, func([]string))) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	return func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		if watch == nil {
+			return nil
+		}
+		add := func(requests []reconcile.Request) {
+			for _, request := range requests {
+				queue.Add(request)
+			}
+		}
+		go watch(ctx, func(dead []string) {
+			var before unreachableClusters
+			if old := r.dead.Load(); old != nil {
+				before = *old
+			}
+			now := before.next(dead, time.Now())
+			if r.dead.Swap(&now) == nil {
+				add(r.all(ctx)) // an agent before this one may have marked slices
+			}
+			for id := range sets.KeySet(before).SymmetricDifference(sets.KeySet(now)) {
+				add(r.ofSource(ctx, id))
+				if _, dead := now[id]; dead {
+					time.AfterFunc(staleAfter, func() { add(r.ofSource(ctx, id)) })
+				}
+			}
+		})
+		return nil
+	}
+}
+
+// ofSource requests the services of a cluster: of what the hub has; while that is not known yet, of what was imported before.
+func (r *importReconciler) ofSource(ctx context.Context, id string) []reconcile.Request {
+	if r.hub.Synced() {
+		return kube.ContributionRequests(ctx)(r.hub.ContributionsOf(ctx, id))
+	}
+	services := sets.New[reconcile.Request]()
+	for _, slice := range r.importedSlices(ctx, client.MatchingLabels{mcs.LabelSourceCluster: id}) {
+		services.Insert(ofLabelled(&slice)...)
+	}
+	return services.UnsortedList()
+}
+
+// importedSlices reads the own imported slices from the cache; an error is logged, as nobody is there to return it to.
+func (r *importReconciler) importedSlices(ctx context.Context, options ...client.ListOption) []discoveryv1.EndpointSlice {
+	var list discoveryv1.EndpointSliceList
+	if err := r.local.List(ctx, &list, append(options, client.MatchingLabels{discoveryv1.LabelManagedBy: submarinerv1.ImportedSliceManager})...); err != nil {
+		log.FromContext(ctx).Error(err, "imported EndpointSlices cannot be read from the cache")
+	}
+	return slices.DeleteFunc(list.Items, func(s discoveryv1.EndpointSlice) bool { return !r.cluster.owner.Owns(&s) })
+}
+
+// judgedSlice returns an imported slice as it is while its cluster is dead (no gateway reaches it), or alive. The endpoints of a dead
+// one stay, as open connections may outlive a short outage; which were ready is kept, so that they are again without the hub.
+func judgedSlice(slice *discoveryv1.EndpointSlice, dead bool) *discoveryv1.EndpointSlice {
+	ready, marked := slice.Annotations[v1alpha1.AnnotationUnreachable]
+	if dead == marked {
+		return slice
+	}
+	out := slice.DeepCopy()
+	if !dead {
+		delete(out.Annotations, v1alpha1.AnnotationUnreachable)
+		for _, text := range strings.Split(ready, ",") {
+			if i, err := strconv.Atoi(text); err == nil && 0 <= i && i < len(out.Endpoints) {
+				out.Endpoints[i].Conditions.Ready, out.Endpoints[i].Conditions.Serving = ptr.To(true), ptr.To(true)
+			}
+		}
+		return out
+	}
+	var indexes []string
+	for i := range out.Endpoints {
+		c := &out.Endpoints[i].Conditions
+		if ptr.Deref(c.Ready, true) {
+			indexes = append(indexes, strconv.Itoa(i))
+		}
+		c.Ready, c.Serving = ptr.To(false), ptr.To(false)
+	}
+	out.Annotations[v1alpha1.AnnotationUnreachable] = strings.Join(indexes, ",") // never nil: the owner's are there
+	return out
+}
