@@ -228,8 +228,8 @@ func Driver(name string) (string, error) {
 	return "", fmt.Errorf("cable driver %q: use %s, %s or %s", name, WireGuardDriver, IPsecDriver, VXLANDriver)
 }
 
-// validate returns l with its defaults. No two fabric addresses of l and the peers may be equal.
-func (l Local) validate(peers []Peer) (Local, error) {
+// validate returns l with its defaults.
+func (l Local) validate() (Local, error) {
 	l.Tunnels = cmp.Or(l.Tunnels, 1)
 	l.MTU = cmp.Or(l.MTU, DefaultMTU)
 	switch {
@@ -242,22 +242,28 @@ func (l Local) validate(peers []Peer) (Local, error) {
 	case len(l.PSK) == 0:
 		return l, errors.New("the PSK of the clusterset is empty: join again")
 	}
-	return l, uniqueFabric(l, peers)
+	return l, nil
 }
 
-// uniqueFabric returns an error if two of the peers, or a peer and this gateway, have the same fabric address.
-func uniqueFabric(local Local, peers []Peer) error {
+// distinctFabric returns the peers without those whose fabric address is that of this gateway or of a peer before; the error names
+// them. Package peering refuses them, too.
+func distinctFabric(local Local, peers []Peer) ([]Peer, error) {
+	var out []Peer
+	var errs []error
 	seen := map[netip.Addr]string{local.Fabric: "this gateway"}
 	for _, p := range peers {
 		if !p.Fabric.Is4() {
-			return fmt.Errorf("peer %s: fabric address %q: an IPv4 address is needed", p.Name, p.Fabric)
+			errs = append(errs, fmt.Errorf("peer %s: fabric address %q: an IPv4 address is needed", p.Name, p.Fabric))
+			continue
 		}
 		if other, ok := seen[p.Fabric]; ok {
-			return fmt.Errorf("peer %s: fabric address %s is that of %s as well: one of the two must join again", p.Name, p.Fabric, other)
+			errs = append(errs, fmt.Errorf("peer %s: fabric address %s is that of %s as well: one of the two must join again", p.Name, p.Fabric, other))
+			continue
 		}
 		seen[p.Fabric] = p.Name
+		out = append(out, p)
 	}
-	return nil
+	return out, errors.Join(errs...)
 }
 
 // pairKey derives a key of 32 bytes for two gateways from the clusterset's secret, so that the leak of one pair's key does not

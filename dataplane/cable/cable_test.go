@@ -73,7 +73,7 @@ func TestPairKey(t *testing.T) {
 
 func TestBadLocal(t *testing.T) {
 	good := Local{Fabric: netip.MustParseAddr("241.0.64.1"), Listen: 4500, PSK: []byte("s")}
-	if l, err := good.validate(nil); err != nil || l.Tunnels != 1 || l.MTU != DefaultMTU {
+	if l, err := good.validate(); err != nil || l.Tunnels != 1 || l.MTU != DefaultMTU {
 		t.Errorf("%+v, %v", l, err)
 	}
 	for _, c := range []struct {
@@ -88,7 +88,7 @@ func TestBadLocal(t *testing.T) {
 	} {
 		l := good
 		c.change(&l)
-		if _, err := l.validate(nil); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := l.validate(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %q", err, c.want)
 		}
 	}
@@ -139,11 +139,16 @@ func TestWireGuardPeers(t *testing.T) {
 			}
 		})
 	}
-	if err := uniqueFabric(local, []Peer{good, with(func(p *Peer) { p.Name = "c" })}); err == nil || !strings.Contains(err.Error(), "peer c: fabric address 241.0.128.1 is that of b as well") {
-		t.Errorf("error %v", err)
+	other := with(func(p *Peer) { p.Name, p.Fabric = "d", netip.MustParseAddr("241.0.192.1") })
+	left, err := distinctFabric(local, []Peer{good, with(func(p *Peer) { p.Name = "c" }), other, with(func(p *Peer) { p.Name, p.Fabric = "e", local.Fabric }),
+		with(func(p *Peer) { p.Name, p.Fabric = "f", netip.Addr{} })})
+	for _, want := range []string{"peer c: fabric address 241.0.128.1 is that of b as well", "peer e: fabric address " + local.Fabric.String() + " is that of this gateway", "peer f: fabric address"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
 	}
-	if err := uniqueFabric(local, []Peer{with(func(p *Peer) { p.Fabric = local.Fabric })}); err == nil || !strings.Contains(err.Error(), "this gateway") {
-		t.Errorf("error %v", err)
+	if len(left) != 2 || left[0].Name != "b" || left[1].Name != "d" {
+		t.Errorf("%v can be used, want b and d", left)
 	}
 }
 

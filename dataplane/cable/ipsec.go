@@ -98,10 +98,11 @@ func (w *IPsec) removeTunnel(tunnel int) error { return removeLink(w.name(tunnel
 func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	local, err := local.validate(peers)
+	local, err := local.validate()
 	if err != nil {
 		return Devices{}, fmt.Errorf("ipsec: %w", err)
 	}
+	peers, twins := distinctFabric(local, peers)
 	if err := w.configure(local); err != nil {
 		return Devices{}, fmt.Errorf("ipsec: %w", err)
 	}
@@ -114,7 +115,7 @@ func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
 	if errors.Is(err, errDaemon) && w.esp == ESPKernel {
 		devices = w.unattended(peers)
 	}
-	if err != nil {
+	if err := errors.Join(twins, err); err != nil {
 		return devices, fmt.Errorf("ipsec: %w", err)
 	}
 	return devices, nil
@@ -195,11 +196,14 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 		local.Tunnels, local.MTU = 1, min(local.MTU, tunMTU)
 	}
 	now := time.Now()
-	if err := w.ensureDevices(local, userspace, now); err != nil {
-		return Devices{}, err
+	var errs []error
+	if err := w.ensureDevices(&local, userspace, now); err != nil {
+		if local.Tunnels == 0 {
+			return Devices{}, err
+		}
+		errs = append(errs, err)
 	}
 	var usable []Peer
-	var errs []error
 	for _, p := range peers {
 		if err := w.validate(p); err != nil {
 			errs = append(errs, fmt.Errorf("peer %s: %w", p.Name, err))

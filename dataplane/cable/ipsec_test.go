@@ -237,6 +237,25 @@ func TestIPsecRoaming(t *testing.T) {
 	}
 }
 
+// A peer moves while its SA is up, and cannot call: the daemon restarts the SA to the former address, until Ensure ends that.
+func TestIPsecAddressChangesWhileUp(t *testing.T) {
+	s, _ := ipsecSet(t, 2, func(o *IPsecOptions) { o.DPD = time.Second })
+	a, b := s.gateways[0], s.gateways[1]
+	s.join(t)
+	called := a.peer(t)
+	called.Address = netip.Addr{} // b has no address of a
+	b.ensure(t, called)
+	peer := b.peer(t)
+	peer.Address = netip.MustParseAddr("172.16.2.77")
+	a.ensure(t, peer) // the new address is published before the old one goes
+	b.move(t, peer.Address)
+	await.True(t, "b is reached by its new address", func() bool {
+		b.ensure(t, called)
+		a.ensure(t, peer)
+		return a.status(t, b).Endpoint.Addr() == peer.Address && reaches(t, a, b, time.Second)
+	})
+}
+
 // The daemon is killed and comes back with nothing: Ensure tells it all again.
 func TestIPsecDaemonRestart(t *testing.T) {
 	s, daemons := ipsecSet(t, 2)

@@ -46,13 +46,13 @@ func Limit(identity map[string]string, mtu int) int {
 var ErrNoXfrmInterface = errors.New("the kernel has no xfrm interfaces (CONFIG_XFRM_INTERFACE, Linux 4.19): load the module xfrm_interface, or use the cable driver wireguard")
 
 // ensureDevices makes the xfrm interfaces, or finds the daemon's TUN. Interfaces of retired tunnels are removed after Linger.
-func (w *IPsec) ensureDevices(local Local, userspace bool, now time.Time) error {
+func (w *IPsec) ensureDevices(local *Local, userspace bool, now time.Time) error {
 	if userspace {
 		name, err := findTUN()
 		if err != nil {
 			return err
 		}
-		link, err := configureTunnel(name, 0, local)
+		link, err := configureTunnel(name, 0, *local)
 		if err != nil {
 			return err
 		}
@@ -64,25 +64,24 @@ func (w *IPsec) ensureDevices(local Local, userspace bool, now time.Time) error 
 		}
 		return nil
 	}
-	for i := range local.Tunnels {
-		if err := ensureXfrmi(w.name(i), firstIfID+uint32(i)); err != nil {
-			return err
-		}
-	}
 	_, retiredIndex, err := retireTunnels(w.retired, local.Tunnels, now, w.o.Linger, w.name, w.removeTunnel)
-	if err != nil {
-		return err
-	}
+	errs := []error{err}
 	var index []int
 	for i := range local.Tunnels {
-		link, err := configureTunnel(w.name(i), i, local)
+		err := ensureXfrmi(w.name(i), firstIfID+uint32(i))
+		var link netlink.Link
+		if err == nil {
+			link, err = configureTunnel(w.name(i), i, *local)
+		}
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			break
 		}
 		index = append(index, link.Attrs().Index)
 	}
+	local.Tunnels = len(index)
 	w.index, w.retiredIndex = index, retiredIndex
-	return nil
+	return errors.Join(errs...)
 }
 
 // findTUN returns the name of kernel-libipsec's device: ipsec0, or a higher number if that name was in use.
@@ -176,7 +175,7 @@ func removeSAs() error {
 	}
 	for _, s := range states {
 		if ours(s.Ifid) {
-			if err := netlink.XfrmStateDel(&s); err != nil {
+			if err := netlink.XfrmStateDel(&s); err != nil && !errors.Is(err, syscall.ESRCH) { // deleted meanwhile
 				return fmt.Errorf("remove the SA to %s: %w", s.Dst, err)
 			}
 		}
@@ -187,7 +186,7 @@ func removeSAs() error {
 	}
 	for _, p := range policies {
 		if ours(p.Ifid) {
-			if err := netlink.XfrmPolicyDel(&p); err != nil {
+			if err := netlink.XfrmPolicyDel(&p); err != nil && !errors.Is(err, syscall.ENOENT) {
 				return fmt.Errorf("remove the IPsec policy of %s: %w", p.Dst, err)
 			}
 		}

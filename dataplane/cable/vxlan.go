@@ -25,7 +25,8 @@ var _ Wire = (*VXLAN)(nil)
 func (w *VXLAN) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	errs := []error{uniqueFabric(local, peers), portFree(local.Listen)}
+	peers, err := distinctFabric(local, peers)
+	errs := []error{err, portFree(local.Listen)}
 	w.peers = nil
 	for _, p := range peers {
 		switch {

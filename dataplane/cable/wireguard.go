@@ -93,36 +93,31 @@ func (w *WireGuard) name(tunnel int) string { return w.o.Prefix + strconv.Itoa(t
 func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	local, err := local.validate(peers)
+	local, err := local.validate()
 	if err != nil {
 		return Devices{}, fmt.Errorf("wireguard: %w", err)
 	}
+	peers, twins := distinctFabric(local, peers)
 	client, err := wgctrl.New()
 	if err != nil {
 		return Devices{}, fmt.Errorf("wireguard: open the control interface: %w", err)
 	}
 	defer client.Close()
 
-	var tunnels []int
-	for i := range local.Tunnels {
-		tunnels = append(tunnels, i)
-	}
-	tunnels = append(tunnels, MaxTunnels)
-	for _, i := range tunnels {
-		if _, loaded := w.keys[i]; loaded {
-			continue
-		}
-		key, err := w.dir.load(i)
-		if err != nil { // before w.tunnels is set, so that Identity never publishes the zero key
+	errs := []error{twins}
+	if err := w.loadKeys(&local); err != nil {
+		if len(w.tunnels) == 0 {
 			return Devices{}, fmt.Errorf("wireguard: %w", err)
 		}
-		w.keys[i] = key
+		errs = append(errs, err)
 	}
-	w.tunnels = tunnels
 	w.rotation.left = slices.DeleteFunc(w.rotation.left, func(i int) bool { return !slices.Contains(w.tunnels, i) })
 	have, err := w.open(client, local)
 	now := time.Now()
-	errs := []error{err, w.rotate(now, have)}
+	errs = append(errs, err, w.rotate(now, have))
+	if tunnel := have[0]; w.listen == 0 && tunnel != nil {
+		w.listen = uint16(tunnel.ListenPort) // of the process before
+	}
 	var own []wgtypes.Key
 	for _, i := range w.tunnels {
 		own = append(own, w.keys[i])
@@ -174,6 +169,38 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 		return devices, fmt.Errorf("wireguard: %w", err)
 	}
 	return devices, nil
+}
+
+// loadKeys sets the tunnels and their keys. Those from the first on whose key cannot be loaded are left out: they are new, and the
+// others carry packets. Without the first or the standby tunnel the former ones stay: Identity never publishes the zero key.
+func (w *WireGuard) loadKeys(local *Local) error {
+	load := func(i int) error {
+		if _, loaded := w.keys[i]; loaded {
+			return nil
+		}
+		key, err := w.dir.load(i)
+		if err == nil {
+			w.keys[i] = key
+		}
+		return err
+	}
+	err := load(MaxTunnels)
+	if err != nil {
+		return err
+	}
+	var tunnels []int
+	for i := range local.Tunnels {
+		if err = load(i); err != nil {
+			break
+		}
+		tunnels = append(tunnels, i)
+	}
+	if len(tunnels) == 0 {
+		return err
+	}
+	local.Tunnels = len(tunnels)
+	w.tunnels = append(tunnels, MaxTunnels)
+	return err
 }
 
 // Identity implements Wire. Before the first Ensure it is empty.

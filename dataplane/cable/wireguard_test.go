@@ -425,6 +425,57 @@ func TestWireGuardSocketLeftBehind(t *testing.T) {
 	}))
 }
 
+// A peer with the fabric address of another is left out, and harms nobody else.
+func TestWireGuardTwin(t *testing.T) {
+	s := wireguardSet(t, 3, 1)
+	s.join(t)
+	a, b, c := s.gateways[0], s.gateways[1], s.gateways[2]
+	key, err := wgtypes.GeneratePrivateKey()
+	must(t, err)
+	twin := Peer{Name: "twin", Fabric: b.local.Fabric, Address: netip.MustParseAddr("172.16.9.2"), Port: 4500,
+		Identity: map[string]string{IdentityPublicKey: key.PublicKey().String()}}
+	err = a.tryEnsure(append(s.others(t, a), twin)...)
+	if err == nil || !strings.Contains(err.Error(), "peer twin: fabric address 241.0.128.1 is that of g2 as well") {
+		t.Errorf("error %v", err)
+	}
+	if len(a.devices.Peers) != 2 || !reaches(t, a, b, 5*time.Second) || !reaches(t, a, c, 5*time.Second) {
+		t.Errorf("the others are not reached: %v", a.devices.Peers)
+	}
+}
+
+// A second tunnel whose key cannot be had leaves the first as it is, also for a new process.
+func TestWireGuardTunnelWithoutKey(t *testing.T) {
+	s := newSet(t, 2)
+	a, b := s.gateways[0], s.gateways[1]
+	dir := t.TempDir()
+	a.wire, b.wire = openWireGuard(t, s, a, dir), openWireGuard(t, s, b, t.TempDir())
+	s.join(t)
+	before, err := a.wire.Identity()
+	must(t, err)
+	must(t, os.WriteFile(keyDir(dir).file(1), []byte("nonsense"), 0o600))
+	a.local.Tunnels = 2
+	for range 2 {
+		if err := a.tryEnsure(b.peer(t)); err == nil || !strings.Contains(err.Error(), "delete the file to get a new key") {
+			t.Errorf("error %v: want one with the remedy", err)
+		}
+		after, err := a.wire.Identity()
+		must(t, err)
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Errorf("identity: -before +after\n%s", diff)
+		}
+		if len(a.devices.Peers[b.local.Fabric]) != 1 || !reaches(t, a, b, 5*time.Second) {
+			t.Errorf("the peer is not reached: %+v", a.devices)
+		}
+		must(t, a.wire.Close())
+		a.wire = openWireGuard(t, s, a, dir)
+	}
+	must(t, os.Remove(keyDir(dir).file(1)))
+	a.ensure(t, b.peer(t))
+	if after, err := a.wire.Identity(); err != nil || after[IdentityTunnels] != "2" {
+		t.Errorf("identity %v, %v: want two tunnels", after, err)
+	}
+}
+
 // A gateway whose key cannot be read publishes none.
 func TestWireGuardBadKey(t *testing.T) {
 	dir := t.TempDir()

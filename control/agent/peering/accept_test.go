@@ -35,6 +35,9 @@ func gateway(id, host, address, subnet string, change ...func(*submarinerv1.Endp
 		ClusterID: id, Hostname: host, PrivateIP: address, Subnets: []string{subnet}, Backend: "vxlan",
 		BackendConfig: map[string]string{"udp-port": "4500", "node-index": "1", "wire-version": "1"},
 	}}
+	if strings.HasSuffix(host, "2") { // each node has its own
+		e.Spec.BackendConfig["node-index"] = "2"
+	}
 	for _, c := range change {
 		c(&e.Spec)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
@@ -37,7 +38,7 @@ func (r *reconciler) ensurePeer(ctx context.Context, have, want *v1alpha1.Peer) 
 		present = append(present, have)
 		// A peer that is refused from now on loses its condition first; the event of that leads to its new spec. So no
 		// node programs a spec under the condition of another one.
-		if set.Owns(have) && accepted(have.Status) && !accepted(status) {
+		if set.Owns(have) && routable(have.Status) && !routable(status) {
 			return r.writeStatus(ctx, have, status)
 		}
 	}
@@ -48,6 +49,12 @@ func (r *reconciler) ensurePeer(ctx context.Context, have, want *v1alpha1.Peer) 
 		have = want // as created
 	}
 	return r.writeStatus(ctx, have, status)
+}
+
+// routable reports whether nodes route the peer's ranges: it is accepted, or has no gateway just now.
+func routable(status v1alpha1.PeerStatus) bool {
+	c := meta.FindStatusCondition(status.Conditions, v1alpha1.PeerAccepted)
+	return c != nil && (c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.ReasonNoGateway)
 }
 
 func accepted(status v1alpha1.PeerStatus) bool {

@@ -72,6 +72,20 @@ func TestACopiedKeyHarmsTheCopierAlone(t *testing.T) {
 	}
 }
 
+// Two Endpoints with one node index have one fabric address, by which wires tell gateways apart: one is used.
+func TestTwoGatewaysOfOneNodeIndex(t *testing.T) {
+	second := keyed("h", 2, map[string]string{"publicKey": key('i')})
+	second.Spec.Hostname, second.Spec.PrivateIP, second.Name = "gw2", "192.0.2.9", "h-gw2"
+	k := known{clusters: []submarinerv1.Cluster{numbered("h", 2, 0)},
+		endpoints: []submarinerv1.Endpoint{second, keyed("h", 2, map[string]string{"publicKey": key('h')})}}
+	peers, _ := c1("wireguard").peers(k)
+	fabric := peers[0].Spec.Gateways[0].FabricAddress
+	want := fmt.Sprintf("1 of 2 gateways are used; gateway gw2 of cluster h has the fabric address %s (node index), which gateway gw of cluster h has already: each needs its own", fabric)
+	if got := peers[0].Status.Conditions[0]; len(peers[0].Spec.Gateways) != 1 || got.Message != want {
+		t.Errorf("%d gateways, %q, want %q", len(peers[0].Spec.Gateways), got.Message, want)
+	}
+}
+
 // Whatever hostile clusters write into their own Endpoints, in whatever order the caches show them, the Peer of the victim stays.
 func TestHostilePeersNeverChangeAnothersPeer(t *testing.T) {
 	for _, driver := range []string{"wireguard", "vxlan"} {
@@ -104,7 +118,7 @@ func TestHostilePeersNeverChangeAnothersPeer(t *testing.T) {
 							}
 						}
 						for _, g := range p.Spec.Gateways {
-							for _, key := range distinguishing(g) {
+							for _, key := range append(distinguishing(g), g.FabricAddress) {
 								if other := seen[key]; other != "" && accepted(p.Status) {
 									t.Fatalf("%s belongs to %s and to %s", key, other, p.Name)
 								}

@@ -153,12 +153,15 @@ func (t *taken) elsewhere(g *v1alpha1.PeerGateway) {
 	g.PrivateAddress = ""
 }
 
-// distinct refuses a gateway whose address or key belongs to another one. mine has those of its own cluster that passed, and
+// distinct refuses a gateway whose address, key or fabric address belongs to another one. mine has those of its own cluster that passed, and
 // receives this one's.
 func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]string) verdict {
 	me := fmt.Sprintf("gateway %s of cluster %s", g.Name, id)
 	if who, ok := t.nodes[g.Address]; ok {
 		return invalid("%s has the address %s of %s: give it a public address by the annotation %s", me, g.Address, who, submarinerv1.AnnotationPublicIP)
+	}
+	if who := mine[g.FabricAddress]; who != "" {
+		return invalid("%s has the fabric address %s (node index), which %s has already: each needs its own", me, g.FabricAddress, who)
 	}
 	keys := distinguishing(g)
 	for i, key := range keys {
@@ -176,7 +179,7 @@ func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]stri
 			return invalid("%s has %s, which %s has already: each needs its own", me, key, who)
 		}
 	}
-	for _, key := range keys {
+	for _, key := range append(keys, g.FabricAddress) {
 		mine[key] = me
 	}
 	return verdict{ok: true}

@@ -100,11 +100,12 @@ func WirePeers(objs Objects) []cable.Peer {
 	return out
 }
 
-// WithDraining adds those of before that are draining.
+// WithDraining adds those of before that are draining. One whose node has another fabric address now (it was registered again) is
+// left out: both would have the same keys.
 func WithDraining(peers, before []cable.Peer, draining map[netip.Addr]dataplane.Peer) []cable.Peer {
 	for _, p := range before {
 		_, drains := draining[p.Fabric]
-		if drains && !slices.ContainsFunc(peers, func(other cable.Peer) bool { return other.Fabric == p.Fabric }) {
+		if drains && !slices.ContainsFunc(peers, func(other cable.Peer) bool { return other.Fabric == p.Fabric || other.Name == p.Name }) {
 			peers = append(peers, p)
 		}
 	}

@@ -76,8 +76,9 @@ func TestWirePeers(t *testing.T) {
 // A remote gateway that is leaving keeps its tunnels; one that left long ago does not.
 func TestWireWithLeaving(t *testing.T) {
 	a, b, c := cable.Peer{Name: "a", Fabric: ip("241.0.128.1")}, cable.Peer{Name: "b", Fabric: ip("241.0.128.2")}, cable.Peer{Name: "c", Fabric: ip("241.0.128.3")}
-	leaving := map[netip.Addr]dataplane.Peer{b.Fabric: {}, ip("241.0.128.9"): {}}
-	got := tables.WithDraining([]cable.Peer{a}, []cable.Peer{a, b, c}, leaving)
+	again := cable.Peer{Name: "a", Fabric: ip("241.0.128.4")} // a as it was before its node was registered again
+	leaving := map[netip.Addr]dataplane.Peer{b.Fabric: {}, ip("241.0.128.9"): {}, again.Fabric: {}}
+	got := tables.WithDraining([]cable.Peer{a}, []cable.Peer{again, a, b, c}, leaving)
 	if diff := cmp.Diff([]cable.Peer{a, b}, got, clusterset.Comparable); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
