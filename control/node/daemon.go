@@ -366,7 +366,7 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 	}
 	d.recordEvents(update.Events)
 	if r := update.Report; r != nil {
-		d.reports.gateway.put(r.Gateway)
+		d.reports.gateway.put(gatewayReport{r.Gateway, r.RouteAgent.Owner})
 		d.reports.agent.put(r.RouteAgent)
 	}
 	return nil

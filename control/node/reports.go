@@ -105,10 +105,24 @@ type nodeReport struct {
 	released []*pelagov1alpha1.PortBlock
 }
 
+// gatewayReport is the status of the Gateway object, and the Node that owns it. Without a status there is to be no object.
+type gatewayReport struct {
+	status *submarinerv1.GatewayStatus
+	owner  *metav1.OwnerReference
+}
+
+// owners are those of an object of the node: it goes with its Node.
+func owners(node *metav1.OwnerReference) []metav1.OwnerReference {
+	if node == nil {
+		return nil
+	}
+	return []metav1.OwnerReference{*node}
+}
+
 // reports are written to the API server, each kind by a goroutine of its own.
 type reports struct {
 	node    outbox[nodeReport]
-	gateway outbox[*submarinerv1.GatewayStatus] // nil: there is to be no Gateway object
+	gateway outbox[gatewayReport]
 	agent   outbox[status.RouteAgent]
 
 	nodes    nodeWriter
@@ -121,7 +135,7 @@ type reports struct {
 // of the Gateway object.
 func newReports(key types.NamespacedName, known client.Reader, c client.Client, created func(time.Time), log *slog.Logger) reports {
 	return reports{
-		node: newOutbox[nodeReport](), gateway: newOutbox[*submarinerv1.GatewayStatus](), agent: newOutbox[status.RouteAgent](),
+		node: newOutbox[nodeReport](), gateway: newOutbox[gatewayReport](), agent: newOutbox[status.RouteAgent](),
 		nodes: nodeWriter{known, c}, gateways: gatewayWriter{client: c, key: key, created: created}, agents: agentWriter{client: c, key: key},
 		log: log,
 	}
@@ -183,7 +197,8 @@ type gatewayWriter struct {
 	gone    bool // the object was removed
 }
 
-func (w *gatewayWriter) write(ctx context.Context, want *submarinerv1.GatewayStatus) error {
+func (w *gatewayWriter) write(ctx context.Context, r gatewayReport) error {
+	want := r.status
 	g := &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name}}
 	if want == nil {
 		if w.gone {
@@ -201,7 +216,7 @@ func (w *gatewayWriter) write(ctx context.Context, want *submarinerv1.GatewaySta
 		return fmt.Errorf("list Endpoints: %w", err)
 	}
 	status.CompleteEndpoints(want, published.Items)
-	if err := put(ctx, w.client, g, func() { g.Status = *want }); err != nil {
+	if err := put(ctx, w.client, g, func() { g.Status, g.OwnerReferences = *want, owners(r.owner) }); err != nil {
 		return fmt.Errorf("write Gateway %s: %w", w.key, err)
 	}
 	w.created(g.CreationTimestamp.Time)
@@ -226,10 +241,7 @@ func (w *agentWriter) write(ctx context.Context, r status.RouteAgent) error {
 	}
 	a := &submarinerv1.RouteAgent{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name}}
 	err := put(ctx, w.client, a, func() {
-		a.Status, a.OwnerReferences = r.Status, nil
-		if r.Owner != nil {
-			a.OwnerReferences = []metav1.OwnerReference{*r.Owner}
-		}
+		a.Status, a.OwnerReferences = r.Status, owners(r.Owner)
 		delete(a.Annotations, submarinerv1.AnnotationSilentGateways)
 		if r.Silent != "" {
 			metav1.SetMetaDataAnnotation(&a.ObjectMeta, submarinerv1.AnnotationSilentGateways, r.Silent)

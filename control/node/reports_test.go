@@ -122,7 +122,7 @@ func TestGatewayObject(t *testing.T) {
 		Paths: map[netip.Addr]loader.Path{ip("241.0.128.1"): clusterset.Answering()},
 	}).Report.Gateway
 	for range 2 {
-		if err := w.write(t.Context(), want); err != nil {
+		if err := w.write(t.Context(), gatewayReport{want, &metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u1"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -133,12 +133,13 @@ func TestGatewayObject(t *testing.T) {
 	if !created.Equal(g.CreationTimestamp.Time) {
 		t.Errorf("created at %v, want %v", created, g.CreationTimestamp)
 	}
-	if len(g.Status.Connections) != 2 || g.Status.Connections[0].Endpoint.PrivateIP != "10.0.0.1" || g.Annotations[submarinerv1.AnnotationUpdated] == "" {
+	if len(g.Status.Connections) != 2 || g.Status.Connections[0].Endpoint.PrivateIP != "10.0.0.1" || g.Annotations[submarinerv1.AnnotationUpdated] == "" ||
+		len(g.OwnerReferences) != 1 || g.OwnerReferences[0].Name != "n1" {
 		t.Errorf("%+v", g)
 	}
 	writes = 0
 	for range 3 {
-		if err := w.write(t.Context(), nil); err != nil {
+		if err := w.write(t.Context(), gatewayReport{}); err != nil {
 			t.Fatal(err)
 		}
 	}
