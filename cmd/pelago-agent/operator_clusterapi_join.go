@@ -19,6 +19,7 @@ import (
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 // memberName is the name of the member for an object.
@@ -103,7 +104,7 @@ func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstruc
 	if err != nil {
 		return err
 	}
-	command, files, err := r.joinCommand(ctx, u, name, hub, member)
+	command, files, err := r.joinCommand(ctx, u, name, hub, member, have != nil)
 	if err != nil {
 		return err
 	}
@@ -135,9 +136,9 @@ func joinedMessage(name, mode string) string {
 	return fmt.Sprintf("the cluster is member %s of the hub (%s): see `kubectl get clusters.cluster.karmada.io %s` there", name, mode, name)
 }
 
-// joinCommand are the arguments of pelago, and the files that they name.
+// joinCommand are the arguments of pelago, and the files that they name. A cluster that has joined needs no valid broker-info.subm.
 func (r *capi) joinCommand(
-	ctx context.Context, u *unstructured.Unstructured, name string, hub *hubAccess, member credential,
+	ctx context.Context, u *unstructured.Unstructured, name string, hub *hubAccess, member credential, joined bool,
 ) ([]string, []credential, error) {
 	mode := u.GetLabels()[v1alpha1.LabelJoin]
 	flags, err := extraFlags(u.GetAnnotations(), slices.DeleteFunc(slices.Clone(extraJoin), func(flag string) bool {
@@ -162,6 +163,9 @@ func (r *capi) joinCommand(
 	args := []string{"join", "@info", "--kubeconfig=@member", "--clusterid=" + name, "--wait=false", "--image=" + cmp.Or(r.image, deploy.DefaultImage)}
 	if mode == v1alpha1.JoinPull {
 		args = append(args, "--workloads-only=true")
+	}
+	if decoded, err := broker.DecodeInfo(info.content); err == nil && joined && decoded.CheckExpiry(time.Now()) != nil {
+		args = append(args, "--keep-registration")
 	}
 	return append(args, flags...), []credential{info, member}, nil
 }

@@ -323,7 +323,8 @@ func TestClusterAPIPull(t *testing.T) {
 	c.says(reasonJoinPending, "control plane is not initialized")
 	c.status(`{"conditions":[{"type":"ControlPlaneInitialized","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`)
 	c.says(reasonJoinFailed, "Secret submariner-operator/broker-info", "make a Broker object")
-	o.Make(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: v1alpha1.BrokerInfoSecret}, Data: map[string][]byte{v1alpha1.BrokerInfoKey: info}})
+	registration := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: v1alpha1.BrokerInfoSecret}, Data: map[string][]byte{v1alpha1.BrokerInfoKey: info}}
+	o.Make(registration)
 
 	atHub := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "pool-c1"}}
 	network := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: "pool-c1"}}
@@ -356,6 +357,14 @@ func TestClusterAPIPull(t *testing.T) {
 	if d := member.settings().Datapath; string(d) != "fast" {
 		t.Errorf("the data path of the member is %q", d)
 	}
+	expired, err := broker.DecodeInfo(info)
+	must(t, err)
+	expired.ClientToken.Data[corev1.ServiceAccountTokenKey] = []byte("e30." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp":1}`)) + ".e30")
+	registration.Data[v1alpha1.BrokerInfoKey], err = expired.Encode()
+	must(t, err)
+	must(t, o.Update(ctx, registration))
+	c.patch(`{"metadata":{"annotations":{"pelago.io/flags":"--datapath=hybrid"}}}`)
+	await.Equal(t, "hybrid", func() string { return string(member.settings().Datapath) })
 	member.kubelet()
 	left()
 	gone(t, member, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: deploy.SystemNamespace}})
