@@ -100,14 +100,15 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.workers.execution, "execution-workers", 8, "Works that are written at the same time into one push member")
 	flags.DurationVar(&o.grace, "cluster-monitor-grace-period", 15*time.Second, "time without a renewal of its Lease after which the status of a "+
 		"pull member is unknown")
-	flags.DurationVar(&o.eviction.ClusterFailure, "cluster-failover-after", 5*time.Second, "time for which a cluster must not have been ready before "+
+	eviction := placement.EvictionOptions{}.Defaulted()
+	flags.DurationVar(&o.eviction.ClusterFailure, "cluster-failover-after", eviction.ClusterFailure, "time for which a cluster must not have been ready before "+
 		"workloads whose policy has failover.cluster leave it")
-	flags.DurationVar(&o.eviction.ReachableClusterFailure, "reachable-cluster-failover-after", 5*time.Minute, "the same for a cluster that other "+
+	flags.DurationVar(&o.eviction.ReachableClusterFailure, "reachable-cluster-failover-after", eviction.ReachableClusterFailure, "the same for a cluster that other "+
 		"clusters reach in the data plane (condition DataPlaneReachable): it may only be cut off from the hub")
-	flags.DurationVar(&o.eviction.Timeout, "graceful-eviction-timeout", 10*time.Minute, "time after which a workload is removed from the cluster that "+
+	flags.DurationVar(&o.eviction.Timeout, "graceful-eviction-timeout", eviction.Timeout, "time after which a workload is removed from the cluster that "+
 		"it leaves, healthy elsewhere or not")
-	flags.Float64Var(&o.eviction.Rate, "resource-eviction-rate", 20, "workloads that leave one cluster per second at most")
-	flags.Float64Var(&o.eviction.HaltedAbove, "eviction-halted-above", 0.55, "share of clusters that are not ready at once above which no workload leaves "+
+	flags.Float64Var(&o.eviction.Rate, "resource-eviction-rate", eviction.Rate, "workloads that leave one cluster per second at most")
+	flags.Float64Var(&o.eviction.HaltedAbove, "eviction-halted-above", eviction.HaltedAbove, "share of clusters that are not ready at once above which no workload leaves "+
 		"them, from 0 to 1")
 	flags.DurationVar(&o.rttHold, "rtt-hold", time.Minute, "time for which the round-trip time between two clusters must have changed before workloads whose "+
 		"policy has the annotation pelago.io/near are placed by the new one")

@@ -227,7 +227,7 @@ func (h *Hosted) Backup(ctx context.Context, host view.Member, file string) erro
 
 func (h *Hosted) notInstalled() error {
 	return fmt.Errorf("namespace %s of the host cluster has no hub (no ConfigMap %s): name another with --namespace, or run `pelago init "+
-		"--host-context` first", h.Namespace, deploy.HostedSettings)
+		"--host-context` first; the data of a hub of `pelago init --context` or `deploy-broker` is backed up with the etcd of its API server", h.Namespace, deploy.HostedSettings)
 }
 
 // forward makes the port of etcd's first member one of this machine.

@@ -123,7 +123,7 @@ func (h *Hosted) Keep(ctx context.Context, host client.Client) (found bool, err 
 	for _, name := range fixed {
 		if f := h.flags.Lookup(name); f.Changed && f.Value.String() != cmp.Or(former[name], f.DefValue) {
 			return false, fmt.Errorf("--%s %s: the hub in namespace %s was installed with %q, and that cannot change: `pelago hub backup`, `pelago "+
-				"deinit --purge`, `pelago init` with the new value, `pelago hub restore`", name, f.Value, h.Namespace, cmp.Or(former[name], f.DefValue))
+				"deinit --purge --force` (members keep running), `pelago init` with the new value and all other flags, `pelago hub restore`", name, f.Value, h.Namespace, cmp.Or(former[name], f.DefValue))
 		}
 	}
 	return true, h.Check()

@@ -35,7 +35,7 @@ type Local struct {
 const localVersions = "etcd 3.6 (with etcdutl, for a restore), kube-apiserver and kube-controller-manager 1.34"
 
 const (
-	// defaultPort is that of the API server. The hub's other programs listen on the six ports from there on, at 127.0.0.1.
+	// defaultPort is that of the API server. The hub's other programs listen on the seven ports from there on, at 127.0.0.1.
 	defaultPort = 6443
 	// renewalInterval is how often certificates are checked.
 	renewalInterval = 24 * time.Hour

@@ -56,7 +56,7 @@ counterpart in Pelago are listed, and it refuses to continue without --force. Cl
 --back reverts this after pelago-hub was stopped. Added definitions stay.`,
 		Example: `  pelago migrate karmada --context karmada-apiserver --host-context mgmt --dry-run
   pelago migrate karmada --context karmada-apiserver --host-context mgmt
-  pelago-hub --kubeconfig pelago-hub.kubeconfig
+  pelago-hub --kubeconfig pelago-hub.kubeconfig --proxy-address :8443 --proxy-host HOST
 
   # back, after pelago-hub was stopped
   pelago migrate karmada --context karmada-apiserver --host-context mgmt --back`,
@@ -125,7 +125,7 @@ func (m *karmadaFlags) run(ctx context.Context, out io.Writer) error {
 	if _, err := install.WriteSecretFile(m.file, text, ""); err != nil {
 		return err
 	}
-	progress("Karmada is stopped, and its API server is a hub. Start `pelago-hub --kubeconfig %s` now; until then nothing propagates, and nothing in members changes", m.file)
+	progress("Karmada is stopped, and its API server is a hub. Start `pelago-hub --kubeconfig %s --proxy-address :8443 --proxy-host HOST` now (HOST: this machine, as the API server sees it); until then nothing propagates, and nothing in members changes", m.file)
 	return nil
 }
 
