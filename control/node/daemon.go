@@ -103,6 +103,7 @@ type Daemon struct {
 	podDevices          netdev.PodDevices
 	unreachableClusters status.UnreachableClusters
 	problems            map[string]bool // logged, and present in the last reconcile
+	later               *time.Timer     // of wakeLater
 
 	mu     sync.Mutex
 	latest status.Snapshot
@@ -236,6 +237,15 @@ func (d *Daemon) wake() {
 	}
 }
 
+// wakeLater wakes the daemon after a pause, which begins anew with each call.
+func (d *Daemon) wakeLater() {
+	if d.later == nil {
+		d.later = time.AfterFunc(retry, d.wake)
+		return
+	}
+	d.later.Reset(retry)
+}
+
 // goLive uses the API server's objects, now that they are complete, and begins to write to it: earlier attempts would make the
 // clients of the writers back off for up to a minute. If the node works from saved objects, the next reconcile applies what differs.
 func (d *Daemon) goLive(ctx context.Context) {
@@ -249,7 +259,7 @@ func (d *Daemon) goLive(ctx context.Context) {
 func (d *Daemon) reconcile(ctx context.Context) {
 	if err := d.reconcileOnce(ctx); err != nil && ctx.Err() == nil {
 		d.log.Error("reconcile the node", "error", err)
-		time.AfterFunc(retry, d.wake)
+		d.wakeLater()
 	}
 }
 

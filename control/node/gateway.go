@@ -192,7 +192,7 @@ func (d *Daemon) ensureWire(objs tables.Objects, underlay int, draining map[neti
 	if g.wire == nil {
 		w, err := d.opts.OpenWire(objs.Config.CableDriver)
 		if err != nil {
-			time.AfterFunc(retry, d.wake)
+			d.wakeLater()
 			return tables.Wire{}, []string{fmt.Sprintf("open the wire %s: %v", objs.Config.CableDriver, err)}
 		}
 		g.wire = w

@@ -198,7 +198,7 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	now := time.Now()
 	var errs []error
 	if err := w.ensureDevices(&local, userspace, now); err != nil {
-		if local.Tunnels == 0 {
+		if userspace || local.Tunnels == 0 {
 			return Devices{}, err
 		}
 		errs = append(errs, err)

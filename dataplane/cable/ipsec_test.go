@@ -237,6 +237,22 @@ func TestIPsecRoaming(t *testing.T) {
 	}
 }
 
+// The TUN of an IKE daemon that does ESP itself is gone: an error with the cause.
+func TestIPsecWithoutTUN(t *testing.T) {
+	if kernelESP(t) {
+		return // there is none
+	}
+	s, _ := ipsecSet(t, 2)
+	a, b := s.gateways[0], s.gateways[1]
+	b.ensure(t)
+	run(t, a.ns, "ip", "link", "del", "ipsec0")
+	for range 2 {
+		if err := a.tryEnsure(b.peer(t)); err == nil || !strings.Contains(err.Error(), "find the TUN of the IKE daemon") {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
 // A peer moves while its SA is up, and cannot call: the daemon restarts the SA to the former address, until Ensure ends that.
 func TestIPsecAddressChangesWhileUp(t *testing.T) {
 	s, _ := ipsecSet(t, 2, func(o *IPsecOptions) { o.DPD = time.Second })

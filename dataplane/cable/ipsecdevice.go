@@ -79,8 +79,9 @@ func (w *IPsec) ensureDevices(local *Local, userspace bool, now time.Time) error
 		}
 		index = append(index, link.Attrs().Index)
 	}
-	local.Tunnels = len(index)
-	w.index, w.retiredIndex = index, retiredIndex
+	if local.Tunnels = len(index); local.Tunnels > 0 {
+		w.index, w.retiredIndex = index, retiredIndex // else what is published stays
+	}
 	return errors.Join(errs...)
 }
 

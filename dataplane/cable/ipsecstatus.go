@@ -13,7 +13,8 @@ import (
 
 // sa is the state of a connection, as reported by the daemon.
 type sa struct {
-	ike string // state of the IKE SA, "" if there is none
+	ike   string // state of the IKE SA, "" if there is none
+	calls bool   // this side initiated it
 	tunnelStatus
 }
 
@@ -40,7 +41,7 @@ func (w *IPsec) sas() (map[string]sa, error) {
 }
 
 func parseSA(m *vici.Message, now time.Time) sa {
-	s := sa{ike: text(m, "state")}
+	s := sa{ike: text(m, "state"), calls: text(m, "initiator") == "yes"}
 	if a, err := netip.ParseAddr(text(m, "remote-host")); err == nil {
 		port, _ := strconv.ParseUint(text(m, "remote-port"), 10, 16) // 0: unknown to the daemon
 		s.endpoint = netip.AddrPortFrom(a, uint16(port))
