@@ -128,19 +128,21 @@ func (s *UnreachableClustersServer) tell(ctx context.Context, c net.Conn) {
 	}
 }
 
-// WatchUnreachableClusters calls set with the unreachable clusters whenever they change, at first from none, until ctx ends. While there is no server the
-// last verdict holds for half a minute; then none is dead, as where there never was one.
+// WatchUnreachableClusters calls set with the first verdict, and whenever the unreachable clusters change, until ctx ends. While there is
+// no server the last verdict holds for half a minute; then none is dead, as where there never was one.
 func WatchUnreachableClusters(ctx context.Context, socket string, set func(dead []string), log *slog.Logger) {
 	var lost time.Time
-	last := []string{}
+	last, heard := []string{}, false
 	for logged := false; ctx.Err() == nil; {
 		err := watchOnce(ctx, socket, func(dead []string) {
 			logged, lost = false, time.Time{}
-			if !slices.Equal(dead, last) {
-				log.Info("clusters that do not answer", "dead", dead)
+			if changed := !slices.Equal(dead, last); changed || !heard {
+				if changed {
+					log.Info("clusters that do not answer", "dead", dead)
+				}
 				set(dead)
 			}
-			last = dead
+			last, heard = dead, true
 		})
 		if ctx.Err() != nil {
 			return

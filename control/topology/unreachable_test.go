@@ -80,6 +80,8 @@ func TestWatch(t *testing.T) {
 
 	first := NewUnreachableClustersServer()
 	stop := serve(t, first, socket)
+	first.Publish(nil) // also that none is dead: an agent before may have found one
+	next(t, got)
 	first.Publish([]string{"g3", "g2"})
 	next(t, got, "g2", "g3")
 	first.Publish([]string{"g2", "g3"}) // nothing new
