@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -279,7 +280,27 @@ func (h *Hub) Endpoints(ctx context.Context) ([]submarinerv1.Endpoint, error) {
 	if err := h.Client().List(ctx, &list, client.InNamespace(h.namespace)); err != nil {
 		return nil, fmt.Errorf("read the Endpoints at the hub: %w", err)
 	}
-	return withMissing(&h.missing, list.Items, time.Now(), func(*submarinerv1.Endpoint) bool { return true }), nil
+	all := withMissing(&h.missing, list.Items, time.Now(), func(*submarinerv1.Endpoint) bool { return true })
+	return newest(all, len(list.Items)), nil
+}
+
+// newest leaves out the older of two Endpoints of one gateway if one of them is missing: the gateway has moved, and the name of an
+// Endpoint has its address. The missing ones follow the first present ones.
+func newest(all []submarinerv1.Endpoint, present int) []submarinerv1.Endpoint {
+	older := map[string]bool{}
+	for i, missing := range all[present:] {
+		for j, other := range all {
+			if j == present+i || other.Spec.ClusterID != missing.Spec.ClusterID || other.Spec.Hostname != missing.Spec.Hostname {
+				continue
+			}
+			if other.CreationTimestamp.Before(&missing.CreationTimestamp) {
+				older[other.Name] = true
+			} else {
+				older[missing.Name] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(e submarinerv1.Endpoint) bool { return older[e.Name] })
 }
 
 // ClusterSetIPRanges returns the clusters' ranges of ClusterSetIPs.

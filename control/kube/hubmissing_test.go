@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -193,4 +194,26 @@ func TestMissingObjects(t *testing.T) {
 	h.missing.mu.Unlock()
 	f.set(t, "web", false, "")
 	is("web", "none")
+}
+
+// A gateway that moved has one Endpoint, whichever of the two the hub lacks: the older one (it was deleted meanwhile) or the newer one
+// (a backup from before).
+func TestMissingEndpoints(t *testing.T) {
+	endpoint := func(name, cluster, host string, second int64) submarinerv1.Endpoint {
+		return submarinerv1.Endpoint{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(second, 0)},
+			Spec: submarinerv1.EndpointSpec{ClusterID: cluster, Hostname: host}}
+	}
+	before, after := endpoint("g2-10-0-0-1", "g2", "gw", 1), endpoint("g2-10-0-0-2", "g2", "gw", 2)
+	others := []submarinerv1.Endpoint{endpoint("g2-10-0-0-3", "g2", "gw2", 1), endpoint("g3-10-0-0-1", "g3", "gw", 3)}
+	for name, tt := range map[string]struct {
+		present, missing submarinerv1.Endpoint
+	}{"the older one is missing": {after, before}, "the newer one is missing": {before, after}} {
+		var got []string
+		for _, e := range newest(append(slices.Clone(others), tt.present, tt.missing), len(others)+1) {
+			got = append(got, e.Name)
+		}
+		if want := "g2-10-0-0-3 g3-10-0-0-1 g2-10-0-0-2"; strings.Join(got, " ") != want {
+			t.Errorf("%s: %v, want %s", name, got, want)
+		}
+	}
 }
