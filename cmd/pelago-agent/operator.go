@@ -257,7 +257,7 @@ func (o *operator) install(ctx context.Context, s *v1alpha1.Submariner, unknown 
 		return last.err
 	}
 	if keep {
-		args = append(args, "--keep-registration")
+		args = append(args, keepRegistration)
 	}
 	if joined.ClusterID == "" {
 		s.Status.Registration = "joining" // what a failure leaves is removed with the object

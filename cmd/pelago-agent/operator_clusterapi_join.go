@@ -117,6 +117,9 @@ func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstruc
 	}
 	defer r.release(name)
 	err = r.run(ctx, files, command...)
+	if err != nil && slices.Contains(command, keepRegistration) {
+		err = fmt.Errorf("%w (the broker-info.subm of Secret %s/%s has expired: replace it if the cluster has to register again)", err, r.namespace, v1alpha1.BrokerInfoSecret)
+	}
 	if err == nil && have == nil && by == clusterv1alpha1.Pull {
 		err = r.run(ctx, hub.files(), append([]string{"clusters", "accept", name}, hub.flags()...)...) // who set the label, is an administrator
 	}
@@ -135,6 +138,8 @@ func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstruc
 func joinedMessage(name, mode string) string {
 	return fmt.Sprintf("the cluster is member %s of the hub (%s): see `kubectl get clusters.cluster.karmada.io %s` there", name, mode, name)
 }
+
+const keepRegistration = "--keep-registration"
 
 // joinCommand are the arguments of pelago, and the files that they name. A cluster that has joined needs no valid broker-info.subm.
 func (r *capi) joinCommand(
@@ -165,7 +170,7 @@ func (r *capi) joinCommand(
 		args = append(args, "--workloads-only=true")
 	}
 	if decoded, err := broker.DecodeInfo(info.content); err == nil && joined && decoded.CheckExpiry(time.Now()) != nil {
-		args = append(args, "--keep-registration")
+		args = append(args, keepRegistration)
 	}
 	return append(args, flags...), []credential{info, member}, nil
 }
