@@ -200,7 +200,8 @@ func (l *Lab) startRelay(ctx context.Context, i Impairment) error {
 	log := filepath.Join(l.dir, "relay.log")
 	_, err = l.ensureProcess(program{
 		name: relayProcess, namespace: l.record.Plan.Namespace(routerName), log: log,
-		argv: []string{file, relayDevice, i.Delay.String(), strconv.FormatFloat(i.Loss, 'g', -1, 64)},
+		argv:     []string{file, relayDevice, i.Delay.String(), strconv.FormatFloat(i.Loss, 'g', -1, 64)},
+		realtime: true,
 	})
 	if err != nil {
 		return err

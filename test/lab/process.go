@@ -128,6 +128,9 @@ type program struct {
 	argv      []string // argv[0] is a path
 	log       string   // file for its output
 	clone     uintptr  // further namespaces to make (CLONE_NEW…)
+	// realtime: it gives itself a real-time priority, for which a control group of cgroup v1 has no time (CONFIG_RT_GROUP_SCHED): it
+	// stays outside of the lab's.
+	realtime bool
 }
 
 // processFile is where a started process is recorded.
@@ -200,7 +203,7 @@ func (l *Lab) start(prog program) (process, error) {
 	// Reap it if it ends before we do; the reason is in its log.
 	go func() { _ = cmd.Wait() }()
 	p, err := identify(prog.name, cmd.Process.Pid)
-	if err == nil {
+	if err == nil && !prog.realtime {
 		err = machine.JoinPrograms(l.cgroup(programs), cmd.Process.Pid)
 	}
 	if err == nil {
