@@ -115,6 +115,21 @@ func subscribe(socket, event string, to chan<- vici.Event) (*vici.Session, error
 	return s, nil
 }
 
+// askCharon asks the daemon for its state and returns an error if it does not answer in time.
+func askCharon(socket string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	s, err := vici.NewSession(vici.WithSocketPath(socket))
+	if err != nil {
+		return fmt.Errorf("reach the IKE daemon at %s: %w", socket, err)
+	}
+	defer s.Close()
+	if _, err := s.Call(ctx, "stats", nil); err != nil {
+		return fmt.Errorf("IKE daemon: stats: %w", err)
+	}
+	return nil
+}
+
 // close ends the sessions; the daemon and its tunnels are not affected.
 func (c *charon) close() {
 	// Errors mean that the daemon has ended, often the reason for this call.

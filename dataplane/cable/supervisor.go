@@ -28,6 +28,9 @@ const (
 	// longer than both.
 	drainTimeout = 10500 * time.Millisecond
 	stopTimeout  = 1500 * time.Millisecond
+	// watchInterval is that of requests to the daemon. One that leaves maxUnanswered of them in a row without an answer hangs.
+	watchInterval = 10 * time.Second
+	maxUnanswered = 3
 	// charonBinary and charonPID are the paths of the binary and the PID file in Debian's package strongswan-charon.
 	charonBinary = "/usr/lib/ipsec/charon"
 	charonPID    = "/var/run/charon.pid"
@@ -40,6 +43,9 @@ type Supervisor struct {
 	Dir string
 	// DrainTimeout bounds how long the daemon outlives ctx, until pelago-node no longer uses it (IPsec.Left); 0: 10.5 s.
 	DrainTimeout time.Duration
+	// WatchInterval is how often the daemon is asked, and how long it may take to answer. It is killed and started again if it leaves
+	// three requests in a row unanswered. 0: 10 s.
+	WatchInterval time.Duration
 	// Start starts the daemon with its environment; nil: Debian's charon.
 	Start func(environment []string) (*exec.Cmd, error)
 	Log   *slog.Logger
@@ -51,6 +57,8 @@ type ikeProcess struct {
 	conf    string
 	started time.Time
 	done    chan error
+	// ended is closed once the process has ended.
+	ended chan struct{}
 }
 
 // Run returns when ctx is done. With ESP in the kernel it then kills the daemon, which otherwise would delete all SAs: packets pass
@@ -61,6 +69,7 @@ func (s Supervisor) Run(ctx context.Context) error {
 		s.Start = startCharon
 	}
 	s.DrainTimeout = cmp.Or(s.DrainTimeout, drainTimeout)
+	s.WatchInterval = cmp.Or(s.WatchInterval, watchInterval)
 	if _, err := os.Stat(s.Dir); err != nil {
 		return fmt.Errorf("supervise the IKE daemon: %w: mount the directory that pelago-node writes its configuration into", err)
 	}
@@ -131,9 +140,37 @@ func (s Supervisor) start(file, conf string) (*ikeProcess, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the IKE daemon: %w: is strongswan-charon in the image?", err)
 	}
-	d := &ikeProcess{command: command, conf: conf, started: time.Now(), done: make(chan error, 1)}
-	go func() { d.done <- command.Wait() }()
+	d := &ikeProcess{command: command, conf: conf, started: time.Now(), done: make(chan error, 1), ended: make(chan struct{})}
+	go func() {
+		d.done <- command.Wait()
+		close(d.ended)
+	}()
+	go s.watch(d)
 	return d, nil
+}
+
+// watch kills a daemon that hangs: it would neither rekey nor answer its peers, and each reconcile of pelago-node would wait for it.
+// Requests are counted, not time, so that a machine that was suspended is not mistaken for it.
+func (s Supervisor) watch(d *ikeProcess) {
+	tick := time.NewTicker(s.WatchInterval)
+	defer tick.Stop()
+	for unanswered := 0; ; {
+		select {
+		case <-d.ended:
+			return
+		case <-tick.C:
+		}
+		err := askCharon(filepath.Join(s.Dir, socketName), s.WatchInterval)
+		if err == nil {
+			unanswered = 0
+			continue
+		}
+		if unanswered++; unanswered == maxUnanswered {
+			s.Log.Error("the IKE daemon hangs and is killed", "unanswered requests", unanswered, "error", err)
+			_ = d.command.Process.Kill() // it may have ended
+			return
+		}
+	}
 }
 
 // enlargeBuffers prevents drops while a daemon that does ESP itself is not scheduled. It opens its sockets some time after its start.

@@ -24,8 +24,8 @@ type supervised struct {
 	dir    string
 	starts chan *exec.Cmd // the daemons that were started
 	end    func()         // ends the supervisor and waits for it
-	// drainTimeout is Supervisor.DrainTimeout.
-	drainTimeout time.Duration
+	// drainTimeout is Supervisor.DrainTimeout, watchInterval WatchInterval.
+	drainTimeout, watchInterval time.Duration
 }
 
 func supervise(t *testing.T, g *gateway) *supervised {
@@ -61,7 +61,9 @@ func (s *supervised) run(t *testing.T) {
 		return c, nil
 	}
 	go func() {
-		ended <- Supervisor{Dir: s.dir, DrainTimeout: s.drainTimeout, Start: start, Log: slog.New(slog.DiscardHandler)}.Run(ctx)
+		ended <- Supervisor{
+			Dir: s.dir, DrainTimeout: s.drainTimeout, WatchInterval: s.watchInterval, Start: start, Log: slog.New(slog.DiscardHandler),
+		}.Run(ctx)
 	}()
 	s.end = func() {
 		cancel()
@@ -194,6 +196,25 @@ func TestSupervisorWaitsForPelagoNode(t *testing.T) {
 	}
 	if alive(daemon) {
 		t.Error("the daemon has outlived its supervisor")
+	}
+}
+
+// A daemon that hangs is killed and started again; one that answers stays.
+func TestSupervisorEndsHangingDaemon(t *testing.T) {
+	s := newSet(t, 1)
+	a := supervise(t, s.gateways[0])
+	a.end()
+	a.watchInterval = 3 * time.Second
+	a.run(t)
+	a.ensure(t)
+	first := a.started(t)
+	await.Never(t, (maxUnanswered+1)*a.watchInterval, "a daemon that answers is killed", func() bool { return !alive(first) })
+	must(t, first.Process.Signal(syscall.SIGSTOP))
+	await.True(t, "a hanging daemon is killed", func() bool { return !alive(first) })
+	second := a.started(t)
+	await.True(t, "the next daemon is used", func() bool { return a.tryEnsure() == nil })
+	if !alive(second) {
+		t.Error("the next daemon does not run")
 	}
 }
 
