@@ -23,6 +23,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -204,7 +205,9 @@ func (s *set) audited(t *testing.T, user string) bool {
 
 func TestPush(t *testing.T) {
 	s := newSet(t)
-	s.replica(t, true)
+	role := &rbacv1.ClusterRole{ObjectMeta: metaOf("", deploy.HubName)}
+	s.Make(role)
+	stop := s.replica(t, true)
 	s.join(t, &clusterv1alpha1.Cluster{ObjectMeta: metaOf("", "m1"), Spec: clusterv1alpha1.ClusterSpec{ID: s.id, SyncMode: clusterv1alpha1.Push,
 		APIEndpoint: s.member.Config.Host}}, s.token)
 	s.served(t, "m1")
@@ -331,6 +334,25 @@ func TestPush(t *testing.T) {
 		says("the token is revoked", "cluster m1 refuses the credential of the hub: join it again")
 		s.Remove(secret)
 		says("the Secret is gone", "its spec.secretRef names Secret karmada-cluster/m1, which does not exist: join the cluster again")
+	})
+
+	t.Run("an uninstalled hub", func(t *testing.T) {
+		stop()
+		if err := s.Delete(t.Context(), role); err != nil {
+			t.Fatal(err)
+		}
+		services := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIServiceList"}}
+		await.Equal(t, nil, func() (left []string) { // else no namespace of the hub could end
+			if err := s.List(t.Context(), services); err != nil {
+				return []string{err.Error()}
+			}
+			for _, u := range services.Items { // those of definitions lead to the API server itself
+				if of, _, _ := unstructured.NestedString(u.Object, "spec", "service", "name"); of == deploy.HubName {
+					left = append(left, u.GetName())
+				}
+			}
+			return left
+		})
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -84,8 +85,14 @@ func (r *registration) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	owners, err := r.owners(ctx)
+	if err != nil {
+		return err
+	}
 	for _, gv := range r.groups() {
-		if err := r.apply(ctx, r.apiService(gv, port, append(secret.Data[corev1.TLSCertKey], secret.Data[keyFormer]...))); err != nil {
+		service := r.apiService(gv, port, append(secret.Data[corev1.TLSCertKey], secret.Data[keyFormer]...))
+		service.SetOwnerReferences(owners)
+		if err := r.apply(ctx, service); err != nil {
 			return err
 		}
 	}
@@ -123,6 +130,19 @@ func (r *registration) service(ctx context.Context) (int64, error) {
 		"type": string(corev1.ServiceTypeExternalName), "externalName": host,
 		"ports": []any{map[string]any{"name": "https", "protocol": "TCP", "port": n}},
 	}))
+}
+
+// owners are those of the APIServices: the ClusterRole of pelago-hub, so that they go with it whatever removes it (helm uninstall). An API
+// server ends no namespace while an APIService does not answer.
+func (r *registration) owners(ctx context.Context) ([]metav1.OwnerReference, error) {
+	role := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"}}
+	if err := r.live.Get(ctx, client.ObjectKey{Name: r.Name}, role); err != nil {
+		if apierrors.IsNotFound(err) { // of other rights, such as an administrator's
+			return nil, nil
+		}
+		return nil, fmt.Errorf("get ClusterRole %s, which owns the APIServices: %w", r.Name, err)
+	}
+	return []metav1.OwnerReference{{APIVersion: role.APIVersion, Kind: role.Kind, Name: role.Name, UID: role.UID}}, nil
 }
 
 func (r *registration) groups() []schema.GroupVersion {
