@@ -89,8 +89,8 @@ func RemoveDevices(but string) error {
 }
 
 // configureTunnel sets up the device of a tunnel; that of tunnel 0 has the fabric address. Packets from it are decrypted and
-// checked against the peer's fabric address, and the route of a peer leads to one device while its packets arrive on any: hence
-// no rp_filter.
+// checked against the peer's fabric address, and may come before the route of the peer leads to the device (ensureRoutes): hence no
+// rp_filter.
 func configureTunnel(name string, tunnel int, local Local) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -171,9 +171,11 @@ func ensureAddresses(link netlink.Link, want ...netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// ensureRoutes routes what the node itself sends to the fabric address of each peer into a device, wanted by index, and removes
-// our other routes of devices, which are all of the wire's. Packets of pods need no route.
-func ensureRoutes(local netip.Addr, wanted map[netip.Addr]int, devices []int) error {
+// ensureRoutes routes what the node itself sends to the fabric address of each peer into devices, wanted by index, and removes our
+// other routes of devices, which are all of the wire's. Packets of pods need no route, but the stack, which receives those of GSO,
+// drops what comes by a device that the route of its source does not lead to: rp_filter of "all" counts if it is stricter. During a
+// rotation of keys that concerns a draining tunnel: TCP retransmits until the peer has left it.
+func ensureRoutes(local netip.Addr, wanted map[netip.Addr][]int, devices []int) error {
 	routes, err := netdev.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: netdev.Protocol}, netlink.RT_FILTER_PROTOCOL)
 	})
@@ -183,34 +185,54 @@ func ensureRoutes(local netip.Addr, wanted map[netip.Addr]int, devices []int) er
 	var errs []error
 	present := map[netip.Addr]bool{}
 	for _, r := range routes {
-		if r.Dst == nil || !slices.Contains(devices, r.LinkIndex) {
+		hops := hopsOf(r)
+		if r.Dst == nil || !slices.ContainsFunc(hops, func(index int) bool { return slices.Contains(devices, index) }) {
 			continue
 		}
 		dst, _ := netip.AddrFromSlice(r.Dst.IP)
-		index, ok := wanted[dst.Unmap()]
+		want, ok := wanted[dst.Unmap()]
 		switch {
 		case !ok:
 			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) {
 				errs = append(errs, fmt.Errorf("remove the route of %s: %w", r.Dst, err))
 			}
-		case r.LinkIndex == index && r.Src.Equal(local.AsSlice()):
+		case slices.Equal(hops, slices.Sorted(slices.Values(want))) && r.Src.Equal(local.AsSlice()):
 			present[dst.Unmap()] = true
 		}
 	}
-	for dst, index := range wanted {
+	for dst, want := range wanted {
 		if present[dst] {
 			continue
 		}
+		route := &netlink.Route{
+			Dst: host(dst), Src: local.AsSlice(), Scope: netlink.SCOPE_LINK, Protocol: netdev.Protocol, Type: unix.RTN_UNICAST, Family: netlink.FAMILY_V4,
+		}
+		if len(want) == 1 {
+			route.LinkIndex = want[0]
+		} else {
+			for _, index := range want {
+				route.MultiPath = append(route.MultiPath, &netlink.NexthopInfo{LinkIndex: index})
+			}
+		}
 		// Replaced, not deleted and added: in between, packets would take another route.
-		err := netlink.RouteReplace(&netlink.Route{
-			LinkIndex: index, Dst: host(dst), Src: local.AsSlice(), Scope: netlink.SCOPE_LINK, Protocol: netdev.Protocol,
-			Type: unix.RTN_UNICAST, Family: netlink.FAMILY_V4,
-		})
-		if err != nil {
-			errs = append(errs, fmt.Errorf("route %s into device %d: %w", dst, index, err))
+		if err := netlink.RouteReplace(route); err != nil {
+			errs = append(errs, fmt.Errorf("route %s into devices %v: %w", dst, want, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// hopsOf are the devices of a route, in order of their indexes.
+func hopsOf(r netlink.Route) []int {
+	if len(r.MultiPath) == 0 {
+		return []int{r.LinkIndex}
+	}
+	var out []int
+	for _, hop := range r.MultiPath {
+		out = append(out, hop.LinkIndex)
+	}
+	slices.Sort(out)
+	return out
 }
 
 // linger is the default time for which a retired tunnel, or a retired peer in a tunnel, still receives. It exceeds the time that

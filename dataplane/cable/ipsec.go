@@ -219,9 +219,9 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	errs = append(errs, w.ensureConnections(local, usable, userspace, states, now))
 
 	devices := Devices{Ifindexes: slices.Concat(w.index, w.retiredIndex), Fleeting: true, MTU: local.MTU, Peers: map[netip.Addr][]int{}}
-	routes := map[netip.Addr]int{}
+	routes := map[netip.Addr][]int{}
 	for _, p := range usable {
-		routes[p.Fabric] = w.index[0]
+		routes[p.Fabric] = w.index[:1] // the kernel exempts what IPsec protected from rp_filter
 		for i := range min(len(w.index), max(1, p.Tunnels)) {
 			// One that has had keys stays: it will have keys again, and probes detect a failure sooner.
 			name := connectionName(p.Fabric, i)

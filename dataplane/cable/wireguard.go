@@ -139,7 +139,7 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 		index[i] = n
 		devices.Ifindexes = append(devices.Ifindexes, n)
 	}
-	routes := map[netip.Addr]int{}
+	routes := map[netip.Addr][]int{}
 	for _, p := range w.peers {
 		ready := func(i int) bool { return have[i] != nil && handshaken(have[i], p.keys[i]) }
 		for _, i := range usable(p, local.Tunnels, w.rotation.draining(), ready) {
@@ -148,7 +148,7 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 			}
 		}
 		if of := devices.Peers[p.fabric]; len(of) > 0 {
-			routes[p.fabric] = of[0]
+			routes[p.fabric] = of
 		}
 	}
 	errs = append(errs, ensureRoutes(local.Fabric, routes, devices.Ifindexes))

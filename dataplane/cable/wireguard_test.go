@@ -207,6 +207,12 @@ func TestWireGuardTunnels(t *testing.T) {
 		t.Errorf("tunnels %v to a peer with one, want %v", got, want)
 	}
 	usesTunnels(t, a, b)
+	// The stack receives by any tunnel, however strict rp_filter is: "ip route get" tells what it would do with such a packet.
+	must(t, a.ns.Sysctl("net/ipv4/conf/all/rp_filter", "1"))
+	for i := range 2 {
+		run(t, a.ns, "ip", "route", "get", a.local.Fabric.String(), "from", b.local.Fabric.String(), "iif", a.wire.(*WireGuard).name(i))
+	}
+	must(t, a.ns.Sysctl("net/ipv4/conf/all/rp_filter", "0"))
 	if said := []string{a.peer(t).Identity[IdentityTunnels], c.peer(t).Identity[IdentityTunnels]}; !cmp.Equal(said, []string{"2", ""}) {
 		t.Errorf("gateways with two tunnels and with one say %q", said)
 	}
