@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,13 +19,15 @@ func selectors(group string) []policyv1alpha1.ResourceSelector {
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{groupLabel: group}}}}
 }
 
-// placement is a random one: some members, and Duplicated or divided by weights.
+// placement is a random one: some members, and Duplicated or divided by weights. It tolerates the taint that evicts one template: what
+// has been divided anew would stay where it is when the taint is gone.
 func (c *churn) placement() policyv1alpha1.Placement {
 	chosen := slices.Clone(c.members)
 	c.rng.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
 	chosen = chosen[:1+c.rng.IntN(len(chosen))]
 	slices.Sort(chosen)
-	p := policyv1alpha1.Placement{ClusterAffinity: &policyv1alpha1.ClusterAffinity{ClusterNames: chosen}}
+	p := policyv1alpha1.Placement{ClusterAffinity: &policyv1alpha1.ClusterAffinity{ClusterNames: chosen},
+		ClusterTolerations: []policyv1alpha1.Toleration{{Key: evictingTaint, Operator: corev1.TolerationOpExists}}}
 	if c.rng.IntN(2) == 0 {
 		return p
 	}

@@ -77,7 +77,7 @@ func TestNoCloneOfGSO(t *testing.T) {
 	ga.Apply(t, s)
 	ga.answered(t, func(p *bpf.PelagoPath) { p.Ring[p.Sequence%16].Sent = 1 })
 	attach(t, ga.EdgeOut, ebpf.AttachTCXEgress)
-	attach(t, ga.UplinkIn, ebpf.AttachTCXIngress)
+	tcx := attach(t, ga.UplinkIn, ebpf.AttachTCXIngress)
 	mac, err := uplink.ns.MAC("un0")
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,12 @@ func TestNoCloneOfGSO(t *testing.T) {
 	}{{"one packet", 0, 1}, {"three segments", 60, 0}} {
 		ga.answered(t, func(p *bpf.PelagoPath) { p.Ring[p.Sequence%16].Sent = 1 })
 		before := ga.counters(t)
-		if err := uplink.ns.Do(func() error { return sendSegments("peer", frame, tt.segment) }); err != nil {
+		err := uplink.ns.Do(func() error { return sendSegments("peer", frame, tt.segment) })
+		if errors.Is(err, unix.EINVAL) && tt.segment > 0 && !tcx {
+			t.Log("packet sockets of Linux before 6.2 send no GSO packets of UDP")
+			continue
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		await.True(t, tt.what+" is switched", func() bool { return ga.counters(t)["uplink-in switched"] > before["uplink-in switched"] })
@@ -102,7 +107,7 @@ func TestNoCloneOfGSO(t *testing.T) {
 }
 
 // attach attaches a program to the uplink until the test ends: by TCX, before Linux 6.6 by a clsact filter.
-func attach(t *testing.T, program *ebpf.Program, at ebpf.AttachType) {
+func attach(t *testing.T, program *ebpf.Program, at ebpf.AttachType) (tcx bool) {
 	t.Helper()
 	do := func(f func() error) {
 		t.Helper()
@@ -112,7 +117,7 @@ func attach(t *testing.T, program *ebpf.Program, at ebpf.AttachType) {
 	}
 	do(func() error {
 		l, err := link.AttachTCX(link.TCXOptions{Interface: uplink.index, Program: program, Attach: at})
-		if !errors.Is(err, ebpf.ErrNotSupported) {
+		if tcx = !errors.Is(err, ebpf.ErrNotSupported); tcx {
 			if err == nil {
 				t.Cleanup(func() { l.Close() })
 			}
@@ -132,6 +137,7 @@ func attach(t *testing.T, program *ebpf.Program, at ebpf.AttachType) {
 		t.Cleanup(func() { do(func() error { return netlink.FilterDel(filter) }) })
 		return netlink.FilterReplace(filter)
 	})
+	return tcx
 }
 
 // sendSegments sends an Ethernet frame with UDP in IPv4 by a device, as a GSO packet if segment is its size.
