@@ -67,7 +67,7 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 		return host, err
 	}
 	if again {
-		time.AfterFunc(retry, d.wake)
+		d.wakeLater()
 	}
 	if host.Underlay, err = underlayMTU(host.Hops); err != nil {
 		return host, err

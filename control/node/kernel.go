@@ -122,6 +122,10 @@ func deviceConfig(s dataplane.State, host tables.Host) netdev.Config {
 			c.Limits[p] = mtu
 		}
 	}
+	// Any cluster may serve a ClusterSetIP: the smallest limit counts.
+	if mtus := slices.Collect(maps.Values(c.Limits)); s.VIPRange.IsValid() && len(mtus) > 0 {
+		c.Limits[s.VIPRange] = slices.Min(mtus)
+	}
 	return c
 }
 

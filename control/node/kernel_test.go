@@ -18,19 +18,21 @@ import (
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
-// pelago0 keeps its MTU where packets of one cluster must be smaller: that cluster's routes have the limit.
+// pelago0 keeps its MTU where packets of one cluster must be smaller: that cluster's routes have the limit, and that of ClusterSetIPs, which
+// it may serve.
 func TestDeviceConfig(t *testing.T) {
 	for name, limits := range map[string]map[uint16]int{"no limit": nil, "g2 has one": {2: 1300}} {
 		t.Run(name, func(t *testing.T) {
 			objs, host := clusterset.Encrypted("n1")
+			objs.Config.ClusterSetIPRange = netip.MustParsePrefix("243.0.0.0/8")
 			host.Edge, host.MTU, host.Limits = 7, 1390, limits
 			want := netdev.Config{
 				Edge: 7, Source: ip("172.31.1.11"), MTU: 1390,
-				Prefixes: []netip.Prefix{netip.MustParsePrefix("120.2.0.0/24"), netip.MustParsePrefix("120.1.0.0/24")},
+				Prefixes: []netip.Prefix{netip.MustParsePrefix("120.2.0.0/24"), netip.MustParsePrefix("120.1.0.0/24"), objs.Config.ClusterSetIPRange},
 				Limits:   map[netip.Prefix]int{},
 			}
 			if limit, ok := limits[2]; ok {
-				want.Limits[want.Prefixes[0]] = limit
+				want.Limits[want.Prefixes[0]], want.Limits[objs.Config.ClusterSetIPRange] = limit, limit
 			}
 			if diff := cmp.Diff(want, deviceConfig(tables.Desired(objs, host).State, host), clusterset.Comparable,
 				cmpopts.SortSlices(func(a, b netip.Prefix) int { return a.Compare(b) })); diff != "" {
