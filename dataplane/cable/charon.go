@@ -75,6 +75,9 @@ const maxSAs = 16000
 type charon struct {
 	session, log *vici.Session
 	sas          chan vici.Event
+	timeout      time.Duration // of a request
+	// broken is the error of the first request without a response; later ones fail with it at once.
+	broken error
 
 	mu sync.Mutex
 	// failures are the last logged ones by connection; "": of none.
@@ -82,7 +85,7 @@ type charon struct {
 }
 
 func dialCharon(socket string) (*charon, error) {
-	c := &charon{sas: make(chan vici.Event, maxSAs), failures: map[string]string{}}
+	c := &charon{sas: make(chan vici.Event, maxSAs), timeout: viciTimeout, failures: map[string]string{}}
 	s, err := subscribe(socket, "list-sa", c.sas)
 	if err != nil {
 		return nil, err
@@ -137,17 +140,27 @@ func (c *charon) close() {
 	c.log.Close()
 }
 
-// call sends a request with these fields and returns the response.
+// call sends a request with these fields and returns the response. Without one its error is errDaemon.
 func (c *charon) call(command string, in ...any) (*vici.Message, error) {
+	if c.broken != nil {
+		return nil, c.broken
+	}
 	request, err := message(in...)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), viciTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
 	defer cancel()
 	out, err := c.session.Call(ctx, command, request)
 	if err != nil {
-		return nil, fmt.Errorf("IKE daemon: %s: %w", command, err)
+		err = fmt.Errorf("IKE daemon: %s: %w", command, err)
+	}
+	if err != nil && out == nil { // the response to a request that failed has the reason
+		c.broken = fmt.Errorf("%w: %w", errDaemon, err)
+		err = c.broken
+	}
+	if err != nil {
+		return nil, err
 	}
 	return out, nil
 }

@@ -1,13 +1,19 @@
 package cable
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -76,4 +82,76 @@ func (d *ikeDaemon) end(with syscall.Signal) error {
 		<-d.done
 	}
 	return nil
+}
+
+// fakeCharon confirms registrations of events (0x03 → 0x05) and answers no other request, which it counts. A packet is its length in
+// 4 bytes, its type in one, and more.
+func fakeCharon(t *testing.T) (socket string, requests *atomic.Int32) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "vici")
+	listener, err := net.Listen("unix", socket)
+	must(t, err)
+	t.Cleanup(func() { listener.Close() })
+	requests = new(atomic.Int32)
+	serve := func(c net.Conn) {
+		defer c.Close()
+		for {
+			var length uint32
+			if binary.Read(c, binary.BigEndian, &length) != nil {
+				return
+			}
+			packet := make([]byte, length)
+			if _, err := io.ReadFull(c, packet); err != nil {
+				return
+			}
+			if packet[0] != 0x03 {
+				requests.Add(1)
+			} else if _, err := c.Write([]byte{0, 0, 0, 1, 0x05}); err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go serve(c)
+		}
+	}()
+	return socket, requests
+}
+
+// Of a daemon that hangs one request is awaited: with a hundred connections, each of which needs several, pelago-node would stand still.
+func TestHangingDaemonIsAskedOnce(t *testing.T) {
+	socket, requests := fakeCharon(t)
+	c, err := dialCharon(socket)
+	must(t, err)
+	defer c.close()
+	c.timeout = 200 * time.Millisecond
+	for range 3 {
+		if _, err := c.call("stats"); !errors.Is(err, errDaemon) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v, want that there is no answer", err)
+		}
+	}
+	if n := requests.Load(); n != 1 {
+		t.Errorf("%d requests, want 1", n)
+	}
+}
+
+// A hanging daemon is not asked again within one Ensure, and its status is not awaited afterwards.
+func TestHangingDaemonIsNotRedialed(t *testing.T) {
+	socket, requests := fakeCharon(t)
+	w := NewIPsec(IPsecOptions{Socket: socket, Log: slog.New(slog.DiscardHandler)})
+	must(t, w.connect())
+	w.vici.timeout = 200 * time.Millisecond
+	g := newSet(t, 1).gateways[0]
+	g.wire = w
+	if err := g.tryEnsure(); !errors.Is(err, errDaemon) {
+		t.Errorf("error %v, want that there is no answer", err)
+	}
+	if _, err := w.Status(); err != nil || requests.Load() != 1 {
+		t.Errorf("%v, and %d requests; want 1", err, requests.Load())
+	}
 }

@@ -2,6 +2,7 @@ package cable
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -106,11 +107,13 @@ func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
 	if err := w.configure(local); err != nil {
 		return Devices{}, fmt.Errorf("ipsec: %w", err)
 	}
-	// A restarted daemon has no configuration and needs a new session: retried once.
 	devices, err := w.ensure(local, peers)
 	if errors.Is(err, errDaemon) {
 		w.disconnect()
-		devices, err = w.ensure(local, peers)
+		// A restarted daemon has no configuration and needs a new session: retried once. One that hangs is for the supervisor.
+		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+			devices, err = w.ensure(local, peers)
+		}
 	}
 	if errors.Is(err, errDaemon) && w.esp == ESPKernel {
 		devices = w.unattended(peers)
@@ -187,7 +190,7 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	}
 	m, err := w.vici.call("stats")
 	if err != nil {
-		return Devices{}, fmt.Errorf("%w: %w", errDaemon, err)
+		return Devices{}, err
 	}
 	userspace := slices.Contains(list(m, "plugins"), "kernel-libipsec")
 	w.esp = ESPKernel
@@ -214,7 +217,7 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	w.peers = usable
 	states, err := w.sas()
 	if err != nil {
-		return Devices{}, fmt.Errorf("%w: %w", errDaemon, err)
+		return Devices{}, err
 	}
 	errs = append(errs, w.ensureConnections(local, usable, userspace, states, now))
 

@@ -111,7 +111,7 @@ func (c connection) fields() fields {
 func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, states map[string]sa, now time.Time) error {
 	known, err := w.known()
 	if err != nil {
-		return fmt.Errorf("%w: %w", errDaemon, err)
+		return err
 	}
 	certificate, authority, err := w.loadCertificates(len(known) == 0)
 	if err != nil {

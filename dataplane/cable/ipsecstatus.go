@@ -2,6 +2,7 @@ package cable
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -73,6 +74,9 @@ func (w *IPsec) Status() (map[netip.Addr]Status, error) {
 		return out, nil
 	}
 	states, err := w.sas()
+	if errors.Is(err, errDaemon) {
+		w.disconnect() // until the next Ensure
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ipsec: %w", err)
 	}
