@@ -44,7 +44,8 @@ first.
 With a NAME, at the hub, it ends the membership for workloads, push or pull: propagated
 objects are removed from the cluster as the policies say, and the network stays.
 --cluster-kubeconfig also removes the hub's ServiceAccount from a push member. --force
-gives up an unreachable cluster: what was propagated to it stays there, and is listed.`,
+gives up an unreachable cluster: what was propagated to it stays there, and is listed.
+A cluster that is ready has --timeout to remove it first.`,
 		Example: `  pelago unjoin --context hub --clusterid g1
   pelago unjoin --context g1
   pelago unjoin --context g1 --yes    # in a script
@@ -75,8 +76,8 @@ gives up an unreachable cluster: what was propagated to it stays there, and is l
 	u.cluster.add(cmd.Flags())
 	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove this cluster from the hub that the kubeconfig names")
 	cmd.Flags().BoolVar(&u.yes, "yes", false, "at the member: skip the confirmation prompt")
-	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for an unreachable cluster; what was propagated to it "+
-		"stays there, and is listed")
+	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for an unreachable cluster, and for a ready one at most "+
+		"--timeout; what was propagated to it and is left then stays there, and is listed")
 	cmd.Flags().BoolVar(&u.ignore, "ignore-not-found", false, "at the member: succeed if the cluster has not joined")
 	cmd.Flags().DurationVar(&u.timeout, "timeout", 2*time.Minute, "how long to wait until nodes are clean, or workloads removed")
 	return cmd

@@ -258,27 +258,34 @@ func checkIdentity(ctx context.Context, hub client.Client, name, uid string) err
 }
 
 // Withdraw deletes the Cluster at the hub and waits until it is gone, which takes as long as what was propagated to it is being
-// removed. With force it does not wait for an unreachable cluster, and reports the objects that stay there.
+// removed. With force it waits only while the cluster is ready, then abandons what is left and reports the objects that stay there.
 func Withdraw(ctx context.Context, hub client.Client, name string, force bool, timeout time.Duration, progress deploy.Progress) error {
 	member := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	progress("Removing what was propagated to cluster %s", name)
 	if err := client.IgnoreNotFound(hub.Delete(ctx, member)); err != nil {
 		return fmt.Errorf("delete Cluster %s at the hub: %w", name, err)
 	}
-	if force {
-		left, err := hubcluster.Abandon(ctx, hub, name)
+	var last error
+	poll := func(while func() bool) error {
+		return wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(context.Context) (bool, error) {
+			last = hub.Get(ctx, client.ObjectKey{Name: name}, member) // not the limited context: the last request completes
+			return apierrors.IsNotFound(last) || last == nil && !while(), nil
+		})
+	}
+	err := poll(func() bool {
+		ready := member.Ready()
+		return !force || ready != nil && ready.Status == metav1.ConditionTrue
+	})
+	if force && ctx.Err() == nil && client.IgnoreNotFound(last) == nil {
+		left, failed := hubcluster.Abandon(ctx, hub, name)
 		for _, object := range left {
 			progress("%s stays in the cluster", object)
 		}
-		if err != nil {
-			return err
+		if failed != nil {
+			return failed
 		}
+		err = poll(func() bool { return true })
 	}
-	var last error
-	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(context.Context) (bool, error) {
-		last = hub.Get(ctx, client.ObjectKey{Name: name}, member) // not the limited context: the last request completes
-		return apierrors.IsNotFound(last), nil
-	})
 	if err == nil {
 		return hubcluster.Forget(ctx, hub, hub, name) // pelago-hub has done so already, if it runs
 	}
