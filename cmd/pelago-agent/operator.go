@@ -250,6 +250,9 @@ func (o *operator) install(ctx context.Context, s *v1alpha1.Submariner, unknown 
 	if err != nil {
 		return err
 	}
+	if id := joined.ClusterID; id != "" && id != s.Status.ClusterID && id != s.Spec.ClusterID {
+		s.Status.Registration = "" // a person has joined it since
+	}
 	keep := joined.ClusterID == s.Spec.ClusterID && s.Status.Registration == digest
 	args := m.args("broker-info.subm")
 	input, key := digest+strings.Join(args, "\n"), client.ObjectKeyFromObject(s)
@@ -356,7 +359,8 @@ func (o *operator) remove(ctx context.Context, s, before *v1alpha1.Submariner) e
 		return nil
 	}
 	joined, err := o.joined(ctx)
-	if err == nil && joined.ClusterID == s.Spec.ClusterID && s.Status.Registration != "" { // else a person has joined it
+	// The id of the status: that of the spec may be another by now. With neither a person has joined the cluster.
+	if err == nil && joined.ClusterID != "" && joined.ClusterID == s.Status.ClusterID && s.Status.Registration != "" {
 		err = o.pelago(ctx, "unjoin", "--yes")
 	}
 	if err != nil {
