@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -23,7 +21,6 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
-	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -159,6 +156,11 @@ func (s *Submariner) check(ctx context.Context) (done bool, err error) {
 	hub, errHub := broker.ClusterUID(ctx, s.Broker)
 	if err := errors.Join(errMember, errHub); err != nil {
 		return false, err
+	}
+	if !s.disconnected { // else the block is removed
+		if _, err := s.unplugged(ctx); err != nil {
+			return false, err
+		}
 	}
 	if others := s.state.others(); member == hub && len(others) > 0 {
 		return false, fmt.Errorf("the broker is in this cluster, and its definitions, which the switch replaces, are in use by %s: switch them first", strings.Join(others, ", "))
@@ -305,38 +307,6 @@ func (s *Submariner) scaler() scaler {
 
 func (s *Submariner) stop(ctx context.Context) error {
 	return s.scaler().scale(ctx, submarinerControllers, false)
-}
-
-// unplug removes the block of service discovery from the configuration of CoreDNS, in which the agent adds its own; CoreDNS refuses
-// two servers for one zone.
-func (s *Submariner) unplug(ctx context.Context) error {
-	targets := clusterdns.Targets("")
-	if c := s.state.spec.CoreDNSCustomConfig; c != nil && c.ConfigMapName != "" {
-		targets = append(targets, clusterdns.TargetOf(c.ConfigMapName))
-	}
-	for _, t := range targets {
-		cm := &corev1.ConfigMap{}
-		if err := s.Member.Get(ctx, t.ConfigMap, cm); apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			return fmt.Errorf("get ConfigMap %s: %w", t.ConfigMap, err)
-		}
-		before := maps.Clone(cm.Data)
-		for key, text := range cm.Data {
-			if start, rest, ok := strings.Cut(text, "#lighthouse-start"); ok {
-				_, rest, _ = strings.Cut(rest, "#lighthouse-end")
-				cm.Data[key] = start + strings.TrimPrefix(rest, "\n")
-			}
-		}
-		delete(cm.Data, "lighthouse.server")
-		if maps.Equal(before, cm.Data) {
-			continue
-		}
-		if err := s.Member.Update(ctx, cm); err != nil {
-			return fmt.Errorf("update ConfigMap %s: %w", t.ConfigMap, err)
-		}
-	}
-	return nil
 }
 
 // disconnect ends Submariner's data path.

@@ -52,6 +52,41 @@ func submariner(t *testing.T, uid string, objects ...client.Object) (s *Submarin
 	}, said
 }
 
+func coredns(corefile string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "coredns"}, Data: map[string]string{"Corefile": corefile}}
+}
+
+// The rest of a Corefile stays, whatever has become of the markers of Submariner's block.
+func TestUnplug(t *testing.T) {
+	const rest, block = ".:53 {\n    errors\n}\n", "clusterset.local:53 {\n}\n"
+	for name, tt := range map[string]struct {
+		corefile string
+		damaged  bool
+	}{
+		"no block":      {corefile: rest},
+		"in front":      {corefile: "#lighthouse-start AUTO-GENERATED\n" + block + "#lighthouse-end\n" + rest},
+		"at the end":    {corefile: rest + "#lighthouse-start\n" + block + "#lighthouse-end"},
+		"no end":        {corefile: "#lighthouse-start\n" + block + rest, damaged: true},
+		"no start":      {corefile: block + "#lighthouse-end\n" + rest, damaged: true},
+		"end and start": {corefile: "#lighthouse-end\n" + rest + "#lighthouse-start\n", damaged: true},
+		"two starts":    {corefile: "#lighthouse-start\n#lighthouse-start\n" + block + "#lighthouse-end\n" + rest, damaged: true},
+	} {
+		s, _ := submariner(t, "member", coredns(tt.corefile))
+		err := s.unplug(t.Context())
+		want := rest
+		if tt.damaged {
+			want = tt.corefile
+		}
+		cm := coredns("")
+		if failed := s.Member.Get(t.Context(), client.ObjectKeyFromObject(cm), cm); failed != nil {
+			t.Fatal(failed)
+		}
+		if (err != nil) != tt.damaged || cm.Data["Corefile"] != want {
+			t.Errorf("%s: %v\n%s", name, err, cm.Data["Corefile"])
+		}
+	}
+}
+
 func TestSwitchIsRefused(t *testing.T) {
 	deployment := func(labels map[string]string) *appsv1.Deployment {
 		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: operator, Name: "submariner-operator", Labels: labels}}
@@ -63,6 +98,8 @@ func TestSwitchIsRefused(t *testing.T) {
 		"--operator-namespace names that of Submariner": {uid: "member"},
 		"delete its Subscription and this object first": {uid: "member", objects: []client.Object{deployment(map[string]string{"olm.owner": "submariner.v0.20.0"})}},
 		"in use by c2: switch them first":               {uid: "broker", objects: []client.Object{deployment(nil)}},
+		"key Corefile of ConfigMap kube-system/coredns: its markers are damaged (1 times \"#lighthouse-start\", 0 times": {uid: "member",
+			objects: []client.Object{deployment(nil), coredns("#lighthouse-start\nclusterset.local:53 {\n}\n.:53 {\n}\n")}},
 	} {
 		s, _ := submariner(t, tt.uid, tt.objects...)
 		if err := s.Switch(t.Context()); err == nil || !strings.Contains(err.Error(), words) {
