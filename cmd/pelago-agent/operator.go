@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,6 +61,7 @@ type operator struct {
 	pelago    func(ctx context.Context, args ...string) error
 	// applied and brokers are what was installed last, by Submariner and Broker; each is written by the one worker of its controller.
 	applied, brokers map[client.ObjectKey]applied
+	failures         *prometheus.CounterVec // by kind
 }
 
 // applied is what was installed last, when, and with which error.
@@ -97,7 +99,11 @@ func openOperator(ctx context.Context, cfg *rest.Config, o options) (*agent, err
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
-	r := &operator{client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: o.namespace, image: o.image, pelago: o.pelago,
+	failures, err := kube.Registered(newFailures())
+	if err != nil {
+		return nil, fmt.Errorf("register the operator's metrics: %w", err)
+	}
+	r := &operator{failures: failures, client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: o.namespace, image: o.image, pelago: o.pelago,
 		applied: map[client.ObjectKey]applied{}, brokers: map[client.ObjectKey]applied{}}
 	if r.image == "" {
 		if r.image, err = ownImage(ctx, r.live, o.namespace); err != nil {
@@ -208,6 +214,7 @@ func (o *operator) submariner(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{RequeueAfter: kube.RequeueStale}, nil
 	}
 	phase := o.install(ctx, s, unknown)
+	o.count("Submariner", phase)
 	if err := o.observe(ctx, s, phase); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -364,6 +371,7 @@ func (o *operator) remove(ctx context.Context, s, before *v1alpha1.Submariner) e
 		err = o.pelago(ctx, "unjoin", "--yes")
 	}
 	if err != nil {
+		o.count("Submariner", err)
 		setConditions(&s.Status.Status, s.Generation, nil, err)
 		return errors.Join(err, o.write(ctx, s, before))
 	}

@@ -35,6 +35,7 @@ func (o *operator) broker(ctx context.Context, req reconcile.Request) (reconcile
 		done(&b.Status, "the hub is deployed; Secret "+v1alpha1.BrokerInfoSecret+" has broker-info.subm")
 	} else {
 		again = retryInterval
+		o.count("Broker", err)
 		setConditions(&b.Status, b.Generation, nil, err)
 	}
 	return reconcile.Result{RequeueAfter: again}, o.write(ctx, b, before)
@@ -110,6 +111,7 @@ func (o *operator) discovery(ctx context.Context, req reconcile.Request) (reconc
 		}
 	}
 	if err != nil {
+		o.count("ServiceDiscovery", err)
 		setConditions(&d.Status, d.Generation, nil, err)
 	}
 	return reconcile.Result{RequeueAfter: retryInterval}, o.write(ctx, d, before)

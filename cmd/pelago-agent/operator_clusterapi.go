@@ -323,6 +323,9 @@ func (r *capi) report(key client.ObjectKey, u *unstructured.Unstructured, s *cap
 	case joins:
 		reason = reasonJoinFailed
 	}
+	if kind == corev1.EventTypeWarning {
+		r.count("Cluster", err)
+	}
 	if s.said == reason+message && time.Since(s.saidAt) < repairInterval {
 		return
 	}

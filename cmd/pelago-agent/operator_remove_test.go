@@ -54,7 +54,7 @@ func TestRemoveSubmariner(t *testing.T) {
 			}
 			c := fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).WithStatusSubresource(sub).Build()
 			var ran []string
-			o := &operator{client: c, live: c, namespace: operatorNamespace, applied: map[client.ObjectKey]applied{},
+			o := &operator{client: c, live: c, namespace: operatorNamespace, failures: newFailures(), applied: map[client.ObjectKey]applied{},
 				pelago: func(_ context.Context, args ...string) error {
 					if args[0] == "join" {
 						ran = append(ran, "join")

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,6 +18,25 @@ import (
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
 )
+
+// newFailures is the counter of failed reconciles. Their errors are in conditions and Events and have their own interval, so that
+// controller-runtime does not get, or count, them.
+func newFailures() *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pelago_operator_failures_total",
+		Help: "Reconciles by the operator that failed."}, []string{"kind"})
+	for _, kind := range []string{"Submariner", "Broker", "ServiceDiscovery", "Cluster"} {
+		c.WithLabelValues(kind) // the first failure is an increase
+	}
+	return c
+}
+
+// count counts an error, unless it is a wait.
+func (o *operator) count(kind string, err error) {
+	var wait updating
+	if err != nil && !errors.As(err, &wait) {
+		o.failures.WithLabelValues(kind).Inc()
+	}
+}
 
 // observe writes into the status what runs; phase is the error of install.
 func (o *operator) observe(ctx context.Context, s *v1alpha1.Submariner, phase error) error {
