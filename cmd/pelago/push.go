@@ -53,6 +53,15 @@ func (k *kubeconfigFile) open() (m *cluster, proxy string, err error) {
 	return m, proxy, err
 }
 
+// title names the kubeconfig and the context in it.
+func (k *kubeconfigFile) title() string {
+	context := k.context
+	if raw, err := (&access{kubeconfig: k.file}).loader("").RawConfig(); err == nil && context == "" {
+		context = raw.CurrentContext
+	}
+	return fmt.Sprintf("context %q of --cluster-kubeconfig %s", context, k.file)
+}
+
 // pushFlags are the flags of join that a push member takes besides those of access.
 var pushFlags = []string{"cluster-kubeconfig", "cluster-context", "cluster-provider", "cluster-region", "cluster-zones"}
 
@@ -118,7 +127,7 @@ func (j *join) push(ctx context.Context, name string, out io.Writer) error {
 	if err := m.requireVersion("the cluster", memberVersion, "the oldest supported version"); err != nil {
 		return err
 	}
-	p := install.Push{Name: name, HubID: hubID, Config: m.Config, Proxy: proxy, Place: j.place}
+	p := install.Push{Name: name, HubID: hubID, Config: m.Config, Access: j.cluster.title(), Proxy: proxy, Place: j.place}
 	if err := p.Register(ctx, hub.Client, m.Client, progress); err != nil {
 		return err
 	}

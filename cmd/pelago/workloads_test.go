@@ -81,6 +81,7 @@ func TestWorkloads(t *testing.T) {
 		c.fails(t, "run `pelago init` there, or name the hub", "join", "m2", "--context", "g1", "--cluster-kubeconfig", c.kubeconfig,
 			"--cluster-context", "hub")
 	})
+	t.Run("push without a check of the certificate", func(t *testing.T) { c.testUnverified(t, hub) })
 	t.Run("push unjoined", func(t *testing.T) {
 		unjoin := []string{"unjoin", "m1", "--context", "hub", "--cluster-kubeconfig", c.kubeconfig, "--cluster-context"}
 		c.fails(t, "leads to another cluster", append(unjoin, "hub")...)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -154,6 +155,7 @@ func RegisterPull(
 type Push struct {
 	Name, HubID string
 	Config      *rest.Config // of the member
+	Access      string       // names the kubeconfig and its context in errors
 	Proxy       string       // URL; empty: none
 	Place       Place
 }
@@ -180,7 +182,9 @@ func (p Push) Register(ctx context.Context, hub, member client.Client, progress 
 	}
 	switch { // the CA of the kubeconfig, else the one that the member publishes
 	case p.Config.Insecure:
-		ca = nil
+		if err := p.verify(ctx, token, ca); err != nil {
+			return err
+		}
 	case len(p.Config.CAData) > 0:
 		ca = p.Config.CAData
 	}
@@ -199,11 +203,28 @@ func (p Push) Register(ctx context.Context, hub, member client.Client, progress 
 	progress("Registering cluster %s at the hub", p.Name)
 	return deploy.Put(ctx, hub, cluster, func() {
 		s := &cluster.Spec
-		s.ID, s.SyncMode, s.APIEndpoint, s.InsecureSkipTLSVerification = uid, clusterv1alpha1.Push, p.Config.Host, p.Config.Insecure
+		s.ID, s.SyncMode, s.APIEndpoint, s.InsecureSkipTLSVerification = uid, clusterv1alpha1.Push, p.Config.Host, false
 		s.SecretRef = &clusterv1alpha1.SecretReference{Namespace: secret.Namespace, Name: secret.Name}
 		s.ProxyURL = p.Proxy
 		p.Place.Apply(s)
 	})
+}
+
+// verify checks that the member's server has a certificate of the CA that the member publishes. The hub sends a token of an
+// administrator for as long as the cluster is a member: that the kubeconfig skips the check of one join does not extend to it.
+func (p Push) verify(ctx context.Context, token, ca []byte) error {
+	cfg := rest.AnonymousClientConfig(p.Config)
+	cfg.Insecure, cfg.CAData, cfg.BearerToken = false, ca, string(token)
+	typed, err := kubernetes.NewForConfig(cfg)
+	if err == nil {
+		err = typed.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+	}
+	if err != nil {
+		return fmt.Errorf("%s has insecure-skip-tls-verify, but the hub verifies the certificate of %s, and the CA that the cluster publishes "+
+			"does not: %w: give the CA of that server as certificate-authority-data instead, and a server name that the certificate has",
+			p.Access, p.Config.Host, err)
+	}
+	return nil
 }
 
 // checkCluster refuses to register a cluster over a Cluster that is being removed, is another cluster or is a member of the other
