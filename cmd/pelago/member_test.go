@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -78,11 +79,11 @@ func TestMemberCommands(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(text), &list); err != nil {
 		t.Fatal(err)
 	}
-	if len(list.Items) != 2 || list.Items[0].Kind != "Deployment" || list.Items[1].Kind != "PropagationPolicy" {
+	if len(list.Items) != 2 || list.Items[0].Kind != "PropagationPolicy" || list.Items[1].Kind != "Deployment" {
 		t.Fatalf("promote --dry-run prints\n%s", text)
 	}
 	for _, field := range []string{"uid", "resourceVersion", "managedFields", "creationTimestamp", "annotations"} {
-		if list.Items[0].Metadata[field] != nil || list.Items[0].Status != nil {
+		if list.Items[1].Metadata[field] != nil || list.Items[1].Status != nil {
 			t.Errorf("promote keeps metadata.%s, or the status\n%s", field, text)
 		}
 	}
@@ -90,7 +91,7 @@ func TestMemberCommands(t *testing.T) {
 	if err := h.Get(t.Context(), key, &appsv1.Deployment{}); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("after a dry run: %v", err)
 	}
-	h.prints([]string{"Deployment shop/web created", "PropagationPolicy shop/web-deployment"}, "promote", "deploy", "web", "-n", "shop", "-C", "m1")
+	h.prints([]string{"PropagationPolicy shop/web-deployment", "Deployment shop/web created"}, "promote", "deploy", "web", "-n", "shop", "-C", "m1")
 	policies := &policyv1alpha1.PropagationPolicyList{}
 	if err := h.List(t.Context(), policies); err != nil || len(policies.Items) != 1 {
 		t.Fatal(policies.Items, err)
@@ -99,7 +100,26 @@ func TestMemberCommands(t *testing.T) {
 	if names := spec.Placement.ClusterAffinity.ClusterNames; len(names) != 1 || names[0] != "m1" || spec.ConflictResolution != policyv1alpha1.ConflictOverwrite {
 		t.Errorf("the policy has %+v", spec)
 	}
-	h.fails("already exists: nothing changes in cluster m1", "promote", "deploy", "web", "-n", "shop", "-C", "m1")
+	again := []string{"promote", "deploy", "web", "-n", "shop", "-C", "m1"}
+	h.prints([]string{"PropagationPolicy shop/web-deployment", "unchanged", "Deployment shop/web unchanged"}, again...)
+	// pelago-hub labels and finalizes what it has seen.
+	policy := &policies.Items[0]
+	policy.Labels["propagationpolicy.karmada.io/permanent-id"], policy.Finalizers = "x", []string{"karmada.io/propagation-policy-controller"}
+	template := &appsv1.Deployment{}
+	template.Namespace, template.Name = "shop", "web"
+	must(t, h.Update(t.Context(), policy))
+	h.Remove(template)
+	h.prints([]string{"PropagationPolicy shop/web-deployment", "unchanged", "Deployment shop/web created"}, again...)
+	must(t, h.Get(t.Context(), key, template))
+	template.Spec.Replicas = ptr.To[int32](7)
+	must(t, h.Update(t.Context(), template))
+	policy.Finalizers = nil
+	must(t, h.Update(t.Context(), policy))
+	h.Remove(policy)
+	h.fails("Deployment shop/web is at the hub already and differs", again...)
+	if err := h.List(t.Context(), policies); err != nil || len(policies.Items) != 0 {
+		t.Errorf("beside another template there is a policy that sends it: %v, %v", policies.Items, err)
+	}
 	h.fails(`get Deployment shop/none of cluster m1`, "promote", "deploy", "none", "-n", "shop", "-C", "m1")
 }
 

@@ -14,6 +14,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/migrate"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/deploy"
 )
@@ -34,8 +35,9 @@ func promoteCommand() *cobra.Command {
 cluster alone. The hub adopts the object in the cluster without creating it again: its pods keep running.
 Afterwards change it at the hub; other clusters in the policy get it as well.
 
-An object of that name at the hub is never replaced. The namespace must exist there; the kind must be
-served. Owner references, status, and what controllers have set are left out.`,
+Another object of that name at the hub is never replaced; an interrupted promote can be run again. The
+namespace must exist there; the kind must be served. Owner references, status, and what controllers have
+set are left out.`,
 		Example: `  pelago promote deployment web -n shop -C m1 --dry-run -o yaml
   pelago promote deployment web -n shop -C m1
   pelago promote clusterrole viewer -C m1`,
@@ -89,12 +91,9 @@ func (p *promote) promote(ctx context.Context, h *cluster, args []string, out io
 	if err != nil {
 		return fmt.Errorf("promote %s: %w", title, err)
 	}
-	objects := []*unstructured.Unstructured{o, policy}
 	if p.dryRun {
 		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}}
-		for _, x := range objects {
-			list.Items = append(list.Items, *x)
-		}
+		list.Items = []unstructured.Unstructured{*policy, *o}
 		text, err := list.MarshalJSON()
 		if err == nil && p.output == "yaml" {
 			text, err = yaml.JSONToYAML(text)
@@ -105,13 +104,8 @@ func (p *promote) promote(ctx context.Context, h *cluster, args []string, out io
 		_, err = out.Write(text)
 		return err
 	}
-	for _, x := range objects {
-		what := x.GetKind() + " " + deploy.Title(client.ObjectKeyFromObject(x))
-		// Create refuses what exists. A template without a policy is inert, and the command says what to do.
-		if err := h.Client.Create(ctx, x, client.FieldOwner(applyManager)); err != nil {
-			return fmt.Errorf("create %s at the hub: %w: nothing changes in cluster %s; use `pelago apply` for what is at the hub", what, err, p.cluster)
-		}
-		fmt.Fprintf(out, "%s created\n", what)
+	if err := migrate.Promote(ctx, h.Client, applyManager, policy, o, out); err != nil {
+		return fmt.Errorf("promote %s of cluster %s: %w", title, p.cluster, err)
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package migrate lets Pelago take over from its predecessors, and gives back. It decides nothing about workloads: it stops who would
-// write the same objects, and keeps what it removes. cmd/pelago calls it.
+// Package migrate lets Pelago take over from its predecessors, and gives back; Promote takes over one object of a cluster. It decides
+// nothing about workloads: it stops who would write the same objects, and keeps what it removes. cmd/pelago calls it.
 package migrate
 
 import (
