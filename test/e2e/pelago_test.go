@@ -15,6 +15,7 @@ func TestTwoClusters(t *testing.T) {
 	s := newClusterset(t, lab.Options{Name: *labName, Nodes: 3}, twoClusters)
 	s.run(t, "the walk-through", testWalkThrough)
 	s.run(t, "a policy spreads a Deployment", testSpread)
+	s.run(t, "a MultiClusterService", testMultiClusterService)
 	s.run(t, "the map and nat list agree", testMapAndList)
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
 	s.run(t, "policy engines", testPolicyEngines)
