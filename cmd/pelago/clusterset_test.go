@@ -278,7 +278,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 			t.Errorf("the removed member lists Endpoints: %v, want a refusal", err)
 		}
 		m.makeObjects()
-		c.fails(t, "nothing was removed: answer y at a terminal, or give --yes", "unjoin", "--context", "g1")
+		c.fails(t, "nothing was changed: answer y at a terminal, or give --yes", "unjoin", "--context", "g1")
 		m.get(client.ObjectKey{Namespace: deploy.SystemNamespace, Name: deploy.NodeDaemonSet}, &appsv1.DaemonSet{})
 		if id := m.config().ClusterID; id != "g1" {
 			t.Errorf("an unjoin that was not confirmed leaves cluster id %q in pelago-config", id)

@@ -51,7 +51,7 @@ func TestDeinit(t *testing.T) {
 	must(t, hub.Update(t.Context(), lease))
 	c.fails(t, "clusters are registered at the hub: m1", append(deinit, "--yes")...)
 	hub.Remove(member)
-	c.fails(t, "nothing was removed: answer y", deinit...)
+	c.fails(t, "nothing was changed: answer y", deinit...)
 	c.fails(t, "--purge", append(deinit, "--yes", "--purge")...)
 	if found := written(t, c); len(found) < 20 {
 		t.Fatalf("before deinit only these are found: %q", found)

@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,7 +19,9 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 // dryRun runs a join with --dry-run and returns the objects that it prints, with server-side fields left out.
@@ -193,5 +198,24 @@ func TestPodFlags(t *testing.T) {
 				t.Errorf("%s %s has %s: %t, want %t", u.GetKind(), u.GetName(), part, got, want)
 			}
 		}
+	}
+}
+
+// TestDryRunPrompts: a prompt is no part of the objects that --dry-run prints.
+func TestDryRunPrompts(t *testing.T) {
+	j := new(join)
+	must(t, j.command().ParseFlags([]string{"--dry-run"}))
+	var out, errOut bytes.Buffer
+	err := j.member(t.Context(), broker.Info{}, view.NewAnswers(strings.NewReader("A B\n")), &out, &errOut)
+	if err == nil || out.Len() > 0 || !strings.HasPrefix(errOut.String(), "Id of this cluster") {
+		t.Errorf("with an id that is none: %v, standard output %q, standard error %q", err, &out, &errOut)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	j.ClusterID = ""
+	silent, end := io.Pipe()
+	defer end.Close()
+	if err := j.member(ctx, broker.Info{}, view.NewAnswers(silent), &out, &errOut); !errors.Is(err, context.Canceled) {
+		t.Errorf("Ctrl-C at the prompt: %v", err)
 	}
 }

@@ -134,7 +134,7 @@ func TestHosted(t *testing.T) {
 	s.fails(t, "find out whether clusters are registered at the hub", append([]string{"deinit", "--yes"}, host...)...)
 	s.fails(t, "connect to pod hub/pelago-hub-etcd-0", append([]string{"hub", "backup", filepath.Join(s.dir, "backup")}, host...)...)
 	s.fails(t, "it is no file of `pelago hub backup`", append([]string{"hub", "restore", s.kubeconfig}, host...)...)
-	s.fails(t, "nothing was removed: answer y", append([]string{"deinit", "--force"}, host...)...)
+	s.fails(t, "nothing was changed: answer y", append([]string{"deinit", "--force"}, host...)...)
 
 	out := s.must(t, append([]string{"deinit", "--yes", "--force"}, host...)...)
 	if exists(etcd, etcd.Name) || !exists(kept, kept.Name) || !strings.Contains(out, "--purge removes them") {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -19,6 +18,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -125,7 +125,7 @@ is updated to the version of this command; another stays until --image is given.
 				}
 				return j.push(cmd.Context(), args[0], cmd.OutOrStdout())
 			}
-			return j.run(cmd.Context(), args[0], install.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return j.run(cmd.Context(), args[0], view.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	j.addMemberFlags(cmd, "clusterid")
@@ -172,7 +172,7 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 }
 
 // run joins the cluster by a broker-info.subm.
-func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out, errOut io.Writer) error {
+func (j *join) run(ctx context.Context, file string, answers *view.Answers, out, errOut io.Writer) error {
 	info, err := readInfo(file)
 	if err != nil {
 		return err
@@ -184,14 +184,18 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out,
 }
 
 // member joins the cluster with the credential of info.
-func (j *join) member(ctx context.Context, info broker.Info, answers *bufio.Reader, out, errOut io.Writer) error {
+func (j *join) member(ctx context.Context, info broker.Info, answers *view.Answers, out, errOut io.Writer) error {
 	if j.flags.Changed("output") && !j.dryRun {
 		return errors.New("--output: give --dry-run as well")
 	}
 	if j.output != "yaml" && j.output != "json" {
 		return fmt.Errorf("--output %s: use yaml or json", j.output)
 	}
-	if err := j.checkID(answers, out); err != nil {
+	objects := out
+	if j.dryRun {
+		out = errOut // prompts and progress are no part of the objects
+	}
+	if err := j.checkID(ctx, answers, out); err != nil {
 		return err
 	}
 	m, former, err := j.openMember(ctx)
@@ -201,9 +205,8 @@ func (j *join) member(ctx context.Context, info broker.Info, answers *bufio.Read
 	if err := errors.Join(j.checkScope(former), j.pods.Apply(&deploy.MemberOptions{})); err != nil {
 		return err
 	}
-	objects := out
 	if j.dryRun {
-		j.record, j.wait, out = &deploy.Recorder{Client: m.Client}, false, errOut
+		j.record, j.wait = &deploy.Recorder{Client: m.Client}, false
 		m.Client = j.record
 	}
 	progress := newProgress(out)
@@ -346,13 +349,13 @@ func (j *join) install(ctx context.Context, c client.Client, settings config.Con
 }
 
 // checkID validates the flags of which nothing is kept, and prompts for a missing id.
-func (j *join) checkID(answers *bufio.Reader, out io.Writer) error {
+func (j *join) checkID(ctx context.Context, answers *view.Answers, out io.Writer) error {
 	if j.ClusterID == "" {
 		if answers == nil {
 			return errors.New("no cluster id is given: set --clusterid")
 		}
 		fmt.Fprint(out, "Id of this cluster (lower-case letters, digits and '-'): ")
-		line, err := answers.ReadString('\n')
+		line, err := answers.Line(ctx)
 		if err != nil {
 			return fmt.Errorf("read the cluster id: %w", err)
 		}

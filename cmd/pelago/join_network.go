@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -13,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -20,7 +20,7 @@ import (
 
 // network installs everything, the agent for workloads only where the hub propagates.
 func (j *join) network(
-	ctx context.Context, m *cluster, info broker.Info, former config.Config, answers *bufio.Reader, out io.Writer, progress deploy.Progress,
+	ctx context.Context, m *cluster, info broker.Info, former config.Config, answers *view.Answers, out io.Writer, progress deploy.Progress,
 ) error {
 	if err := install.RefuseSubmariner(ctx, m.Typed); err != nil && !j.adopt {
 		return err
@@ -29,7 +29,7 @@ func (j *join) network(
 	if err != nil {
 		return err
 	}
-	gateways, err := install.ChooseGateways(facts.Nodes, j.gatewayNodes, j.labelGateway, answers, out)
+	gateways, err := install.ChooseGateways(ctx, facts.Nodes, j.gatewayNodes, j.labelGateway, answers, out)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy/broker"
 )
 
@@ -36,7 +36,7 @@ needed. All other flags are those of join.`,
 			if j.ClusterID == "" {
 				return errors.New("give the cluster a name with --cluster-name")
 			}
-			if err := j.checkID(nil, nil); err != nil {
+			if err := j.checkID(cmd.Context(), nil, nil); err != nil {
 				return err
 			}
 			ca, err := broker.DiscoverHub(cmd.Context(), server, token, pins)
@@ -47,7 +47,7 @@ needed. All other flags are those of join.`,
 			if err != nil {
 				return err
 			}
-			return j.member(cmd.Context(), info, install.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return j.member(cmd.Context(), info, view.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	j.addMemberFlags(cmd, "cluster-name")

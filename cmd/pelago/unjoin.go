@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -27,7 +27,7 @@ type unjoin struct {
 	cluster            kubeconfigFile
 	timeout            time.Duration
 	force, ignore, yes bool
-	answers            *bufio.Reader
+	answers            *view.Answers
 }
 
 func unjoinCommand() *cobra.Command {
@@ -62,7 +62,7 @@ A cluster that is ready has --timeout to remove it first.`,
 			case u.cluster.file != "":
 				return fmt.Errorf("--cluster-kubeconfig %s: say which member this is: `pelago unjoin NAME`", u.cluster.file)
 			case u.clusterID == "":
-				u.answers = install.Terminal(cmd.InOrStdin())
+				u.answers = view.Terminal(cmd.InOrStdin())
 				return u.run(u.member)(cmd, args)
 			}
 			if err := config.CheckClusterID(u.clusterID); err != nil {
@@ -118,7 +118,7 @@ func (u *unjoin) member(ctx context.Context, m *cluster, _ []string, out io.Writ
 	}
 	if !u.yes {
 		question := fmt.Sprintf("Remove Pelago from all nodes of cluster %s at %s?", former.ClusterID, m.Config.Host)
-		if err := install.Confirm(u.answers, out, question); err != nil {
+		if err := view.Confirm(ctx, u.answers, out, question); err != nil {
 			return err
 		}
 	}

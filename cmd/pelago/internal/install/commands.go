@@ -1,7 +1,6 @@
 package install
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
@@ -174,7 +172,7 @@ bindings. A pelago-hub outside of the cluster must have been stopped.`,
 		if yes {
 			return nil
 		}
-		return Confirm(Terminal(cmd.InOrStdin()), out, "Remove the hub "+what+"?")
+		return view.Confirm(cmd.Context(), view.Terminal(cmd.InOrStdin()), out, "Remove the hub "+what+"?")
 	}
 	return h.complete(cmd, func(ctx context.Context, host view.Member, _ []string, out io.Writer) error {
 		if h.hosted.Context == "" {
@@ -218,30 +216,6 @@ func (h *hubCommand) deinitInstalled(
 		return err
 	}
 	return in.remove(ctx, NewProgress(out))
-}
-
-// Terminal returns a reader of answers, nil if the input is no terminal.
-func Terminal(in io.Reader) *bufio.Reader {
-	if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		return bufio.NewReader(in)
-	}
-	return nil
-}
-
-// Confirm prompts before a removal; without answers, where there is no terminal, it refuses.
-func Confirm(answers *bufio.Reader, out io.Writer, question string) error {
-	var answer string
-	if answers != nil {
-		fmt.Fprintf(out, "%s [y/N] ", question)
-		var err error
-		if answer, err = answers.ReadString('\n'); err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("read the answer: %w", err)
-		}
-	}
-	if strings.TrimSpace(strings.ToLower(answer)) != "y" {
-		return errors.New("nothing was removed: answer y at a terminal, or give --yes")
-	}
-	return nil
 }
 
 // Init brings up a hub in the host cluster, or prints its objects, and writes the kubeconfig of its administrator.

@@ -1,8 +1,10 @@
 package install
 
 import (
-	"bufio"
 	"bytes"
+	"context"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
 // testNode is "name", with "!" before it if not ready, "*" if it is the control plane, "+" if it is a gateway.
@@ -61,11 +64,11 @@ func TestChooseGateways(t *testing.T) {
 			for _, text := range strings.Fields(tt.nodes) {
 				nodes = append(nodes, *testNode(text))
 			}
-			var answers *bufio.Reader
+			var answers *view.Answers
 			if tt.answers != "" {
-				answers = bufio.NewReader(strings.NewReader(tt.answers))
+				answers = view.NewAnswers(strings.NewReader(tt.answers))
 			}
-			got, err := ChooseGateways(nodes, tt.given, !tt.noLabel, answers, new(bytes.Buffer))
+			got, err := ChooseGateways(t.Context(), nodes, tt.given, !tt.noLabel, answers, new(bytes.Buffer))
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 					t.Fatalf("error %v, want one with %q", err, tt.wantErr)
@@ -79,5 +82,16 @@ func TestChooseGateways(t *testing.T) {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestGatewayPromptEndsWithContext: Ctrl-C, which main turns into the end of the context, ends the prompt.
+func TestGatewayPromptEndsWithContext(t *testing.T) {
+	silent, end := io.Pipe()
+	defer end.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := prompt(ctx, []string{"a", "b"}, view.NewAnswers(silent), io.Discard); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want %v", err, context.Canceled)
 	}
 }

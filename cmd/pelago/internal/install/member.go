@@ -3,7 +3,6 @@
 package install
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -192,7 +191,7 @@ func loadBalancerPorts(c config.Config, have []corev1.ServicePort) []corev1.Serv
 
 // ChooseGateways returns the nodes to label: the given ones; none if some have the label; else one that the user chooses, or the
 // first candidate without answers. It sorts nodes by name.
-func ChooseGateways(nodes []corev1.Node, given []string, label bool, answers *bufio.Reader, out io.Writer) ([]string, error) {
+func ChooseGateways(ctx context.Context, nodes []corev1.Node, given []string, label bool, answers *view.Answers, out io.Writer) ([]string, error) {
 	slices.SortFunc(nodes, func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) })
 	if len(given) > 0 {
 		for _, name := range given {
@@ -215,7 +214,7 @@ func ChooseGateways(nodes []corev1.Node, given []string, label bool, answers *bu
 	if len(candidates) == 1 || answers == nil {
 		return candidates[:1], nil
 	}
-	return prompt(candidates, answers, out)
+	return prompt(ctx, candidates, answers, out)
 }
 
 // gatewayCandidates are the workers, or all nodes if there is none; ready ones first, else in the order of nodes.
@@ -247,14 +246,14 @@ func nodeNames(nodes []corev1.Node) []string {
 }
 
 // prompt lets the user choose one or several by number.
-func prompt(candidates []string, answers *bufio.Reader, out io.Writer) ([]string, error) {
+func prompt(ctx context.Context, candidates []string, answers *view.Answers, out io.Writer) ([]string, error) {
 	fmt.Fprintln(out, "No node is a gateway yet. Choose the gateways:")
 	for i, name := range candidates {
 		fmt.Fprintf(out, "  %d  %s\n", i+1, name)
 	}
 	for {
 		fmt.Fprint(out, "Numbers, separated by spaces [1]: ")
-		line, err := answers.ReadString('\n')
+		line, err := answers.Line(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read the choice of gateways: %w", err)
 		}
