@@ -1,7 +1,6 @@
 package install
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -269,59 +268,7 @@ func (l *Local) Backup(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	return writeArchive(ctx, file, nil, pki, fmt.Sprintf("https://127.0.0.1:%d", o.Port+1))
-}
-
-// Restore replaces the state of the hub by that of a backup; the present data of etcd stay in the directory as "former". The hub is
-// stopped before, and started again by init.
-func (l *Local) Restore(ctx context.Context, file string, progress deploy.Progress) error {
-	a, err := openArchive(file)
-	if err != nil {
-		return err
-	}
-	defer a.Close()
-	if _, err := os.Stat(filepath.Join(l.Dir, "pki", "ca.key")); err != nil {
-		return fmt.Errorf("find the hub in --dir %s: %w: run `pelago init --local` first", l.Dir, err)
-	}
-	etcdutl, err := l.program("etcdutl")
-	if err != nil {
-		return err
-	}
-	if err := l.stop(ctx, "stop"); err != nil {
-		return err
-	}
-	o, names, err := l.options()
-	if err != nil {
-		return err
-	}
-	progress("Restoring etcd from %s", file)
-	snapshot, data, restored := filepath.Join(o.Dir, "snapshot.db"), filepath.Join(o.Dir, "etcd"), filepath.Join(o.Dir, "restored")
-	if err := errors.Join(os.RemoveAll(restored), a.copySnapshot(snapshot)); err != nil {
-		return fmt.Errorf("restore etcd: %w", err)
-	}
-	peer := fmt.Sprintf("https://127.0.0.1:%d", o.Port+2)
-	out, err := exec.CommandContext(ctx, etcdutl, "snapshot", "restore", snapshot, "--data-dir="+restored, "--name=etcd", "--initial-cluster=etcd="+peer,
-		"--initial-advertise-peer-urls="+peer, "--bump-revision=1000000000", "--mark-compacted").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("restore etcd: etcdutl snapshot restore: %w: %s", err, bytes.TrimSpace(out))
-	}
-	former := filepath.Join(o.Dir, "former")
-	err = errors.Join(os.Remove(snapshot), os.RemoveAll(former))
-	if _, missing := os.Stat(data); err == nil && missing == nil {
-		err = os.Rename(data, former)
-	}
-	if err = errors.Join(err, os.Rename(restored, data)); err != nil {
-		return fmt.Errorf("restore etcd: %w", err)
-	}
-	pki, err := l.pki()
-	if err != nil {
-		return err
-	}
-	pki.Kept = a.kept
-	if _, err := pki.Complete(names, time.Now()); err != nil {
-		return err
-	}
-	return l.write(pki)
+	return writeBackup(ctx, file, nil, pki, fmt.Sprintf("https://127.0.0.1:%d", o.Port+1))
 }
 
 // units are the systemd units of the programs.
