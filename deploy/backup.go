@@ -2,7 +2,9 @@ package deploy
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -32,6 +34,10 @@ type Backup struct {
 	Kept map[string][]byte
 	// Snapshot is etcd's. It can be read once.
 	Snapshot io.Reader
+
+	zip  *gzip.Reader
+	tar  *tar.Reader
+	size int64 // of the snapshot
 }
 
 // WriteBackup writes the state of the hub into a file that its owner alone can read; snapshot writes that of etcd.
@@ -60,8 +66,8 @@ func WriteBackup(file string, settings map[string]string, kept map[string][]byte
 	return nil
 }
 
-// EncodeBackup writes a backup; snapshot is etcd's.
-func EncodeBackup(out io.Writer, settings map[string]string, kept map[string][]byte, snapshot *os.File) error {
+// EncodeBackup writes a backup; snapshot is etcd's, with the checksum at its end.
+func EncodeBackup(out io.Writer, settings map[string]string, kept map[string][]byte, snapshot io.ReadSeeker) error {
 	text, err := yaml.Marshal(settings)
 	if err != nil {
 		return err
@@ -125,6 +131,7 @@ func readBackup(from io.Reader) (*Backup, error) {
 			return nil, err
 		}
 		if header.Name == entrySnapshot {
+			a.size = header.Size
 			break
 		}
 		content, err := io.ReadAll(io.LimitReader(r, 1<<20))
@@ -145,8 +152,47 @@ func readBackup(from io.Reader) (*Backup, error) {
 			return nil, fmt.Errorf("%s%s is missing", entryPKI, name)
 		}
 	}
-	a.Snapshot = r
+	a.Snapshot, a.zip, a.tar = r, zip, r
 	return a, nil
+}
+
+// CheckBackup reads a backup to its end and compares its checksums: that of gzip, and the one that etcd appends to a snapshot.
+func CheckBackup(file string) error {
+	a, err := OpenBackup(file)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	if err := a.check(); err != nil {
+		return fmt.Errorf("read backup %s: %w: it is damaged, or a part of one: copy it again, or use another", file, err)
+	}
+	return nil
+}
+
+func (a *Backup) check() error {
+	// A database has whole pages.
+	if a.size%512 != sha256.Size {
+		return fmt.Errorf("%s has %d bytes, no snapshot with a checksum", entrySnapshot, a.size)
+	}
+	sum := sha256.New()
+	if _, err := io.CopyN(sum, a.Snapshot, a.size-sha256.Size); err != nil {
+		return fmt.Errorf("%s: %w", entrySnapshot, err)
+	}
+	want, err := io.ReadAll(a.Snapshot)
+	if err != nil {
+		return fmt.Errorf("%s: %w", entrySnapshot, err)
+	}
+	if !bytes.Equal(want, sum.Sum(nil)) {
+		return fmt.Errorf("%s: its content and its checksum differ", entrySnapshot)
+	}
+	for err == nil {
+		_, err = a.tar.Next()
+	}
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	_, err = io.Copy(io.Discard, a.zip) // the checksum follows the padding
+	return err
 }
 
 // CopySnapshot writes the snapshot, mode 0600. It can be read once.

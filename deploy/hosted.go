@@ -30,6 +30,8 @@ const (
 	// HostedCA holds PKI.Kept, HostedPKI holds PKI.Issued: Secrets.
 	HostedCA  = "pelago-hub-ca"
 	HostedPKI = "pelago-hub-pki"
+	// HostedFormerCA is the HostedCA from before a restore: the former data, which stay on the volumes, cannot be read without it.
+	HostedFormerCA = "pelago-hub-ca-former"
 	// HostedSettings is a ConfigMap with the flags of the installation.
 	HostedSettings = "pelago-hub-install"
 	// HostedAPIServer is the Service and the Deployment of the API server, HostedEtcd those of etcd.
@@ -178,14 +180,15 @@ func (o HostedOptions) own(u *unstructured.Unstructured) {
 	u.SetNamespace(o.Namespace)
 }
 
-// RestorePod is the pod that puts a snapshot into the volume of etcd's member i.
-func (o HostedOptions) RestorePod(i int) (*corev1.Pod, error) {
+// RestorePod is the pod that puts a snapshot into the volume of etcd's member i; restore, a name of a file, is the same in all attempts of a
+// restore.
+func (o HostedOptions) RestorePod(i int, restore string) (*corev1.Pod, error) {
 	values, err := o.values()
 	if err != nil {
 		return nil, err
 	}
 	member := fmt.Sprintf("%s-%d", HostedEtcd, i)
-	values["RestorePod"], values["Claim"] = fmt.Sprintf("pelago-hub-restore-%d", i), "data-"+member
+	values["RestorePod"], values["Claim"], values["Restore"] = fmt.Sprintf("pelago-hub-restore-%d", i), "data-"+member, raw(restore)
 	values["EtcdName"], values["EtcdHost"] = raw(member), raw(fmt.Sprintf("%s.%s.%s.svc", member, HostedEtcd, o.Namespace))
 	objs, err := objects(values, "hosted/restore.yaml")
 	if err != nil {
@@ -238,7 +241,7 @@ func ApplyHosted(ctx context.Context, host client.Client, objs []*unstructured.U
 	return applyAll(ctx, host, objs)
 }
 
-// RemoveHosted removes from the namespace of the host cluster what has the label. Volumes of etcd, and the Secret without which
+// RemoveHosted removes from the namespace of the host cluster what has the label. Volumes of etcd, and the Secrets without which
 // their data cannot be read, go with purge only.
 func RemoveHosted(ctx context.Context, host client.Client, namespace string, purge bool) error {
 	kinds := []client.Object{&batchv1.CronJob{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}, &policyv1.PodDisruptionBudget{},
@@ -252,7 +255,7 @@ func RemoveHosted(ctx context.Context, host client.Client, namespace string, pur
 			errs = append(errs, err)
 		}
 	}
-	keep := []string{HostedCA, HostedSettings}
+	keep := []string{HostedCA, HostedFormerCA, HostedSettings}
 	if purge {
 		keep = nil
 	}

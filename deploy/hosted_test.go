@@ -2,10 +2,13 @@ package deploy
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -72,6 +75,49 @@ func golden(t *testing.T, name string, got []byte) {
 
 // TestHostedApplyAndRemove: an API server accepts all fields, applying again changes nothing, and removal takes what has the label,
 // data and keys with purge only.
+// TestRestoreExchanges runs the script by which a restore exchanges the data: those from before its first attempt stay.
+func TestRestoreExchanges(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, name), 0o700), os.WriteFile(filepath.Join(dir, name, "data"), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(dir, name, "data"))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	run := func(restore, restored, former string) {
+		t.Helper()
+		pod, err := hostedVariants["one"].RestorePod(0, restore)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write("restored", restored)
+		command := slices.Clone(pod.Spec.Containers[0].Command)
+		command[2] = strings.ReplaceAll(command[2], "/var/lib/pelago", dir)
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if read("etcd") != restored || read("former/etcd") != former {
+			t.Errorf("restore %s: data %q, former data %q; want %q and %q", restore, read("etcd"), read("former/etcd"), restored, former)
+		}
+	}
+	run("first", "a", "") // into an empty volume
+	run("first", "b", "")
+	write("former", "of an older version, which had the data there")
+	run("second", "c", "b")
+	run("second", "d", "b")
+	if read("former") != "" {
+		t.Error("the data of a former restore stay")
+	}
+	run("third", "e", "d")
+}
+
 func TestHostedApplyAndRemove(t *testing.T) {
 	c := open(t, server.Config(t))
 	ctx := t.Context()
@@ -92,8 +138,8 @@ func TestHostedApplyAndRemove(t *testing.T) {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: meta("data-pelago-hub-etcd-0", labels), Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}}
 		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-		ca, foreign := &corev1.Secret{ObjectMeta: meta(HostedCA, labels)}, &corev1.Secret{ObjectMeta: meta("foreign", nil)}
-		create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Namespace}}, claim, ca, foreign, &corev1.Secret{ObjectMeta: meta(HostedPKI, labels)})
+		ca, former, foreign := &corev1.Secret{ObjectMeta: meta(HostedCA, labels)}, &corev1.Secret{ObjectMeta: meta(HostedFormerCA, labels)}, &corev1.Secret{ObjectMeta: meta("foreign", nil)}
+		create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Namespace}}, claim, ca, former, foreign, &corev1.Secret{ObjectMeta: meta(HostedPKI, labels)})
 
 		stages, err := o.Manifests()
 		if err != nil {
@@ -125,7 +171,7 @@ func TestHostedApplyAndRemove(t *testing.T) {
 		if diff := cmp.Diff(first, versions()); diff != "" {
 			t.Errorf("%s: applied again: -first +second\n%s", name, diff)
 		}
-		pod, err := o.RestorePod(0)
+		pod, err := o.RestorePod(0, "first")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +196,7 @@ func TestHostedApplyAndRemove(t *testing.T) {
 			if !exists(foreign) {
 				t.Errorf("%s: a Secret without the label is gone", name)
 			}
-			if exists(claim) == purge || exists(ca) == purge {
+			if exists(claim) == purge || exists(ca) == purge || exists(former) == purge {
 				t.Errorf("%s: with purge %v: the claim exists: %v, the authorities: %v", name, purge, exists(claim), exists(ca))
 			}
 		}

@@ -206,7 +206,7 @@ func installations(t *testing.T, o MemberOptions) map[string][]*unstructured.Uns
 		hosted.Pods = o
 		stages, err := hosted.Manifests()
 		add("hosted "+name, slices.Concat(stages...), err)
-		pod, err := hosted.RestorePod(0)
+		pod, err := hosted.RestorePod(0, "first")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -134,6 +136,7 @@ func TestHosted(t *testing.T) {
 	s.fails(t, "find out whether clusters are registered at the hub", append([]string{"deinit", "--yes"}, host...)...)
 	s.fails(t, "connect to pod hub/pelago-hub-etcd-0", append([]string{"hub", "backup", filepath.Join(s.dir, "backup")}, host...)...)
 	s.fails(t, "it is no file of `pelago hub backup`", append([]string{"hub", "restore", s.kubeconfig}, host...)...)
+	testRestore(t, s, c, ns, host)
 	s.fails(t, "nothing was changed: answer y", append([]string{"deinit", "--force"}, host...)...)
 
 	out := s.must(t, append([]string{"deinit", "--yes", "--force"}, host...)...)
@@ -148,4 +151,42 @@ func TestHosted(t *testing.T) {
 	s.fails(t, "but not Secret pelago-hub-ca, without which its data cannot be read", init()...)
 	s.fails(t, "has no hub (no ConfigMap pelago-hub-install)", "hub", "backup", "x", "--host-context", raw.CurrentContext, "--namespace", "other")
 	s.fails(t, "has no hub (no ConfigMap pelago-hub-install)", "deinit", "--host-context", raw.CurrentContext, "--namespace", "other")
+}
+
+// testRestore: a restore changes nothing before it has read the backup and was confirmed; then it keeps the keys that it replaces. Pods never
+// run, so it does not complete.
+func testRestore(t *testing.T, s clusterset, c *apiserver.Cluster, ns string, host []string) {
+	kept := map[string][]byte{}
+	for _, name := range deploy.KeptFiles() {
+		kept[name] = []byte("of the backup")
+	}
+	page := make([]byte, 512)
+	sum := sha256.Sum256(page)
+	var text bytes.Buffer
+	must(t, deploy.EncodeBackup(&text, nil, kept, bytes.NewReader(append(page, sum[:]...))))
+	whole, part := filepath.Join(s.dir, "whole"), filepath.Join(s.dir, "part")
+	must(t, os.WriteFile(whole, text.Bytes(), 0o600))
+	must(t, os.WriteFile(part, text.Bytes()[:text.Len()-4], 0o600))
+	keys := func(secret string) map[string][]byte {
+		have := &corev1.Secret{}
+		must(t, client.IgnoreNotFound(c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: secret}, have)))
+		return have.Data
+	}
+	original := keys(deploy.HostedCA)
+	restore := func(file string, more ...string) []string {
+		return append(append([]string{"hub", "restore", file}, host...), more...)
+	}
+	s.fails(t, "a part of one", restore(part, "--yes")...)
+	s.fails(t, "nothing was changed: answer y", restore(whole)...)
+	etcd := &appsv1.StatefulSet{}
+	must(t, c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: deploy.HostedEtcd}, etcd))
+	if *etcd.Spec.Replicas != 1 || !cmp.Equal(keys(deploy.HostedCA), original) || keys(deploy.HostedFormerCA) != nil {
+		t.Error("the hub has changed before the backup was read and confirmed")
+	}
+	for range 2 {
+		s.fails(t, "restore member 0 of etcd by pod hub/pelago-hub-restore-0", restore(whole, "--yes")...)
+		if !cmp.Equal(keys(deploy.HostedCA), kept) || !cmp.Equal(keys(deploy.HostedFormerCA), original) {
+			t.Errorf("the hub has the keys of the backup: %t, the former ones are kept: %t", cmp.Equal(keys(deploy.HostedCA), kept), cmp.Equal(keys(deploy.HostedFormerCA), original))
+		}
+	}
 }

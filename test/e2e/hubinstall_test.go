@@ -216,7 +216,7 @@ func (h hostedHub) restored(t *testing.T, before string) {
 	}
 	h.volumes(t, "hub-new")
 	h.init(t)
-	_, err = h.Pelago(ctx, "hub", "restore", "hub.tar.gz", "--host-context", "g1", "--output", "hub.kubeconfig")
+	_, err = h.Pelago(ctx, "hub", "restore", "hub.tar.gz", "--yes", "--host-context", "g1", "--output", "hub.kubeconfig")
 	must(t, err)
 	h.changes(t, "restored")
 	if diff := cmp.Diff(before, h.uids(t)); diff != "" {

@@ -92,8 +92,12 @@ func restoreCommand(access Access) *cobra.Command {
 		Long: `restore puts the state of a backup into a hub that init has made, the lost one or a
 new one: objects, keys and, in a host cluster, the address. Members reconnect unchanged if
 the hub keeps its address; nothing is created again in them. Changes of the hub since the
-backup are lost. The data before the restore stay on the volume of etcd, in the directory
-"former".
+backup are lost. The backup is read to its end before anything is changed.
+
+The data before the restore stay until the next one, and the keys without which they cannot
+be read: in a host cluster in the directory "former/etcd" of the volumes of etcd, and in
+Secret ` + deploy.HostedFormerCA + `; on this machine in "former/etcd" and "former/pki" of --dir. A restore
+that is repeated because the hub has not started keeps those from before the first attempt.
 
 In a host cluster the hub is stopped, and started again. On this machine systemd units are
 stopped; run ` + "`pelago init --local`" + ` afterwards.`,
@@ -103,16 +107,17 @@ stopped; run ` + "`pelago init --local`" + ` afterwards.`,
 	}
 	var file string
 	cmd.Flags().StringVar(&file, "output", "pelago-hub.kubeconfig", "kubeconfig of the hub's administrator to write")
+	confirm := confirmation(cmd)
 	return h.complete(cmd, func(ctx context.Context, host view.Member, args []string, out io.Writer) error {
 		progress := NewProgress(out)
-		admin, err := h.hosted.Restore(ctx, host, args[0], progress)
+		admin, err := h.hosted.Restore(ctx, host, args[0], confirm, progress)
 		if err != nil {
 			return err
 		}
 		return WroteAdmin(file, admin, progress, out)
 	}, func(ctx context.Context, args []string, out io.Writer) error {
 		progress := NewProgress(out)
-		if err := h.local.Restore(ctx, args[0], progress); err != nil {
+		if err := h.local.Restore(ctx, args[0], confirm, progress); err != nil {
 			return err
 		}
 		progress("Restored; start the hub with `pelago init --local --dir %s`", h.local.Dir)
@@ -164,16 +169,10 @@ bindings. A pelago-hub outside of the cluster must have been stopped.`,
 		Example: "  pelago deinit --host-context mgmt\n  pelago deinit --host-context mgmt --purge --force --yes\n  pelago deinit --local\n  pelago deinit --context hub",
 		Args:    cobra.NoArgs,
 	}
-	var yes, force, purge bool
-	cmd.Flags().BoolVar(&yes, "yes", false, "skip the confirmation prompt")
+	var force, purge bool
+	confirm := confirmation(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "remove even if members are registered or the hub is unreachable")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove keys and data as well: the hub is lost unless there is a backup")
-	confirm := func(what string, out io.Writer) error {
-		if yes {
-			return nil
-		}
-		return view.Confirm(cmd.Context(), view.Terminal(cmd.InOrStdin()), out, "Remove the hub "+what+"?")
-	}
 	return h.complete(cmd, func(ctx context.Context, host view.Member, _ []string, out io.Writer) error {
 		if h.hosted.Context == "" {
 			return h.deinitInstalled(ctx, host, force, purge, confirm, out)
@@ -181,7 +180,7 @@ bindings. A pelago-hub outside of the cluster must have been stopped.`,
 		if err := h.hosted.CheckRemoval(ctx, host.Client, force); err != nil {
 			return err
 		}
-		if err := confirm(fmt.Sprintf("in namespace %s of %s", h.hosted.Namespace, host.Config.Host), out); err != nil {
+		if err := confirm(fmt.Sprintf("Remove the hub in namespace %s of %s?", h.hosted.Namespace, host.Config.Host)); err != nil {
 			return err
 		}
 		return h.hosted.Remove(ctx, host.Client, purge, NewProgress(out))
@@ -189,16 +188,27 @@ bindings. A pelago-hub outside of the cluster must have been stopped.`,
 		if err := h.local.CheckRemoval(ctx, force); err != nil {
 			return err
 		}
-		if err := confirm("in "+h.local.Dir, out); err != nil {
+		if err := confirm("Remove the hub in " + h.local.Dir + "?"); err != nil {
 			return err
 		}
 		return h.local.Remove(ctx, purge, NewProgress(out))
 	})
 }
 
+// confirmation adds --yes to a verb, and returns what asks unless it is given.
+func confirmation(cmd *cobra.Command) func(question string) error {
+	yes := cmd.Flags().Bool("yes", false, "skip the confirmation prompt")
+	return func(question string) error {
+		if *yes {
+			return nil
+		}
+		return view.Confirm(cmd.Context(), view.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), question)
+	}
+}
+
 // deinitInstalled is deinit for what an API server has of deploy-broker and init.
 func (h *hubCommand) deinitInstalled(
-	ctx context.Context, hub view.Member, force, purge bool, confirm func(string, io.Writer) error, out io.Writer,
+	ctx context.Context, hub view.Member, force, purge bool, confirm func(question string) error, out io.Writer,
 ) error {
 	if purge {
 		return errors.New("--purge: it is for --host-context and --local; definitions stay, since deleting one deletes all objects of its kind")
@@ -212,7 +222,7 @@ func (h *hubCommand) deinitInstalled(
 			return err
 		}
 	}
-	if err := confirm("and the broker at "+hub.Config.Host, out); err != nil {
+	if err := confirm("Remove the hub and the broker at " + hub.Config.Host + "?"); err != nil {
 		return err
 	}
 	return in.remove(ctx, NewProgress(out))

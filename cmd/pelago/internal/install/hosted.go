@@ -218,7 +218,10 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 	if err := Propagation(ctx, cfg, h.Timeout, progress); err != nil {
 		return nil, err
 	}
-	return admin, run(stages[last])
+	if err := run(stages[last]); err != nil {
+		return nil, err
+	}
+	return admin, h.completeRestore(ctx, c)
 }
 
 // namespace makes the namespace unless it exists; what made it is on it, for its removal.

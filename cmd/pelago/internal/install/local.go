@@ -235,6 +235,9 @@ func (l *Local) Install(ctx context.Context, progress deploy.Progress, ready fun
 	if err := Propagation(ctx, cfg, l.Timeout, progress); err != nil {
 		return fmt.Errorf("%w\nSee the logs of etcd and kube-apiserver in %s, or by journalctl -u 'pelago-hub*'", err, l.Dir)
 	}
+	if err := l.completeRestore(); err != nil {
+		return err
+	}
 	hub()
 	if err := ready(admin); err != nil {
 		return err

@@ -145,13 +145,22 @@ func TestLocal(t *testing.T) {
 	// On another machine: another directory, with keys of its own.
 	other := newLocal(t)
 	start(t, other).end()
-	check(t, other.Restore(ctx, backup, t.Logf))
+	former, err := os.ReadFile(filepath.Join(other.Dir, "pki", "encryption.yaml"))
+	check(t, err)
+	check(t, other.Restore(ctx, backup, agree, t.Logf))
+	if kept, err := os.ReadFile(filepath.Join(other.Dir, "former", "pki", "encryption.yaml")); err != nil || string(kept) != string(former) ||
+		!exists(filepath.Join(other.Dir, "former", "etcd", "member")) {
+		t.Errorf("the data and the keys of before are not in former: %v", err)
+	}
 	after, err := os.ReadFile(filepath.Join(other.Dir, "pki", "ca.crt"))
 	check(t, err)
 	if string(before) != string(after) {
 		t.Error("the restored hub has another authority: members would not trust it")
 	}
 	restored := start(t, other)
+	if exists(filepath.Join(other.Dir, "former", unfinished)) {
+		t.Error("the restored hub runs, and the restore has not completed")
+	}
 	member, err := deploy.NewClient(&rest.Config{Host: "https://" + other.Address, BearerToken: token.Status.Token, TLSClientConfig: rest.TLSClientConfig{CAData: before}})
 	check(t, err)
 	if err := member.List(ctx, &workv1alpha1.WorkList{}); err != nil {
@@ -292,7 +301,7 @@ func TestLocalErrors(t *testing.T) {
 	for want, do := range map[string]func() error{
 		"find etcd in --bin-dir":             func() error { _, err := l.Prepare(time.Now()); return err },
 		"find the hub in --dir":              func() error { _, err := l.Renew(time.Now()); return err },
-		"read backup":                        func() error { return l.Restore(t.Context(), filepath.Join(l.Dir, "none"), t.Logf) },
+		"read backup":                        func() error { return l.Restore(t.Context(), filepath.Join(l.Dir, "none"), agree, t.Logf) },
 		"give a port from 1024":              func() error { _, _, err := (&Local{Address: "h:1"}).options(); return err },
 		"without blanks":                     func() error { _, _, err := (&Local{Dir: "a b", Address: "h"}).options(); return err },
 		"find out whether clusters are regi": func() error { return checkMembers(t.Context(), closedHub(t), false) },

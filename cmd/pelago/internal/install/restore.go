@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
@@ -27,9 +29,16 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
+// annotationRestore is on the Secret of the former keys until the hub runs that the restore, its value, has brought up. A repetition before
+// that keeps the former data and keys: the present ones are those of the first attempt.
+const annotationRestore = "pelago.io/restore"
+
 // Restore replaces the state of the hub in the host cluster by that of a backup, its address included, and returns the kubeconfig of
-// its administrator. The present data of etcd stay in the volumes as "former".
-func (h *Hosted) Restore(ctx context.Context, host view.Member, file string, progress deploy.Progress) ([]byte, error) {
+// its administrator. The present data of etcd stay in the volumes, their keys in a Secret. Nothing is changed before the whole backup was
+// read and confirm agrees.
+func (h *Hosted) Restore(
+	ctx context.Context, host view.Member, file string, confirm func(question string) error, progress deploy.Progress,
+) ([]byte, error) {
 	h.Add(pflag.NewFlagSet("settings", pflag.ContinueOnError)) // those of the installation
 	found, err := h.Keep(ctx, host.Client)
 	if err != nil {
@@ -41,6 +50,17 @@ func (h *Hosted) Restore(ctx context.Context, host view.Member, file string, pro
 	case h.EmptyDir:
 		return nil, errors.New("the hub was installed with --etcd-empty-dir: data that are put there end with the pod that puts them")
 	}
+	if err := deploy.CheckBackup(file); err != nil {
+		return nil, err
+	}
+	former := &corev1.Secret{}
+	if err := host.Client.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedFormerCA}, former); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("get Secret %s/%s: %w", h.Namespace, deploy.HostedFormerCA, err)
+	}
+	if err := confirm(question(fmt.Sprintf("in namespace %s of %s", h.Namespace, host.Config.Host), file, former.Annotations[annotationRestore] != "")); err != nil {
+		return nil, err
+	}
+	var restore string
 	for i := range h.EtcdReplicas {
 		a, err := deploy.OpenBackup(file)
 		if err != nil {
@@ -48,27 +68,40 @@ func (h *Hosted) Restore(ctx context.Context, host view.Member, file string, pro
 		}
 		defer a.Close()
 		if i == 0 {
-			if err := h.takeOver(ctx, host, a, progress); err != nil {
+			if restore, err = h.takeOver(ctx, host, a, progress); err != nil {
 				return nil, err
 			}
 		}
 		progress("Restoring member %d of etcd from %s", i, file)
-		if err := h.restoreMember(ctx, host, a, i); err != nil {
+		if err := h.restoreMember(ctx, host, a, restore, i); err != nil {
 			return nil, fmt.Errorf("%w: the hub is stopped, and has the keys of the backup: restore again when the cause is gone", err)
 		}
 	}
-	return h.Install(ctx, host, progress)
+	admin, err := h.Install(ctx, host, progress)
+	if err != nil {
+		return nil, fmt.Errorf("%w\nThe state of the backup is in place: run `pelago init --host-context` when the cause is gone, which starts the hub", err)
+	}
+	return admin, nil
 }
 
-// takeOver stops the hub, and takes the address and the keys of the backup.
-func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *deploy.Backup, progress deploy.Progress) error {
+// question is that before a restore; repeated: an earlier one has not completed.
+func question(of, file string, repeated bool) string {
+	q := fmt.Sprintf("Replace the state of the hub %s by that of %s?", of, file)
+	if repeated {
+		q = "An earlier restore has not completed: the data from before it stay, those that it has restored are removed. " + q
+	}
+	return q
+}
+
+// takeOver stops the hub, and takes the address and the keys of the backup. It returns the name of the restore.
+func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *deploy.Backup, progress deploy.Progress) (restore string, err error) {
 	for _, name := range []string{"api-address", "node-port", "service-type"} {
 		value := a.Settings[name]
 		if value == "" {
 			value = h.flags.Lookup(name).DefValue
 		}
 		if err := h.flags.Set(name, value); err != nil {
-			return fmt.Errorf("take --%s %s of the backup: %w", name, value, err)
+			return "", fmt.Errorf("take --%s %s of the backup: %w", name, value, err)
 		}
 	}
 	progress("Stopping the hub")
@@ -77,7 +110,7 @@ func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *deploy.Backu
 	for _, obj := range programs {
 		err := host.Client.Patch(ctx, obj, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`)), client.FieldOwner(deploy.Manager))
 		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("stop %s: %w", obj.GetName(), err)
+			return "", fmt.Errorf("stop %s: %w", obj.GetName(), err)
 		}
 	}
 	for _, obj := range programs {
@@ -88,16 +121,47 @@ func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *deploy.Backu
 			return len(pods.Items) == 0, err
 		})
 		if err != nil {
-			return fmt.Errorf("wait until the pods of %s have ended: %w", app, err)
+			return "", fmt.Errorf("wait until the pods of %s have ended: %w", app, err)
 		}
 	}
+	return h.exchangeKeys(ctx, host.Client, a.Kept)
+}
+
+// exchangeKeys copies the present keys, without which the former data cannot be read, and writes those of the backup. It returns the name of
+// the restore, that of an earlier one if that has not completed: then its copy stays.
+func (h *Hosted) exchangeKeys(ctx context.Context, host client.Client, keys map[string][]byte) (restore string, err error) {
+	present := &corev1.Secret{ObjectMeta: h.meta(deploy.HostedCA)}
+	if err := host.Get(ctx, client.ObjectKeyFromObject(present), present); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("get Secret %s/%s: %w", h.Namespace, deploy.HostedCA, err)
+	}
+	former := &corev1.Secret{ObjectMeta: h.meta(deploy.HostedFormerCA)}
+	if err := deploy.Put(ctx, host, former, func() {
+		if restore = former.Annotations[annotationRestore]; restore == "" {
+			restore = time.Now().UTC().Format("20060102-150405")
+			former.Data, former.Labels = present.Data, h.meta("").Labels
+			former.Annotations = map[string]string{annotationRestore: restore}
+		}
+	}); err != nil {
+		return "", err
+	}
 	s := &corev1.Secret{ObjectMeta: h.meta(deploy.HostedCA)}
-	return deploy.Put(ctx, host.Client, s, func() { s.Data, s.Labels = a.Kept, h.meta("").Labels })
+	return restore, deploy.Put(ctx, host, s, func() { s.Data, s.Labels = keys, h.meta("").Labels })
+}
+
+// completeRestore ends a restore: another one replaces the former data and keys.
+func (h *Hosted) completeRestore(ctx context.Context, host client.Client) error {
+	former := &corev1.Secret{ObjectMeta: h.meta(deploy.HostedFormerCA)}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, annotationRestore)
+	err := host.Patch(ctx, former, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(deploy.Manager))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("patch Secret %s/%s: %w", former.Namespace, former.Name, err)
+	}
+	return nil
 }
 
 // restoreMember puts the snapshot into the volume of one member, by a pod.
-func (h *Hosted) restoreMember(ctx context.Context, host view.Member, a *deploy.Backup, i int) error {
-	pod, err := h.RestorePod(i)
+func (h *Hosted) restoreMember(ctx context.Context, host view.Member, a *deploy.Backup, restore string, i int) error {
+	pod, err := h.RestorePod(i, restore)
 	if err != nil {
 		return err
 	}
@@ -167,9 +231,15 @@ func (h *Hosted) removePod(ctx context.Context, c client.Client, pod *corev1.Pod
 	})
 }
 
-// Restore replaces the state of the hub by that of a backup; the present data of etcd stay in the directory as "former". The hub is
-// stopped before, and started again by init.
-func (l *Local) Restore(ctx context.Context, file string, progress deploy.Progress) error {
+// unfinished is the file in the directory "former" until the restored hub runs, as annotationRestore.
+const unfinished = "unfinished"
+
+// Restore replaces the state of the hub by that of a backup; the present data of etcd and their keys stay in the directory "former". The hub
+// is stopped before, and started again by init. Nothing is changed before the whole backup was read and confirm agrees.
+func (l *Local) Restore(ctx context.Context, file string, confirm func(question string) error, progress deploy.Progress) error {
+	if err := deploy.CheckBackup(file); err != nil {
+		return err
+	}
 	a, err := deploy.OpenBackup(file)
 	if err != nil {
 		return err
@@ -182,6 +252,9 @@ func (l *Local) Restore(ctx context.Context, file string, progress deploy.Progre
 	if err != nil {
 		return err
 	}
+	if err := confirm(question("in "+l.Dir, file, exists(filepath.Join(l.Dir, "former", unfinished)))); err != nil {
+		return err
+	}
 	if err := l.stop(ctx, "stop"); err != nil {
 		return err
 	}
@@ -190,7 +263,7 @@ func (l *Local) Restore(ctx context.Context, file string, progress deploy.Progre
 		return err
 	}
 	progress("Restoring etcd from %s", file)
-	snapshot, data, restored := filepath.Join(o.Dir, "snapshot.db"), filepath.Join(o.Dir, "etcd"), filepath.Join(o.Dir, "restored")
+	snapshot, restored := filepath.Join(o.Dir, "snapshot.db"), filepath.Join(o.Dir, "restored")
 	if err := errors.Join(os.RemoveAll(restored), a.CopySnapshot(snapshot)); err != nil {
 		return fmt.Errorf("restore etcd: %w", err)
 	}
@@ -200,21 +273,61 @@ func (l *Local) Restore(ctx context.Context, file string, progress deploy.Progre
 	if err != nil {
 		return fmt.Errorf("restore etcd: etcdutl snapshot restore: %w: %s", err, bytes.TrimSpace(out))
 	}
-	former := filepath.Join(o.Dir, "former")
-	err = errors.Join(os.Remove(snapshot), os.RemoveAll(former))
-	if _, missing := os.Stat(data); err == nil && missing == nil {
-		err = os.Rename(data, former)
-	}
-	if err = errors.Join(err, os.Rename(restored, data)); err != nil {
-		return fmt.Errorf("restore etcd: %w", err)
-	}
 	pki, err := l.pki()
 	if err != nil {
 		return err
+	}
+	if err := errors.Join(os.Remove(snapshot), exchange(o.Dir, pki.Kept)); err != nil {
+		return fmt.Errorf("restore etcd: %w", err)
 	}
 	pki.Kept = a.Kept
 	if _, err := pki.Complete(names, time.Now()); err != nil {
 		return err
 	}
 	return l.write(pki)
+}
+
+// exchange puts the data "restored" in the place of "etcd", which it moves to "former" with a copy of its keys. If an earlier restore has not
+// completed, what that has moved stays.
+func exchange(dir string, keys map[string][]byte) error {
+	data, former := filepath.Join(dir, "etcd"), filepath.Join(dir, "former")
+	if !exists(filepath.Join(former, unfinished)) {
+		if err := errors.Join(os.RemoveAll(former), os.MkdirAll(filepath.Join(former, "pki"), 0o700)); err != nil {
+			return err
+		}
+		for name, content := range keys {
+			if err := deploy.WriteChanged(filepath.Join(former, "pki", name), content); err != nil {
+				return err
+			}
+		}
+		if err := deploy.WriteChanged(filepath.Join(former, unfinished), nil); err != nil {
+			return err
+		}
+	}
+	// Of a hub without data an empty directory is kept: a repetition does not take the restored data for former ones.
+	err := os.MkdirAll(data, 0o700)
+	switch {
+	case err != nil:
+	case exists(filepath.Join(former, "etcd")):
+		err = os.RemoveAll(data)
+	default:
+		err = os.Rename(data, filepath.Join(former, "etcd"))
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(dir, "restored"), data)
+}
+
+// completeRestore ends a restore: another one replaces the former data and keys.
+func (l *Local) completeRestore() error {
+	if err := os.Remove(filepath.Join(l.Dir, "former", unfinished)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("complete the restore: %w", err)
+	}
+	return nil
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
