@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,6 +29,7 @@ func RemoveHub(ctx context.Context, c client.Client, progress Progress) error {
 
 // RemoveWorkloadsHub removes what Propagation has installed, and what pelago-hub has written for itself; definitions stay. pelago-hub
 // must not run outside of the cluster: it would register its APIServices again. In a cluster that is a member as well the system namespace stays.
+// The ClusterRole, by which deinit finds a hub, goes last: an interrupted removal can be continued.
 func RemoveWorkloadsHub(ctx context.Context, c client.Client, member bool, progress Progress) error {
 	progress("Removing pelago-hub, its admission policies and rights")
 	own := metav1.ObjectMeta{Namespace: SystemNamespace, Name: HubName}
@@ -39,7 +41,15 @@ func RemoveWorkloadsHub(ctx context.Context, c client.Client, member bool, progr
 	if err != nil {
 		return fmt.Errorf("delete Deployment %s/%s: %w", own.Namespace, own.Name, err)
 	}
-	if err := RemovePropagation(ctx, c); err != nil {
+	objs, err := propagation(ctx, c)
+	if err != nil {
+		return err
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: HubName}}
+	objs = slices.DeleteFunc(objs, func(u *unstructured.Unstructured) bool {
+		return u.GetKind() == "ClusterRole" && u.GetName() == role.Name
+	})
+	if err := deleteAll(ctx, c, objs, metav1.DeletePropagationBackground); err != nil {
 		return err
 	}
 	for _, obj := range []client.Object{
@@ -50,8 +60,7 @@ func RemoveWorkloadsHub(ctx context.Context, c client.Client, member bool, progr
 			return fmt.Errorf("delete %s %s/%s: %w", Kind(c, obj), obj.GetNamespace(), obj.GetName(), err)
 		}
 	}
-	objs, err := PropagationOptions{}.manifests()
-	if err != nil {
+	if objs, err = (PropagationOptions{}).manifests(); err != nil {
 		return err
 	}
 	for _, u := range split(objs).base {
@@ -64,6 +73,9 @@ func RemoveWorkloadsHub(ctx context.Context, c client.Client, member bool, progr
 		if err := awaitNoNamespace(ctx, c, u.GetName(), progress); err != nil {
 			return err
 		}
+	}
+	if err := c.Delete(ctx, role); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete ClusterRole %s: %w", role.Name, err)
 	}
 	return nil
 }

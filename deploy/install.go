@@ -134,13 +134,22 @@ func Propagation(ctx context.Context, c client.Client, o PropagationOptions, pro
 // RemovePropagation removes what Propagation installed, but for namespaces, definitions and the ServiceAccount, and the APIServices of
 // pelago-hub: an API server does not end namespaces while one does not answer.
 func RemovePropagation(ctx context.Context, c client.Client) error {
-	objs, err := PropagationOptions{Workloads: true}.manifests()
+	objs, err := propagation(ctx, c)
 	if err != nil {
 		return err
 	}
+	return deleteAll(ctx, c, objs, metav1.DeletePropagationBackground)
+}
+
+// propagation is what RemovePropagation removes.
+func propagation(ctx context.Context, c client.Client) ([]*unstructured.Unstructured, error) {
+	objs, err := PropagationOptions{Workloads: true}.manifests()
+	if err != nil {
+		return nil, err
+	}
 	services := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIServiceList"}}
 	if err := c.List(ctx, services); err != nil {
-		return fmt.Errorf("list APIServices: %w", err)
+		return nil, fmt.Errorf("list APIServices: %w", err)
 	}
 	s := split(objs)
 	for i := range services.Items {
@@ -150,7 +159,7 @@ func RemovePropagation(ctx context.Context, c client.Client) error {
 			s.rest = append(s.rest, &services.Items[i])
 		}
 	}
-	return deleteAll(ctx, c, slices.Concat(s.policies, s.rest), metav1.DeletePropagationBackground)
+	return slices.Concat(s.policies, s.rest), nil
 }
 
 // MemberBase installs the namespace and the CRDs of a member, which its configuration and its secrets need.

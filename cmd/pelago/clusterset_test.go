@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -65,13 +66,18 @@ func (c clusterset) infoFile() string { return filepath.Join(c.dir, broker.InfoF
 // pelago runs the command line and returns what it prints.
 func (c clusterset) pelago(args ...string) (string, error) {
 	var out bytes.Buffer
+	err := c.into(context.Background(), &out, args...)
+	return out.String(), err
+}
+
+// into runs the command line, which prints into out.
+func (c clusterset) into(ctx context.Context, out io.Writer, args ...string) error {
 	cmd := root("pelago")
 	cmd.SetArgs(append(args, "--kubeconfig", c.kubeconfig))
-	cmd.SetOut(&out)
-	cmd.SetErr(&out)
+	cmd.SetOut(out)
+	cmd.SetErr(out)
 	cmd.SetIn(strings.NewReader(""))
-	err := cmd.ExecuteContext(context.Background())
-	return out.String(), err
+	return cmd.ExecuteContext(ctx)
 }
 
 // must runs the command line and fails the test if it fails.

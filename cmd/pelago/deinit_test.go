@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +59,17 @@ func TestDeinit(t *testing.T) {
 		t.Fatalf("before deinit only these are found: %q", found)
 	}
 
+	// Ctrl-C while the first namespace is not gone.
+	ctx, interrupt := context.WithCancel(t.Context())
+	err := c.into(ctx, writes(func(text string) {
+		if strings.Contains(text, "Waiting until namespace ") {
+			interrupt()
+		}
+	}), append(deinit, "--yes")...)
+	if err == nil || ctx.Err() == nil {
+		t.Fatalf("interrupted: %v", err)
+	}
+
 	t.Log(c.must(t, append(deinit, "--yes")...))
 	for _, found := range written(t, c) {
 		if !strings.HasPrefix(found, "CustomResourceDefinition ") {
@@ -65,6 +78,14 @@ func TestDeinit(t *testing.T) {
 	}
 	must(t, hub.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign))
 	c.fails(t, "has neither a broker nor a hub", append(deinit, "--yes")...)
+}
+
+// writes calls itself with all that is written.
+type writes func(text string)
+
+func (w writes) Write(text []byte) (int, error) {
+	w(string(text))
+	return len(text), nil
 }
 
 // written are the objects of the hub that a field manager of ours has written, and what there is of proxy.pelago.io.
@@ -85,7 +106,8 @@ func written(t *testing.T, c clusterset) (found []string) {
 			objs.SetGroupVersionKind(gv.WithKind(r.Kind))
 			must(t, hub.List(t.Context(), &objs))
 			for _, o := range objs.Items {
-				ours := strings.HasSuffix(o.Name, ".proxy.pelago.io")
+				ours := strings.HasSuffix(o.Name, ".proxy.pelago.io") ||
+					r.Kind == "Namespace" && slices.Contains([]string{clusterv1alpha1.SecretNamespace, deploy.BrokerNamespace}, o.Name) // without fields
 				for _, m := range o.ManagedFields {
 					ours = ours || strings.HasPrefix(m.Manager, deploy.Manager) // of a client without one it is the program's name
 				}
