@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
@@ -37,8 +39,7 @@ func TestDeinit(t *testing.T) {
 	own := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: name}
 	}
-	lease := &coordinationv1.Lease{ObjectMeta: own(deploy.HubName), Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("hub-1"),
-		RenewTime: ptr.To(metav1.NewMicroTime(time.Now().Add(time.Hour)))}}
+	lease := &coordinationv1.Lease{ObjectMeta: own(deploy.HubName), Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("hub-1")}}
 	api := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
 		"metadata": map[string]any{"name": "v1alpha1.proxy.pelago.io"},
 		"spec": map[string]any{"group": "proxy.pelago.io", "version": "v1alpha1", "groupPriorityMinimum": int64(2000), "versionPriority": int64(10),
@@ -48,9 +49,10 @@ func TestDeinit(t *testing.T) {
 	hub.Make(lease, api, member)
 	must(t, hub.Create(t.Context(), foreign, client.FieldOwner("user")))
 
+	stop := renew(t, hub.Client, lease)
 	c.fails(t, "pelago-hub runs: hub-1 holds Lease pelago-system/pelago-hub: stop it first", append(deinit, "--yes")...)
-	lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
-	must(t, hub.Update(t.Context(), lease))
+	stop()
+	must(t, hub.Patch(t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":""}}`)))) // as pelago-hub does at its end
 	c.fails(t, "clusters are registered at the hub: m1", append(deinit, "--yes")...)
 	hub.Remove(member)
 	c.fails(t, "nothing was changed: answer y", deinit...)
@@ -118,4 +120,23 @@ func written(t *testing.T, c clusterset) (found []string) {
 		}
 	}
 	return found
+}
+
+// renew renews a Lease, by a clock that is an hour behind, until it is stopped.
+func renew(t *testing.T, c client.Client, lease *coordinationv1.Lease) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, time.Now().Add(-time.Hour).Format(metav1.RFC3339Micro))
+			l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}}
+			if err := c.Patch(ctx, l, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil && ctx.Err() == nil {
+				t.Errorf("renew Lease %s: %v", lease.Name, err)
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
+	return func() { cancel(); <-ended }
 }

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -117,7 +116,7 @@ func findInstalled(ctx context.Context, hub view.Member) (in installed, err erro
 		member:    exists(&corev1.ConfigMap{}, config.SystemNamespace, config.ConfigMapName)}
 	hosts := exists(&corev1.ConfigMap{}, deploy.SystemNamespace, deploy.HostedSettings)
 	lease := &coordinationv1.Lease{}
-	runs := exists(lease, deploy.SystemNamespace, deploy.HubName) && Holds(lease) && !exists(&appsv1.Deployment{}, deploy.SystemNamespace, deploy.HubName)
+	outside := exists(lease, deploy.SystemNamespace, deploy.HubName) && !exists(&appsv1.Deployment{}, deploy.SystemNamespace, deploy.HubName)
 	switch {
 	case err != nil:
 		return in, err
@@ -126,10 +125,14 @@ func findInstalled(ctx context.Context, hub view.Member) (in installed, err erro
 			"cluster of a hub that runs as pods", hub.Config.Host)
 	case in.workloads && hosts:
 		return in, fmt.Errorf("a hub runs in namespace %s of this cluster: remove it first with --host-context", deploy.SystemNamespace)
-	case in.workloads && runs:
-		return in, fmt.Errorf("pelago-hub runs: %s holds Lease %s/%s: stop it first", *lease.Spec.HolderIdentity, lease.Namespace, lease.Name)
+	case !in.workloads || !outside:
+		return in, nil
 	}
-	return in, nil
+	held, err := view.Held(ctx, hub.Client, *lease)
+	if err == nil && len(held) > 0 {
+		err = fmt.Errorf("pelago-hub runs: %s holds Lease %s/%s: stop it first", *held[0].Spec.HolderIdentity, lease.Namespace, lease.Name)
+	}
+	return in, err
 }
 
 // remove removes all of it except definitions.
@@ -149,14 +152,6 @@ func (in installed) remove(ctx context.Context, progress deploy.Progress) error 
 		progress("Namespace %s stays: this cluster is a member as well", deploy.SystemNamespace)
 	}
 	return nil
-}
-
-// Holds reports whether the holder of a Lease is alive.
-func Holds(l *coordinationv1.Lease) bool {
-	if ptr.Deref(l.Spec.HolderIdentity, "") == "" || l.Spec.RenewTime == nil {
-		return false
-	}
-	return time.Since(l.Spec.RenewTime.Time) < time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15))*time.Second
 }
 
 // members are the clusters that are registered at the hub.

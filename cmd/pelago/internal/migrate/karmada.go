@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -177,13 +177,17 @@ func (k *Karmada) Back(ctx context.Context) error {
 	if err := k.Hub.List(ctx, leases, client.InNamespace(deploy.SystemNamespace)); err != nil {
 		return fmt.Errorf("list the Leases of namespace %s: %w", deploy.SystemNamespace, err)
 	}
-	for i := range leases.Items {
-		if l := &leases.Items[i]; l.Name == deploy.HubName && install.Holds(l) {
-			return fmt.Errorf("pelago-hub runs: %s holds Lease %s/%s: stop it first, and run this command again", ptr.Deref(l.Spec.HolderIdentity, ""), l.Namespace, l.Name)
-		}
+	leases.Items = slices.DeleteFunc(leases.Items, func(l coordinationv1.Lease) bool { return l.Name != deploy.HubName })
+	held, err := view.Held(ctx, k.Hub, leases.Items...)
+	if err != nil {
+		return err
+	}
+	if len(held) > 0 {
+		l := held[0]
+		return fmt.Errorf("pelago-hub runs: %s holds Lease %s/%s: stop it first, and run this command again", ptr.Deref(l.Spec.HolderIdentity, ""), l.Namespace, l.Name)
 	}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: kept}}
-	err := k.Hub.Get(ctx, client.ObjectKeyFromObject(cm), cm)
+	err = k.Hub.Get(ctx, client.ObjectKeyFromObject(cm), cm)
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("ConfigMap %s/%s does not exist: this API server was not migrated, or has been migrated back already", cm.Namespace, cm.Name)
 	}
@@ -220,12 +224,16 @@ func (k *Karmada) alive(ctx context.Context) ([]string, error) {
 	if err := k.Hub.List(ctx, leases, client.InNamespace(hubNamespace)); err != nil {
 		return nil, fmt.Errorf("list the Leases of namespace %s: %w", hubNamespace, err)
 	}
-	var out []string
-	for i := range leases.Items {
-		if l := &leases.Items[i]; slices.Contains(controllers, l.Name) && install.Holds(l) {
-			out = append(out, l.Name)
-		}
+	leases.Items = slices.DeleteFunc(leases.Items, func(l coordinationv1.Lease) bool { return !slices.Contains(controllers, l.Name) })
+	held, err := view.Held(ctx, k.Hub, leases.Items...)
+	if err != nil {
+		return nil, err
 	}
+	var out []string
+	for _, l := range held {
+		out = append(out, l.Name)
+	}
+	slices.Sort(out)
 	return out, nil
 }
 

@@ -1,6 +1,8 @@
 package migrate
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -42,13 +45,14 @@ func TestKarmada(t *testing.T) {
 		"spec": map[string]any{"group": "custom.metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": int64(2000), "versionPriority": int64(10), "insecureSkipTLSVerify": true,
 			"service": map[string]any{"namespace": "karmada-system", "name": "karmada-metrics-adapter"}}}}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-system", Name: "karmada-scheduler"}, Spec: coordinationv1.LeaseSpec{
-		HolderIdentity: ptr.To("x"), LeaseDurationSeconds: ptr.To[int32](3600), RenewTime: ptr.To(metav1.NowMicro())}}
+		HolderIdentity: ptr.To("x"), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))}} // by its holder's clock
 	stopped := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-system", Name: "karmada-scheduler"}, Spec: appsv1.DeploymentSpec{
 		Replicas: ptr.To[int32](2), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}}}
 	create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "karmada-system"}}, hook("validating-config", "work.karmada.io"), hook("theirs", "theirs.example.org"), service, lease, stopped)
 
 	k := &Karmada{Hub: c, Namespace: "karmada-system", Timeout: time.Second, Progress: func(string, ...any) {}}
+	stop := renew(t, c, lease)
 	removed := func(want bool) {
 		t.Helper()
 		found, err := k.registered(t.Context())
@@ -77,6 +81,7 @@ func TestKarmada(t *testing.T) {
 		t.Errorf("plan %s, want %s", got, want)
 	}
 
+	stop()
 	if err := c.Delete(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
@@ -92,9 +97,11 @@ func TestKarmada(t *testing.T) {
 
 	hub := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: deploy.HubName}, Spec: lease.Spec}
 	create(hub)
+	stop = renew(t, c, hub)
 	if err := k.Back(t.Context()); err == nil || !strings.Contains(err.Error(), "pelago-hub runs") {
 		t.Errorf("back while pelago-hub runs: %v", err)
 	}
+	stop()
 	if err := c.Delete(t.Context(), hub); err != nil {
 		t.Fatal(err)
 	}
@@ -123,4 +130,23 @@ func TestKarmada(t *testing.T) {
 	if err := k.scale(t.Context(), controllers, true); err == nil || !strings.Contains(err.Error(), "wait for 2 replicas") {
 		t.Errorf("start: %v", err)
 	}
+}
+
+// renew renews a Lease, by a clock that is an hour behind, until it is stopped.
+func renew(t *testing.T, c client.Client, lease *coordinationv1.Lease) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, time.Now().Add(-time.Hour).Format(metav1.RFC3339Micro))
+			l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}}
+			if err := c.Patch(ctx, l, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil && ctx.Err() == nil {
+				t.Errorf("renew Lease %s: %v", lease.Name, err)
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
+	return func() { cancel(); <-ended }
 }
