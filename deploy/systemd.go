@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,7 +50,7 @@ func (s Systemd) control(ctx context.Context, args ...string) error {
 // pelago is the path of that program, dir the directory of the hub.
 func Units(processes []Process, pelago, dir string) map[string]string {
 	units := map[string]string{
-		"pelago-hub-renewal.service": fmt.Sprintf("[Unit]\nDescription=Renewal of the certificates of the Pelago hub\n\n[Service]\nType=oneshot\n"+
+		renewalUnit: fmt.Sprintf("[Unit]\nDescription=Renewal of the certificates of the Pelago hub\n\n[Service]\nType=oneshot\n"+
 			"ExecStart=%s hub renew --local --dir=%s\n", pelago, dir),
 		"pelago-hub-renewal.timer": "[Unit]\nDescription=Renewal of the certificates of the Pelago hub\n\n[Timer]\nOnCalendar=daily\nPersistent=true\n\n" +
 			"[Install]\nWantedBy=timers.target\n",
@@ -63,6 +64,30 @@ func Units(processes []Process, pelago, dir string) map[string]string {
 		after = name
 	}
 	return units
+}
+
+// renewalUnit names the directory of the hub.
+const renewalUnit = "pelago-hub-renewal.service"
+
+// Hub returns the directory of the hub that the units are of, "" if there are none.
+func (s Systemd) Hub() (string, error) {
+	text, err := os.ReadFile(filepath.Join(s.dir(), renewalUnit))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read unit: %w", err)
+	}
+	_, dir, _ := strings.Cut(string(text), " --dir=")
+	dir, _, _ = strings.Cut(dir, "\n")
+	return dir, nil
+}
+
+// files are the units. The directories of an administrator's drop-ins, pelago-hub.service.d, are none and stay.
+func (s Systemd) files() ([]string, error) {
+	services, err := filepath.Glob(filepath.Join(s.dir(), "pelago-hub*.service"))
+	if err != nil {
+		return nil, err
+	}
+	timers, err := filepath.Glob(filepath.Join(s.dir(), "pelago-hub*.timer"))
+	return append(services, timers...), err
 }
 
 func unitName(process string) string {
@@ -84,7 +109,7 @@ func (s Systemd) Start(ctx context.Context, units map[string]string) error {
 		if err := WriteChanged(file, []byte(text)); err != nil {
 			return err
 		}
-		if name != "pelago-hub-renewal.service" {
+		if name != renewalUnit {
 			enable = append(enable, name)
 		}
 	}
@@ -101,7 +126,7 @@ func (s Systemd) Start(ctx context.Context, units map[string]string) error {
 
 // Stop ends the units by a verb of systemctl, and reports whether there are any.
 func (s Systemd) Stop(ctx context.Context, verb ...string) (found bool, err error) {
-	names, err := filepath.Glob(filepath.Join(s.dir(), "pelago-hub*"))
+	names, err := s.files()
 	if err != nil || len(names) == 0 {
 		return false, err
 	}
@@ -113,7 +138,7 @@ func (s Systemd) Stop(ctx context.Context, verb ...string) (found bool, err erro
 
 // Remove removes the units, which have ended.
 func (s Systemd) Remove(ctx context.Context) error {
-	names, err := filepath.Glob(filepath.Join(s.dir(), "pelago-hub*"))
+	names, err := s.files()
 	if err != nil || len(names) == 0 {
 		return err
 	}

@@ -197,13 +197,19 @@ func (l *Local) write(pki deploy.PKI) error {
 // Install starts the hub's programs by systemd, or until ctx ends, makes the API server a hub, and calls ready with the kubeconfig of
 // the administrator.
 func (l *Local) Install(ctx context.Context, progress deploy.Progress, ready func(admin []byte) error) error {
+	foreground := l.Foreground || !l.systemd.Runs()
+	if !foreground {
+		if err := l.checkUnits(); err != nil {
+			return err
+		}
+	}
 	processes, err := l.Prepare(time.Now())
 	if err != nil {
 		return err
 	}
 	var wait func() error
 	var hub func()
-	if l.Foreground || !l.systemd.Runs() {
+	if foreground {
 		progress("Starting the hub until this command ends: logs are in %s", l.Dir)
 		s := deploy.Supervisor{Dir: l.Dir}
 		ctx, cancel := context.WithCancel(ctx)
@@ -274,6 +280,20 @@ func (l *Local) Backup(ctx context.Context, file string) error {
 	return writeBackup(ctx, file, nil, pki, fmt.Sprintf("https://127.0.0.1:%d", o.Port+1))
 }
 
+// checkUnits refuses to replace, or to stop, the units of a hub in another directory.
+func (l *Local) checkUnits() error {
+	dir, err := filepath.Abs(l.Dir)
+	if err != nil {
+		return fmt.Errorf("--dir: %w", err)
+	}
+	of, err := l.systemd.Hub()
+	if err != nil || of == "" || of == dir {
+		return err
+	}
+	return fmt.Errorf("--dir %s: the systemd units of this machine are of the hub in %s: give --dir %s, or remove that hub first with "+
+		"`pelago deinit --local --dir %s`", l.Dir, of, of, of)
+}
+
 // units are the systemd units of the programs.
 func (l *Local) units(processes []deploy.Process) (map[string]string, error) {
 	self, err := l.program("pelago")
@@ -305,6 +325,9 @@ func (l *Local) Remove(ctx context.Context, purge bool, progress deploy.Progress
 
 // stop ends the units by a verb of systemctl; of a hub in the foreground it demands that.
 func (l *Local) stop(ctx context.Context, verb ...string) error {
+	if err := l.checkUnits(); err != nil {
+		return err
+	}
 	if found, err := l.systemd.Stop(ctx, verb...); err != nil || found {
 		return err
 	}

@@ -73,13 +73,30 @@ func TestUnits(t *testing.T) {
 		t.Errorf("without a change: %s", out)
 	}
 
+	// Without the --dir of before, and with an administrator's drop-in.
+	other := *l
+	other.Dir = filepath.Join(dir, "other")
+	for verb, do := range map[string]func() error{
+		"init":   func() error { return other.Install(t.Context(), t.Logf, func([]byte) error { return nil }) },
+		"deinit": func() error { return other.Remove(t.Context(), false, t.Logf) },
+	} {
+		if err := do(); err == nil || !strings.Contains(err.Error(), "give --dir "+l.Dir+",") {
+			t.Errorf("%s with another --dir: %v", verb, err)
+		}
+	}
+	if _, err := os.Stat(other.Dir); !os.IsNotExist(err) {
+		t.Errorf("a refused init has made its directory: %v", err)
+	}
+	const added = "pelago-hub.service.d"
+	check(t, os.Mkdir(filepath.Join(l.systemd.Dir, added), 0o755))
+
 	check(t, l.Remove(t.Context(), false, t.Logf))
-	if out := called(); !strings.HasPrefix(out, "disable --now pelago-hub-etcd.service") || !strings.HasSuffix(out, "daemon-reload\n") {
+	if out := called(); strings.Contains(out, added) || !strings.HasPrefix(out, "disable --now pelago-hub-etcd.service") || !strings.HasSuffix(out, "daemon-reload\n") {
 		t.Errorf("deinit: %s", out)
 	}
 	left, err := os.ReadDir(l.systemd.Dir)
-	if err != nil || len(left) > 0 {
-		t.Errorf("units %v (%v) stay", left, err)
+	if err != nil || len(left) != 1 || left[0].Name() != added {
+		t.Errorf("units %v (%v) stay, want the drop-in alone", left, err)
 	}
 	pki, err := l.pki()
 	if err != nil || len(pki.Kept) == 0 {
