@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,7 +135,17 @@ func TestHosted(t *testing.T) {
 	}
 	s.fails(t, `the hub in namespace hub was installed with "1", and that cannot change`, init("--etcd-replicas", "3")...)
 	s.fails(t, "find out whether clusters are registered at the hub", append([]string{"deinit", "--yes"}, host...)...)
-	s.fails(t, "connect to pod hub/pelago-hub-etcd-0", append([]string{"hub", "backup", filepath.Join(s.dir, "backup")}, host...)...)
+	backUp := append([]string{"hub", "backup", filepath.Join(s.dir, "backup")}, host...)
+	s.fails(t, "no member of etcd in namespace hub is ready", backUp...)
+	for i, status := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("%s-%d", deploy.HostedEtcd, i), Labels: map[string]string{
+			"app": deploy.HostedEtcd}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "etcd", Image: "etcd"}}}}
+		c.Make(pod)
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
+		must(t, c.Status().Update(t.Context(), pod))
+	}
+	s.fails(t, "connect to pod hub/pelago-hub-etcd-1", backUp...)
+	must(t, c.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(ns), client.GracePeriodSeconds(0)))
 	s.fails(t, "it is no file of `pelago hub backup`", append([]string{"hub", "restore", s.kubeconfig}, host...)...)
 	testRestore(t, s, c, ns, host)
 	s.fails(t, "nothing was changed: answer y", append([]string{"deinit", "--force"}, host...)...)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/portforward"
@@ -32,7 +33,7 @@ func (h *Hosted) Backup(ctx context.Context, host view.Member, file string) erro
 		}
 		*files = s.Data
 	}
-	endpoint, stop, err := h.forward(host)
+	endpoint, stop, err := h.forward(ctx, host)
 	if err != nil {
 		return err
 	}
@@ -45,9 +46,12 @@ func (h *Hosted) notInstalled() error {
 		"--host-context` first; the data of a hub of `pelago init --context` or `deploy-broker` is backed up with the etcd of its API server", h.Namespace, deploy.HostedSettings)
 }
 
-// forward makes the port of etcd's first member one of this machine.
-func (h *Hosted) forward(host view.Member) (endpoint string, end func(), err error) {
-	pod := deploy.HostedEtcd + "-0"
+// forward makes the port of a ready member of etcd one of this machine.
+func (h *Hosted) forward(ctx context.Context, host view.Member) (endpoint string, end func(), err error) {
+	pod, err := h.readyMember(ctx, host.Client)
+	if err != nil {
+		return "", nil, err
+	}
 	transport, upgrader, err := spdy.RoundTripperFor(host.Config)
 	if err != nil {
 		return "", nil, fmt.Errorf("connect to pod %s/%s: %w", h.Namespace, pod, err)
@@ -71,4 +75,19 @@ func (h *Hosted) forward(host view.Member) (endpoint string, end func(), err err
 		return "", nil, fmt.Errorf("connect to pod %s/%s: %w", h.Namespace, pod, err)
 	}
 	return fmt.Sprintf("https://127.0.0.1:%d", ports[0].Local), func() { close(stop) }, nil
+}
+
+// readyMember is the pod of a member of etcd that is ready: any has the whole state.
+func (h *Hosted) readyMember(ctx context.Context, host client.Client) (string, error) {
+	pods := &corev1.PodList{}
+	if err := host.List(ctx, pods, client.InNamespace(h.Namespace), client.MatchingLabels{"app": deploy.HostedEtcd}); err != nil {
+		return "", fmt.Errorf("list the pods of etcd in namespace %s: %w", h.Namespace, err)
+	}
+	for _, pod := range pods.Items {
+		ready := func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }
+		if pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, ready) {
+			return pod.Name, nil
+		}
+	}
+	return "", fmt.Errorf("no member of etcd in namespace %s is ready: see `kubectl -n %s get pods -l app=%s`", h.Namespace, h.Namespace, deploy.HostedEtcd)
 }

@@ -34,6 +34,26 @@ func takeSnapshot(ctx context.Context, endpoint string, pki deploy.PKI, to io.Wr
 		return fmt.Errorf("connect to etcd: %w", err)
 	}
 	defer etcd.Close()
+	return copySnapshot(ctx, etcd, to)
+}
+
+// readTime bounds the read before a snapshot.
+const readTime = 30 * time.Second
+
+// etcdMember is a client of one member of etcd.
+type etcdMember interface {
+	Get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error)
+	SnapshotWithVersion(ctx context.Context) (*clientv3.SnapshotResponse, error)
+}
+
+// copySnapshot copies the database of a member. A snapshot has what the member has applied; the linearizable read before waits until that
+// is all that was committed, and fails where the member is cut off from the others.
+func copySnapshot(ctx context.Context, etcd etcdMember, to io.Writer) error {
+	reading, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	if _, err := etcd.Get(reading, "/registry/health"); err != nil {
+		return fmt.Errorf("read the newest state of etcd: %w: back up again when all members run and reach each other, see their logs", err)
+	}
 	s, err := etcd.SnapshotWithVersion(ctx)
 	if err != nil {
 		return fmt.Errorf("take a snapshot of etcd: %w", err)
