@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/migrate"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
@@ -22,7 +23,7 @@ import (
 func (j *join) network(
 	ctx context.Context, m *cluster, info broker.Info, former config.Config, answers *view.Answers, out io.Writer, progress deploy.Progress,
 ) error {
-	if err := install.RefuseSubmariner(ctx, m.Typed); err != nil && !j.adopt {
+	if err := migrate.RefuseSubmariner(ctx, m.Typed); err != nil && !j.adopt {
 		return err
 	}
 	facts, err := install.ReadFacts(ctx, m.Member, j.ClusterID, former, j.clusterCIDR, j.serviceCIDR, progress)
