@@ -74,7 +74,7 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 	}
 	flow_key_of(&to->key, p, DIRECTION_OUT);
 	to->f = flow_find(&to->key);
-	if (to->f && vip_chooses_again(&to->key, to->f, p) && flow_may_send(to->f, p, &to->key, ingress) &&
+	if (to->f && vip_chooses_again(&to->key, to->f, p, 0) && flow_may_send(to->f, p, &to->key, ingress) &&
 	    flow_evict(&to->key))
 		to->f = 0;
 	if (to->f)

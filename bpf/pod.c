@@ -29,7 +29,7 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 	flow_key_of(&key, p, DIRECTION_OUT);
 	f = flow_find(&key);
 	if (f) {
-		if (flow_to_own_vip(&key, f, s->cluster) || vip_chooses_again(&key, f, p))
+		if (flow_to_own_vip(&key, f, s->cluster) || vip_chooses_again(&key, f, p, 0))
 			return 0;
 		if (datapath == DATAPATH_HYBRID && !passed_fresh(f, now))
 			return 0;
@@ -67,7 +67,7 @@ static __always_inline int vip_out(struct packet *p, const struct node_settings 
 		return 0;
 	flow_key_of(&key, p, DIRECTION_OUT);
 	f = flow_find(&key);
-	if (f && vip_chooses_again(&key, f, p) && flow_evict(&key))
+	if (f && vip_chooses_again(&key, f, p, VIP_OWN) && flow_evict(&key))
 		f = 0;
 	if (f) {
 		if (f->cluster != s->cluster)
@@ -79,7 +79,7 @@ static __always_inline int vip_out(struct packet *p, const struct node_settings 
 		t->dport = f->dport;
 		return 1;
 	}
-	if (!packet_opens_flow(p) || vip_pick(p, 1, &to) != VERDICT_CONTINUE || to.cluster != s->cluster)
+	if (!packet_opens_flow(p) || vip_pick(p, VIP_OWN, &to) != VERDICT_CONTINUE || to.cluster != s->cluster)
 		return 0;
 	t->daddr = to.address;
 	t->dport = p->dport;

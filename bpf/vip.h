@@ -131,11 +131,13 @@ static __always_inline __u32 vip_choose(const struct node_settings *s, const str
 	return doubtful;
 }
 
-/*
- * Picks the target of a packet that opens a flow. VERDICT_CONTINUE: it is in *to. own: this cluster's service
- * may be it.
- */
-__noinline enum verdict vip_pick(const struct packet *p, __u32 own, struct vip_target *to)
+enum vip_use {
+	VIP_OWN = 1,  /* this cluster's service may be the target */
+	VIP_PEEK = 2, /* no connection follows: session affinity does not record the pick */
+};
+
+/* Picks the target of a packet that opens a flow. VERDICT_CONTINUE: it is in *to. use: enum vip_use. */
+__noinline enum verdict vip_pick(const struct packet *p, __u32 use, struct vip_target *to)
 {
 	const struct node_settings *s = get_settings();
 	struct vip_client c = {};
@@ -149,7 +151,7 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 own, struct vip_t
 	c.key.vip.proto = p->proto;
 	c.key.client = p->saddr;
 	c.hash = flow_hash(p);
-	c.own = own;
+	c.own = use & VIP_OWN;
 	v = bpf_map_lookup_elem(&vips, &c.key.vip);
 	if (!v)
 		return VERDICT_DROP_NO_SERVICE;
@@ -157,48 +159,81 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 own, struct vip_t
 	if (!n || n > VIP_TARGETS)
 		return VERDICT_DROP_NO_BACKEND;
 	*to = *vip_target_at(v, n - 1);
-	if (v->affinity) {
+	if (v->affinity && !(use & VIP_PEEK)) {
 		c.choice = (struct affinity_choice){ .used = now_ns(), .cluster = to->cluster };
 		bpf_map_update_elem(&affinities, &c.key, &c.choice, BPF_ANY);
 	}
 	return VERDICT_CONTINUE;
 }
 
-/* Reports whether a cluster still serves a port of a ClusterSetIP and is reached. */
-__noinline int vip_serves(const struct flow_key *of, __u32 cluster)
+/*
+ * Reports whether a packet on a flow whose cluster is not reached finds another cluster that is. If none is, the
+ * flow keeps cluster, port and node: they are good again after the outage.
+ */
+static __always_inline int vip_moves(const struct packet *p, __u32 cluster, __u32 use)
+{
+	const struct node_settings *s = get_settings();
+	struct vip_target to = {};
+
+	if (!s)
+		return 0;
+	if (vip_pick(p, use | VIP_PEEK, &to) != VERDICT_CONTINUE)
+		return 1;
+	return to.cluster != cluster && (to.cluster == s->cluster || vip_reaches(s, to.cluster, 0));
+}
+
+enum vip_flow {
+	VIP_FLOW_STAYS = 0,
+	VIP_FLOW_ENDED = 1, /* its connection is over, or its cluster withdrew the service */
+	VIP_FLOW_CUT = 2,   /* its cluster is not reached */
+};
+
+/* Whether a cluster still serves a port of a ClusterSetIP and is reached. */
+__noinline int vip_reach(const struct flow_key *of, __u32 cluster)
 {
 	const struct node_settings *s = get_settings();
 	struct service_key key = {};
 	struct vip *v;
 
 	if (!of || !s)
-		return 1;
+		return VIP_FLOW_STAYS;
 	key.address = of->daddr;
 	key.port = of->dport;
 	key.proto = of->proto;
 	v = bpf_map_lookup_elem(&vips, &key);
-	return v && vip_find(v, cluster) && (cluster == s->cluster || vip_reaches(s, cluster, 0));
+	if (!v || !vip_find(v, cluster))
+		return VIP_FLOW_ENDED;
+	return cluster == s->cluster || vip_reaches(s, cluster, 0) ? VIP_FLOW_STAYS : VIP_FLOW_CUT;
 }
 
-/* vip_chooses_again() of a flow to a ClusterSetIP. */
-__noinline int vip_flow_ended(const struct flow_key *of, const struct flow *f, const struct packet *p)
+/* The state of a flow to a ClusterSetIP, for vip_chooses_again(). */
+__noinline int vip_flow_state(const struct flow_key *of, const struct flow *f, const struct packet *p)
 {
 	struct flow *other = 0;
 
 	if (!of || !f || !p || p->error)
-		return 0;
-	if (p->proto == PROTO_TCP)
-		return packet_opens_flow(p) && (flow_reopens(of, f, p, &other) || !vip_serves(of, f->cluster));
-	return now_ns() - f->seen > SECOND && !vip_serves(of, f->cluster);
+		return VIP_FLOW_STAYS;
+	if (p->proto == PROTO_TCP) {
+		if (!packet_opens_flow(p))
+			return VIP_FLOW_STAYS;
+		if (flow_reopens(of, f, p, &other))
+			return VIP_FLOW_ENDED;
+	} else if (now_ns() - f->seen <= SECOND) {
+		return VIP_FLOW_STAYS;
+	}
+	return vip_reach(of, f->cluster);
 }
 
 /*
  * Reports whether the flow of a packet to a ClusterSetIP is to choose its cluster again. TCP: a SYN on the
  * tuple of a connection that is over, or whose cluster no longer serves it; the handshake that a cluster's
  * death has interrupted goes on with another. Other protocols: the cluster no longer serves it, which is
- * checked once a second.
+ * checked once a second. use: enum vip_use.
  */
-static __always_inline int vip_chooses_again(const struct flow_key *key, const struct flow *f, const struct packet *p)
+static __always_inline int vip_chooses_again(const struct flow_key *key, const struct flow *f, const struct packet *p,
+					     __u32 use)
 {
-	return f->primary && f->daddr != key->daddr && vip_flow_ended(key, f, p);
+	int state = f->primary && f->daddr != key->daddr ? vip_flow_state(key, f, p) : VIP_FLOW_STAYS;
+
+	return state == VIP_FLOW_CUT ? vip_moves(p, f->cluster, use) : state;
 }

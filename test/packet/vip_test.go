@@ -280,14 +280,7 @@ func TestVIPAnyPacket(t *testing.T) {
 // A cluster that is not reached gets no new connections, unless none is; established ones stay.
 func TestVIPFollowsReach(t *testing.T) {
 	k := balancing(t, [3]int{-1, 1, 1}, func(s *dataplane.State) { s.Gateways = []uint16{1} })
-	gateway := nodeIP(1, 1)
-	say := func(clusters ...int) {
-		k.arrive(t, answer(t, k.sendProbe(t, gateway, 0), func(b *body) {
-			for _, c := range clusters {
-				b.Unreachable[0] |= 1 << c
-			}
-		}))
-	}
+	say := func(clusters ...int) { k.away(t, clusters...) }
 	say()
 	before := k.connections(t, 40)
 	if before[global(2, 20)] == 0 || before[global3(20)] == 0 {
@@ -327,6 +320,62 @@ func TestVIPFollowsReach(t *testing.T) {
 	}
 	if established != 40 {
 		t.Errorf("%d of 40 connections stay with their cluster", established)
+	}
+}
+
+// away has gateway 1 advertise which clusters it does not reach.
+func (k *Kernel) away(t testing.TB, clusters ...int) {
+	t.Helper()
+	k.arrive(t, answer(t, k.sendProbe(t, nodeIP(1, 1), 0), func(b *body) {
+		for _, c := range clusters {
+			b.Unreachable[0] |= 1 << c
+		}
+	}))
+}
+
+// A flow keeps its cluster, port and node while no cluster is reached, and moves where another one is. An outage does not change the
+// cluster of a client with session affinity either.
+func TestVIPOutage(t *testing.T) {
+	one := func(s *dataplane.State) { s.Gateways = []uint16{1} }
+	k := balancing(t, [3]int{-1, 1, -1}, one, affinity(30))
+	send := func(p Packet) Overlay {
+		t.Helper()
+		k.age(t, 2*time.Second) // an idle flow checks its cluster
+		r := k.Run(t, k.PodOut, Frame(p.Encode()), Context{})
+		if r.Verdict != "" {
+			t.Fatalf("pod_out: %s", r.Verdict)
+		}
+		return k.sent(t, k.Run(t, k.EdgeOut, r.Frame, pod), "edge-out sent")
+	}
+	syn, datagram := tcpPacket(SYN, to(clustersetIP)), udpPacket("q", to(clustersetIP))
+	handshake := send(syn).Inner
+	o := send(datagram)
+	k.delivered(t, k.arrive(t, overlay(1, 1, 2, decode(t, o.Inner).answer().Encode(), func(o *Overlay) { o.Node = 3 })))
+	stays := func(what string) {
+		t.Helper()
+		got := send(datagram)
+		wantEqual(t, what, decode(t, o.Inner), decode(t, got.Inner))
+		if got.Node != 3 {
+			t.Errorf("%s: to node %d; want 3, which has answered", what, got.Node)
+		}
+		wantEqual(t, what+": the SYN sent again", decode(t, handshake), decode(t, send(syn).Inner))
+	}
+	k.Apply(t, balancingState([3]int{-1, 0, 1}, one, affinity(30))) // new connections take cluster 3
+	stays("both clusters are reached")
+	k.away(t, 2, 3)
+	stays("no cluster is reached")
+	k.miss(t, nodeIP(1, 1))
+	stays("no gateway answers")
+	k.away(t)
+	stays("after the outage")
+	if a := decode(t, send(datagram.with(ports(40001, 53))).Inner).Destination; a != global(2, 20) {
+		t.Errorf("after the outage a new connection of the client goes to %s; want %s, as its others", a, global(2, 20))
+	}
+	k.away(t, 2)
+	for _, p := range []Packet{datagram, syn} {
+		if a := decode(t, send(p).Inner).Destination; a != global3(20) {
+			t.Errorf("only cluster 3 is reached: to %s", a)
+		}
 	}
 }
 
