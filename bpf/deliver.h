@@ -90,19 +90,40 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 	return VERDICT_CONTINUE;
 }
 
+/*
+ * Reports whether an answer of another node than the stored one moves the flow there. A SYN that was sent again
+ * may have opened the connection at a second node, whose SYN-ACK comes late; and the node of the former connection
+ * on the tuple may still send. So TCP keeps the node whose SYN-ACK the client has acknowledged. Until then it is the
+ * first one, unless the client has refused that or left it unanswered for a second. A node that is gone needs no
+ * move: a gateway picks another one, which resets a connection that it does not know. f: the answer entry.
+ */
+static __always_inline int flow_moves(const struct flow *f, const struct flow *primary, const struct packet *p,
+				      __u64 now)
+{
+	if (p->proto != PROTO_TCP)
+		return 1;
+	if (primary->tcp & TCP_SEEN_ACK)
+		return !f->node;
+	if ((p->tcp_flags & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK))
+		return 0;
+	return !f->node || (primary->tcp & TCP_SEEN_RST) || now > f->seen + SECOND;
+}
+
 /* Stores the index of the far node, learnt from an answer, in the primary entry for the next request. */
-static __always_inline void flow_learn_node(const struct flow_key *key, struct flow *f, __u16 node)
+static __always_inline void flow_learn_node(const struct flow_key *key, struct flow *f, const struct packet *p,
+					    __u16 node, __u64 now)
 {
 	struct flow_key primary_key;
 	struct flow *primary;
 
 	if (!node || f->role != FLOW_CLIENT || f->node == node)
 		return;
-	f->node = node;
 	flow_key_other(&primary_key, key, f);
 	primary = flow_find(&primary_key);
-	if (primary)
-		primary->node = node;
+	if (!primary || !flow_moves(f, primary, p, now))
+		return;
+	f->node = node;
+	primary->node = node;
 }
 
 /*
@@ -255,9 +276,11 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	if (f && f->role == FLOW_SERVER && flow_reopens(&key, f, p, &other) && flow_evict(&key))
 		f = 0;
 	if (f) {
-		flow_touch(f, p, now_ns());
+		__u64 now = now_ns();
+
 		if (!p->error) /* one proves no node that has the flow */
-			flow_learn_node(&key, f, rx->node);
+			flow_learn_node(&key, f, p, rx->node, now);
+		flow_touch(f, p, now); /* afterwards: it sets `seen` */
 		t.saddr = f->saddr;
 		t.daddr = f->daddr;
 		t.sport = f->sport;

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -156,6 +157,48 @@ func throughSticky(t *testing.T) {
 	leg = f.gb.sent(t, f.gb.arrive(t, leg), "uplink-in switched")
 	if leg.Destination != nodeIP(2, 2) {
 		t.Errorf("after node 3 went the connection goes to %s; want node 2", leg.Destination)
+	}
+}
+
+// A TCP flow stays with the node whose SYN-ACK its client has acknowledged, whatever other nodes send on its tuple.
+func TestLateAnswers(t *testing.T) {
+	type step struct {
+		flags uint8
+		node  uint16 // that answers; 0: the client sends
+		after time.Duration
+	}
+	for name, tt := range map[string]struct {
+		steps []step
+		want  uint16
+	}{
+		"handshake":                              {[]step{{SYN, 0, 0}, {SYN | ACK, 2, 0}}, 2},
+		"another node's SYN-ACK comes late":      {[]step{{SYN, 0, 0}, {SYN | ACK, 2, 0}, {ACK, 0, 0}, {SYN | ACK, 3, 0}}, 2},
+		"after a pause":                          {[]step{{SYN, 0, 0}, {SYN | ACK, 2, 0}, {ACK, 0, 0}, {SYN | ACK, 3, 2 * time.Second}}, 2},
+		"two SYN-ACKs at once":                   {[]step{{SYN, 0, 0}, {SYN | ACK, 2, 0}, {SYN | ACK, 3, 0}}, 2},
+		"the former connection's node sends":     {[]step{{SYN, 0, 0}, {ACK, 3, 0}, {SYN | ACK, 2, 0}}, 2},
+		"the client refuses the first SYN-ACK":   {[]step{{SYN, 0, 0}, {SYN | ACK, 3, 0}, {RST, 0, 0}, {SYN | ACK, 2, 0}}, 2},
+		"the client does not get the first one":  {[]step{{SYN, 0, 0}, {SYN | ACK, 3, 0}, {SYN, 0, 2 * time.Second}, {SYN | ACK, 2, 0}}, 2},
+		"an established flow that knows no node": {[]step{{SYN, 0, 0}, {ACK, 0, 0}, {ACK, 2, 0}}, 2},
+		"opened again":                           {[]step{{SYN, 0, 0}, {SYN | ACK, 3, 0}, {ACK, 0, 0}, {RST, 3, 0}, {SYN, 0, 0}, {SYN | ACK, 2, 0}}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := load(t, 1, 2)
+			var seen Packet
+			var o Overlay
+			for _, s := range append(tt.steps, step{ACK, 0, 0}) {
+				k.age(t, s.after)
+				if s.node > 0 {
+					p := seen.answer().with(func(p *Packet) { p.TCP.Flags = s.flags })
+					k.delivered(t, k.arrive(t, overlay(1, 1, 2, p.Encode(), func(o *Overlay) { o.Node = s.node })))
+					continue
+				}
+				o = k.sent(t, k.fromPod(t, tcpPacket(s.flags)), "edge-out sent")
+				seen = decode(t, o.Inner)
+			}
+			if o.Node != tt.want {
+				t.Errorf("the last ACK goes to node %d; want %d", o.Node, tt.want)
+			}
+		})
 	}
 }
 
