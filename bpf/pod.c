@@ -39,7 +39,7 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 	if (datapath != DATAPATH_FAST || !packet_opens_flow(p))
 		return 0;
 	src = bpf_map_lookup_elem(&sources, &p->saddr);
-	t->saddr = 0; /* vip_out() may have failed */
+	*t = (struct tuple){}; /* vip_out() may have failed: a mapping has no destination */
 	if (!src || (!is_vip(p->daddr) && !route_lookup(p->daddr)))
 		return 0; /* no mapping for what goes elsewhere */
 	if ((mapping_applies(p, src) && mapping_out(p, &key, src, t) != VERDICT_CONTINUE) ||

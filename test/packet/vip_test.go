@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 )
 
@@ -375,6 +376,26 @@ func TestVIPOutage(t *testing.T) {
 	for _, p := range []Packet{datagram, syn} {
 		if a := decode(t, send(p).Inner).Destination; a != global3(20) {
 			t.Errorf("only cluster 3 is reached: to %s", a)
+		}
+	}
+}
+
+// What vip_out has filled of a tuple before it failed does not get into the mapping that is opened next.
+func TestVIPFailsBeforeMapping(t *testing.T) {
+	k := balancing(t, [3]int{1, 0, -1}, func(s *dataplane.State) {
+		src := s.Sources[ip("10.7.2.10")]
+		src.Mapped = true
+		s.Sources[ip("10.7.2.10")] = src
+		s.Endpoints[ip("10.7.2.10")] = dataplane.Endpoint{Ifindex: loopback, MAC: podMAC, Datapath: dataplane.Fast}
+	})
+	k.useUp(t, bpf.PelagoUsageKey{Source: be32(ip("10.7.2.10"))}, 1<<40) // flows, not mappings
+	k.Run(t, k.PodOut, Frame(udpPacket("q", to(clustersetIP)).Encode()), Context{})
+	if n := k.mappings(t); n != 1 {
+		t.Fatalf("%d mappings; want 1", n)
+	}
+	for key, f := range k.entries(t) {
+		if f.Primary == 1 && (f.Daddr != 0 || f.Dport != 0) {
+			t.Errorf("the mapping of %v is for one remote endpoint: %+v", key, f)
 		}
 	}
 }
