@@ -127,6 +127,25 @@ int pod_out(struct __sk_buff *skb)
 	return edge_send(skb, s, HOOK_POD_OUT, &p, &t, node, cluster, now);
 }
 
+/*
+ * Reports whether a packet answers a new connection of the pod to the ClusterIP itself, on the tuple that a closed
+ * connection to the ClusterSetIP had there: its server sends no SYN-ACK any more, and a reopened flow is a new entry.
+ * A FIN of the client alone does not close it: the server may not have seen it, nor the ACK before.
+ */
+static __always_inline int vip_in_ended(const struct flow_key *key, const struct flow *f, const struct packet *p)
+{
+	struct flow_key other_key;
+	const struct flow *other;
+
+	if (p->proto != PROTO_TCP || p->error || (p->tcp_flags & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK))
+		return 0;
+	if (f->tcp & (TCP_SEEN_FIN | TCP_SEEN_RST))
+		return 1;
+	flow_key_other(&other_key, key, f);
+	other = bpf_map_lookup_elem(&flows, &other_key);
+	return other && (other->tcp & TCP_SEEN_RST);
+}
+
 /* Translates back what this cluster's own service answers to a client of its ClusterSetIP, ICMP errors included. */
 static __always_inline int vip_in(struct __sk_buff *skb, const struct node_settings *s, struct packet *p)
 {
@@ -140,6 +159,10 @@ static __always_inline int vip_in(struct __sk_buff *skb, const struct node_setti
 	f = flow_find(&key);
 	if (!f || f->cluster != s->cluster)
 		return ACTION_NEXT;
+	if (vip_in_ended(&key, f, p)) {
+		flow_evict(&key);
+		return ACTION_NEXT;
+	}
 	if (p->fragment == FIRST_FRAGMENT)
 		fragment_store(p);
 	flow_touch(f, p, now_ns());

@@ -3,6 +3,7 @@ package packet
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -397,6 +398,46 @@ func TestVIPFailsBeforeMapping(t *testing.T) {
 		if f.Primary == 1 && (f.Daddr != 0 || f.Dport != 0) {
 			t.Errorf("the mapping of %v is for one remote endpoint: %+v", key, f)
 		}
+	}
+}
+
+// The answer to a direct connection to the ClusterIP is not translated by a closed flow of the ClusterSetIP on the same tuple.
+func TestVIPReplyAfterClose(t *testing.T) {
+	request := func(flags uint8) Packet { return tcpPacket(flags, to(clustersetIP)) }
+	answer := func(flags uint8) Packet {
+		return tcpPacket(SYN, to(backing)).answer().with(func(p *Packet) { p.TCP.Flags = flags })
+	}
+	for name, tt := range map[string]struct {
+		packets []Packet
+		want    string // what becomes of a SYN-ACK then
+	}{
+		"opening":             {nil, "pod-in own-service"},
+		"closed by both":      {[]Packet{answer(SYN | ACK), request(ACK), request(FIN | ACK), answer(FIN | ACK), request(ACK)}, ""},
+		"reset by the client": {[]Packet{answer(SYN | ACK), request(RST | ACK)}, ""},
+		"reset by the server": {[]Packet{answer(SYN | ACK), request(ACK), answer(RST)}, ""},
+		"ACK and FIN lost":    {[]Packet{answer(SYN | ACK), request(FIN | ACK)}, "pod-in own-service"},
+		"opened again":        {[]Packet{answer(SYN | ACK), request(RST | ACK), request(SYN)}, "pod-in own-service"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := balancing(t, [3]int{1, -1, -1})
+			for _, p := range append([]Packet{request(SYN)}, tt.packets...) {
+				program := k.PodOut
+				if p.Source == backing {
+					program = k.PodIn
+				}
+				if r := k.Run(t, program, Frame(p.Encode()), Context{}); !strings.HasSuffix(r.Verdict, "own-service") {
+					t.Fatalf("%+v: %q", p, r.Verdict)
+				}
+			}
+			frame := Frame(answer(SYN | ACK).Encode())
+			r := k.Run(t, k.PodIn, frame, Context{})
+			if r.Action != Next || r.Verdict != tt.want || tt.want == "" && string(r.Frame) != string(frame) {
+				t.Errorf("action %d, verdict %q; want %q", r.Action, r.Verdict, tt.want)
+			}
+			if n, gone := k.checkTable(t), tt.want == ""; gone != (n == 0) {
+				t.Errorf("%d flows are left", n)
+			}
+		})
 	}
 }
 
