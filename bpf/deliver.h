@@ -208,14 +208,15 @@ static __always_inline int deliver_elsewhere(struct __sk_buff *skb, const struct
 					     const struct service *service, struct fwd *fwd)
 {
 	enum verdict v = VERDICT_BOUNCED;
-	__u32 node;
+	__u32 node = 0;
 
 	if (!s->gateway) {
 		v = fwd_bounce(s, p, rx, VERDICT_DROP_NO_BACKEND, fwd);
 		return v == VERDICT_BOUNCED ? fwd_send(skb, s, rx, fwd, v) : finish(skb, rx->hook, v);
 	}
-	node = (rx->flags & OVERLAY_BOUNCED) ? 0 :
-					       lb_pick_node(key, service, service_hash(service, p, p->saddr), s->node);
+	if (!(rx->flags & OVERLAY_BOUNCED))
+		node = lb_pick_live_node(p, s->node, rx->now) ?:
+			       lb_pick_node(key, service, service_hash(service, p, p->saddr), s->node);
 	if (!encap_to_node(s, node, &fwd->to))
 		return finish(skb, rx->hook, VERDICT_DROP_NO_BACKEND);
 	fwd->node = 0;

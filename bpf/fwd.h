@@ -3,6 +3,7 @@
 #pragma once
 #include "ctx.h"
 #include "encap.h"
+#include "flow.h"
 #include "probe.h"
 
 /* Metadata of a received packet besides its inner tuple. */
@@ -68,12 +69,22 @@ static __always_inline enum verdict fwd_bounce(const struct node_settings *s, co
 	return VERDICT_BOUNCED;
 }
 
+/*
+ * Reports whether a packet for whose flow no node is known may go to any: it may open the flow. Fragments of a
+ * datagram stay together.
+ */
+static __always_inline int fwd_may_open(const struct packet *p)
+{
+	return packet_opens_flow(p) || (p->fragment == LATER_FRAGMENT && p->proto != PROTO_TCP);
+}
+
 /* Decision of a gateway for a packet to an address of its own cluster: look up the node. */
 static __always_inline enum verdict fwd_in(const struct node_settings *s, const struct packet *p, const struct rx *rx,
 					   struct fwd *fwd)
 {
 	struct global *g = bpf_map_lookup_elem(&globals, &p->daddr);
-	__u32 node = 0;
+	__u32 node = 0, except = (rx->flags & OVERLAY_BOUNCED) ? rx->peer_node : 0, rank;
+	int picked = 0;
 
 	if (!g && !external_routed(p->daddr))
 		return VERDICT_DROP_NOT_OWN;
@@ -96,10 +107,10 @@ static __always_inline enum verdict fwd_in(const struct node_settings *s, const 
 
 		if (!service)
 			return VERDICT_DROP_NO_SERVICE;
-		node = lb_pick_node(&key, service, service_hash(service, p, p->saddr),
-				    (rx->flags & OVERLAY_BOUNCED) ? rx->peer_node : 0);
+		node = lb_pick_node(&key, service, service_hash(service, p, p->saddr), except);
 		if (!node)
 			return VERDICT_DROP_NO_BACKEND;
+		picked = 1;
 	}
 	if (node == s->node)
 		return VERDICT_DELIVERED;
@@ -107,9 +118,16 @@ static __always_inline enum verdict fwd_in(const struct node_settings *s, const 
 		return VERDICT_DROP_UNKNOWN_NODE;
 	fwd->node = rx->node;
 	fwd->flags = rx->flags & ~OVERLAY_SWITCH;
+	rank = path_rank_to(fwd->to.slot, fwd->to.hop.address, rx->now);
+	if (rank >= RANK_GONE && picked && fwd_may_open(p)) {
+		node = lb_pick_live_node(p, except, rx->now);
+		if (node == s->node)
+			return VERDICT_DELIVERED;
+		if (encap_to_node(s, node, &fwd->to))
+			rank = path_rank_to(fwd->to.slot, fwd->to.hop.address, rx->now);
+	}
 	/* Another gateway may still reach a node that does not answer this one. */
-	if (path_rank_to(fwd->to.slot, fwd->to.hop.address, rx->now) < RANK_BAD ||
-	    !encap_to_node(s, fwd_sibling(s, p, rx, 0, 1), &fwd->to))
+	if (rank < RANK_BAD || !encap_to_node(s, fwd_sibling(s, p, rx, 0, 1), &fwd->to))
 		return VERDICT_SWITCHED;
 	fwd->flags = rx->flags | OVERLAY_BOUNCED | OVERLAY_SWITCH;
 	return VERDICT_BOUNCED;

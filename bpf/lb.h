@@ -202,6 +202,48 @@ static __always_inline __u32 lb_pick_node(const struct service_key *key, const s
 	return 0;
 }
 
+#define LIVE_TRIES 16
+
+/*
+ * Another node for a packet that opens a flow to a service, where that of lb_pick_node() is dead: the next one in the
+ * table that is not. 0: there is none. A node that returns is noticed without packets to it, since nodes probe their
+ * gateways. A global function as path_rank_to() is.
+ */
+__noinline __u32 lb_pick_live_node(const struct packet *p, __u32 except, __u64 now)
+{
+	struct service_key key = {};
+	struct node_settings *settled;
+	struct service *s;
+	__u32 zero = 0, hash;
+	void *table;
+
+	if (!p)
+		return 0;
+	key.address = p->daddr;
+	key.port = p->dport;
+	key.proto = p->proto;
+	settled = bpf_map_lookup_elem(&settings, &zero);
+	s = bpf_map_lookup_elem(&services, &key);
+	table = bpf_map_lookup_elem(&tables, &key);
+	if (!settled || !s || !s->slots || !table)
+		return 0;
+	hash = service_hash(s, p, p->saddr);
+	for (int i = 0; i < LIVE_TRIES; i++) {
+		__u32 slot = (hash + i * STEP_SLOT) % s->slots, *pick = bpf_map_lookup_elem(table, &slot), index;
+		struct node *n;
+
+		if (!pick || !*pick || *pick == except)
+			continue;
+		index = *pick;
+		if (index == settled->node)
+			return index;
+		n = bpf_map_lookup_elem(&nodes, &index);
+		if (n && n->present && path_rank_to(path_slot(0, index), n->hop.address, now) < RANK_GONE)
+			return index;
+	}
+	return 0;
+}
+
 static __always_inline const struct backend *lb_pick_backend(const struct service_key *key, const struct service *s,
 							     __u32 hash)
 {

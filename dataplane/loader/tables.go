@@ -231,11 +231,20 @@ func (t Tables) pickTarget(p Packet, own bool) (to dataplane.VIPTarget, ok bool)
 
 // pickNode is lb_pick_node() of bpf/lb.h; 0: there is none.
 func pickNode(s dataplane.Service, hash uint32, except uint16) uint16 {
-	if len(s.Table) == 0 {
-		return 0
-	}
-	for i := range uint32(8) {
+	for i := uint32(0); i < 8 && len(s.Table) > 0; i++ {
 		if node := s.Table[(hash+i*stepSlot)%uint32(len(s.Table))]; node != 0 && node != except {
+			return node
+		}
+	}
+	return 0
+}
+
+// pickLiveNode is lb_pick_live_node() of bpf/lb.h; 0: there is none.
+func (t Tables) pickLiveNode(s dataplane.Service, hash uint32, except uint16) uint16 {
+	for i := uint32(0); i < 16 && len(s.Table) > 0; i++ {
+		node := s.Table[(hash+i*stepSlot)%uint32(len(s.Table))]
+		hop, ok := t.State.Nodes[node]
+		if node != 0 && node != except && (node == t.State.Settings.Node || ok && t.pathRank(hop.Address) < rankGone) {
 			return node
 		}
 	}

@@ -391,8 +391,12 @@ func (r *reception) toOwn() string {
 			if r.header.Bounced {
 				except = r.peer.Node
 			}
-			if node = pickNode(service, r.serviceHash(service), except); node == 0 {
+			hash := r.serviceHash(service)
+			if node = pickNode(service, hash, except); node == 0 {
 				return "drop-no-backend"
+			}
+			if to := r.toNode(node); to != nil && r.pathRank(to.Destination) >= rankGone {
+				node = cmp.Or(r.pickLiveNode(service, hash, except), node)
 			}
 		}
 	}
@@ -480,7 +484,8 @@ func (r *reception) deliverElsewhere(s dataplane.Service) string {
 	if r.header.Bounced {
 		return "drop-no-backend"
 	}
-	to := r.toNode(pickNode(s, r.serviceHash(s), r.State.Settings.Node))
+	hash, self := r.serviceHash(s), r.State.Settings.Node
+	to := r.toNode(cmp.Or(r.pickLiveNode(s, hash, self), pickNode(s, hash, self)))
 	if to == nil {
 		return "drop-no-backend"
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -277,4 +278,84 @@ func throughNodeWithoutDaemon(t *testing.T) {
 	goes("it gets no answers", "uplink-in bounced", sibling)
 	hear(0)
 	goes("it gets answers", "uplink-in switched", node)
+}
+
+// Packets that open a flow to a service leave out its dead nodes; those of a flow whose node is known stay with it.
+func TestDeadNode(t *testing.T) { bothHooks(t, throughDeadNode) }
+
+func throughDeadNode(t *testing.T) {
+	ga := load(t, 1, 1)
+	sibling := nodeIP(1, 4)
+	die := func(peers ...netip.Addr) {
+		t.Helper()
+		ga.answered(t, func(p *bpf.PelagoPath) { p.Answered = p.Sequence })
+		for _, peer := range peers {
+			var p bpf.PelagoPath
+			if err := ga.Paths.Lookup(peer.As4(), &p); err != nil {
+				t.Fatal(err)
+			}
+			p.Sequence = p.Answered + 20
+			for i := range p.Ring {
+				p.Ring[i].Sent = 1
+			}
+			ga.putPath(t, peer.As4(), p)
+		}
+	}
+	goes := func(what string, o Overlay) map[netip.Addr]int {
+		t.Helper()
+		got, before := map[netip.Addr]int{}, tables(t, ga)
+		for port := range uint16(100) {
+			p := decode(t, o.Inner)
+			ports(2000+port, map[bool]uint16{true: 80, false: 53}[p.TCP != nil])(&p)
+			o.Inner = p.Encode()
+			r := ga.arrive(t, o)
+			if r.Action != Redirect {
+				t.Fatalf("%s: %s", what, r.Verdict)
+			}
+			next, err := DecodeOverlay(r.Frame)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[next.Destination]++
+			opens := p.TCP == nil || p.TCP.Flags == SYN
+			if step := before.Receive(traced(p), headerOf(o)); opens && (step.Header == nil || *step.Header != headerOf(next)) {
+				t.Errorf("%s: sent with %+v, traced as %+v", what, headerOf(next), step)
+			}
+		}
+		return got
+	}
+	syn, ack, datagram := cable(2, 1, 1, clientTCP(SYN).Encode()), cable(2, 1, 1, clientTCP(ACK).Encode()), cable(2, 1, 1, clientUDP().Encode())
+	known := func(o Overlay) Overlay { o.Node = 3; return o }
+	bounced := overlay(1, 4, 1, clientTCP(SYN).Encode(), func(o *Overlay) { o.Flags = Bounced | Switch })
+	only := func(what string, o Overlay, want netip.Addr) {
+		t.Helper()
+		if got := goes(what, o); got[want] != 100 {
+			t.Errorf("%s: to %v; want all to %s", what, got, want)
+		}
+	}
+	die()
+	if got := goes("SYN", syn); got[nodeIP(1, 2)] < 25 || got[nodeIP(1, 3)] < 25 {
+		t.Fatalf("both nodes answer: %v", got)
+	}
+	die(nodeIP(1, 3))
+	only("SYN", syn, nodeIP(1, 2))
+	only("datagram", datagram, nodeIP(1, 2))
+	only("SYN that the sibling has bounced", bounced, nodeIP(1, 2))
+	only("SYN sent again of a flow at node 3", known(syn), sibling)
+	only("segment of a flow at node 3", known(ack), sibling)
+	if got := goes("segment", ack); got[nodeIP(1, 2)] < 25 || got[sibling] < 25 {
+		t.Errorf("segments of flows whose node is not known: %v; want them where the table leads", got)
+	}
+	die(nodeIP(1, 2), nodeIP(1, 3))
+	only("SYN, and no node answers", syn, sibling)
+	die(nodeIP(1, 2), nodeIP(1, 3), sibling)
+	if got := goes("SYN", syn); got[nodeIP(1, 2)] < 25 || got[nodeIP(1, 3)] < 25 {
+		t.Errorf("no node and no sibling answers: %v; want it tried", got)
+	}
+	// The gateway's own pods were picked, and are not ready.
+	s := state(1, 1)
+	s.Services[own(20, 80)] = dataplane.Service{Table: dataplane.Maglev(map[uint16]int{1: 2, 2: 1, 3: 1})}
+	ga.Apply(t, s)
+	die(nodeIP(1, 3))
+	only("SYN, and the gateway has no backend", syn, nodeIP(1, 2))
 }
