@@ -74,7 +74,7 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 	if (err)
 		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
 	flow_make_primary(&f, t);
-	err = flow_insert(&key, &f, now);
+	err = flow_claim(&key, &f, now, 0);
 	if (!err) {
 		usage_add(&key, FLOW_SERVER, cluster, 1, (void *)&answer_key);
 		flow_take_slot(&key, now);

@@ -147,7 +147,7 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 			return err == -EEXIST ? VERDICT_DROP_PORTS_EXHAUSTED : VERDICT_DROP_FLOWS_FULL;
 	}
 	flow_make_primary(&f, t);
-	err = flow_insert(&key, &f, now);
+	err = flow_claim(&key, &f, now, 0);
 	if (!err) {
 		usage_add(&key, FLOW_CLIENT, cluster, 1, (void *)&answer_key);
 		flow_take_slot(&key, now);

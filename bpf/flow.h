@@ -38,7 +38,7 @@ static __always_inline void flow_key_other(struct flow_key *k, const struct flow
 	k->dport = f->sport;
 	k->proto = own->proto;
 	k->direction = own->direction ^ 1;
-	k->pad = 0;
+	k->pad = own->pad; /* 0, which as a constant would take a register of flow_reclaim() */
 }
 
 static __always_inline struct flow *flow_find(const struct flow_key *k)
@@ -118,14 +118,33 @@ static __always_inline int flow_expired(const struct flow_key *key, const struct
 	return now > seen && now - seen > limit;
 }
 
+/* The state of an entry, right after its look-up: flow_mark_dying() fails if the element is recycled in between. */
+static __always_inline __u64 flow_state(const struct flow *f)
+{
+	return *(const volatile __u64 *)&f->state;
+}
+
 /*
  * Marks an entry as dying. Of several removers the compare-and-swap on state, generation included, lets one delete;
  * flow_find() ignores a dying entry. Until the delete, a packet that opens the same flow finds the key taken and is
- * dropped; its sender retries.
+ * dropped; its sender retries. `seen` becomes the time of the mark, before it is there, for flow_bury().
  */
-static __always_inline int flow_mark_dying(struct flow *f, __u64 state)
+static __always_inline int flow_mark_dying(struct flow *f, __u64 state, __u64 now)
 {
-	return !(state & DYING) && __sync_val_compare_and_swap(&f->state, state, state | DYING) == state;
+	if (state & DYING)
+		return 0;
+	f->seen = now;
+	return __sync_val_compare_and_swap(&f->state, state, state | DYING) == state;
+}
+
+/*
+ * Deletes an entry that has been dying for a second: kernels without d35381aa73f7 refuse a delete (EBUSY) while this
+ * CPU holds a lock of the table. Sooner its remover may still be at it, which would delete the next tenant of the key.
+ * Its flow is not counted any more.
+ */
+static __always_inline int flow_bury(const struct flow_key *key, const struct flow *f, __u64 now)
+{
+	return now > f->seen + SECOND && !bpf_map_delete_elem(&flows, key);
 }
 
 /* Key and value of the map `usage`, in memory that the caller does not need at the time, to save stack. */
@@ -172,18 +191,15 @@ static __always_inline __s64 usage_count(const struct flow_key *primary, __u8 ro
 	return 0;
 }
 
-/*
- * Removes a flow by its primary entry. Returns 1 if this caller did. The state is read before the tuple: if the
- * element is recycled in between, the swap fails. *other is the caller's, to save stack, and becomes the other key.
- */
-static __always_inline int flow_remove(const struct flow_key *primary, struct flow *f, struct flow_key *other)
+/* Removes a flow by its primary entry. Returns 1 if this caller did. *other is the caller's, and becomes the other key. */
+static __always_inline int flow_remove(const struct flow_key *primary, struct flow *f, __u64 state, __u64 now,
+				       struct flow_key *other)
 {
-	__u64 state = *(volatile __u64 *)&f->state;
 	__u16 cluster = f->cluster;
 	__u8 role = f->role;
 
 	flow_key_other(other, primary, f);
-	if (!flow_mark_dying(f, state))
+	if (!flow_mark_dying(f, state, now))
 		return 0;
 	bpf_map_delete_elem(&flows, other);
 	bpf_map_delete_elem(&flows, primary);
@@ -192,9 +208,9 @@ static __always_inline int flow_remove(const struct flow_key *primary, struct fl
 }
 
 /* Removes an answer entry without a primary one, left by an interrupted claim. */
-static __always_inline int flow_remove_orphan(const struct flow_key *key, struct flow *f)
+static __always_inline int flow_remove_orphan(const struct flow_key *key, struct flow *f, __u64 state, __u64 now)
 {
-	if (!flow_mark_dying(f, *(volatile __u64 *)&f->state))
+	if (!flow_mark_dying(f, state, now))
 		return 0;
 	bpf_map_delete_elem(&flows, key);
 	return 1;
@@ -209,8 +225,13 @@ enum reclaimed {
 /* Removes the flow of an entry if it has expired. */
 __noinline int flow_reclaim(const struct flow_key *of, __u64 now, int under_pressure)
 {
+	union {
+		struct flow_key other_key;
+		volatile __u64 state; /* after its look-up, to save stack: of the entry to be marked */
+	} of_other;
 	struct flow *f, *other;
-	struct flow_key key, other_key;
+	struct flow_key key;
+	__u64 state;
 
 	if (!of)
 		return RECLAIM_KEPT;
@@ -218,17 +239,21 @@ __noinline int flow_reclaim(const struct flow_key *of, __u64 now, int under_pres
 	f = bpf_map_lookup_elem(&flows, &key);
 	if (!f)
 		return RECLAIM_GONE;
-	if (f->state & DYING)
-		return RECLAIM_KEPT;
-	flow_key_other(&other_key, &key, f);
-	other = bpf_map_lookup_elem(&flows, &other_key);
+	state = flow_state(f);
+	if (state & DYING)
+		return flow_bury(&key, f, now) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+	flow_key_other(&of_other.other_key, &key, f);
+	other = bpf_map_lookup_elem(&flows, &of_other.other_key);
+	of_other.state = other && other->primary && !f->primary ? flow_state(other) : state;
 	if (!flow_expired(&key, f, other, now, under_pressure))
 		return RECLAIM_KEPT;
+	state = of_other.state;
+	flow_key_other(&of_other.other_key, &key, f);
 	if (f->primary)
-		return flow_remove(&key, f, &other_key) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+		return flow_remove(&key, f, state, now, &of_other.other_key) ? RECLAIM_REMOVED : RECLAIM_KEPT;
 	if (other && other->primary)
-		return flow_remove(&other_key, other, &key) ? RECLAIM_REMOVED : RECLAIM_KEPT;
-	return flow_remove_orphan(&key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+		return flow_remove(&of_other.other_key, other, state, now, &key) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+	return flow_remove_orphan(&key, f, state, now) ? RECLAIM_REMOVED : RECLAIM_KEPT;
 }
 
 /* Removes a flow whatever its timers. */
@@ -236,6 +261,7 @@ __noinline int flow_evict(const struct flow_key *of)
 {
 	struct flow_key key, other_key;
 	struct flow *f, *other;
+	__u64 state, now = bpf_ktime_get_ns();
 
 	if (!of)
 		return 0;
@@ -243,13 +269,16 @@ __noinline int flow_evict(const struct flow_key *of)
 	f = bpf_map_lookup_elem(&flows, &key);
 	if (!f)
 		return 0;
+	state = flow_state(f);
+	if (state & DYING)
+		return flow_bury(&key, f, now);
 	if (f->primary)
-		return flow_remove(&key, f, &other_key);
+		return flow_remove(&key, f, state, now, &other_key);
 	flow_key_other(&other_key, &key, f);
 	other = bpf_map_lookup_elem(&flows, &other_key);
 	if (other && other->primary)
-		return flow_remove(&other_key, other, &key);
-	return flow_remove_orphan(&key, f);
+		return flow_remove(&other_key, other, flow_state(other), now, &key);
+	return flow_remove_orphan(&key, f, state, now);
 }
 
 #define SLOT_TRIES 4
@@ -324,17 +353,16 @@ static __always_inline int flow_insert(const struct flow_key *key, const struct 
 }
 
 /*
- * Inserts the answer entry of a flow, which claims its tuple on that side. Removes an expired entry in the way first.
+ * Inserts an entry of a flow, which claims its tuple on that side. Removes an expired or dying entry in the way first.
  * Errors as of flow_insert().
  */
-static __always_inline int flow_claim(const struct flow_key *answer_key, const struct flow *answer, __u64 now,
-				      int under_pressure)
+static __always_inline int flow_claim(const struct flow_key *key, const struct flow *f, __u64 now, int under_pressure)
 {
-	int err = flow_insert(answer_key, answer, now);
+	int err = flow_insert(key, f, now);
 
-	if (err != -EEXIST || flow_reclaim(answer_key, now, under_pressure) == RECLAIM_KEPT)
+	if (err != -EEXIST || flow_reclaim(key, now, under_pressure) == RECLAIM_KEPT)
 		return err;
-	return flow_insert(answer_key, answer, now);
+	return flow_insert(key, f, now);
 }
 
 static __always_inline __u64 flow_new_state(void)

@@ -298,6 +298,53 @@ func TestHalfOpenedFlow(t *testing.T) {
 	k.checkTable(t)
 }
 
+// An entry whose removal the kernel has refused goes a second later: by a sweep, a purge, or the next packet of its tuple. Sooner its
+// remover may still be at work.
+func TestRefusedRemoval(t *testing.T) {
+	k := load(t, 1, 2)
+	fresh := func(k *Kernel) bool { return k.fromPod(t, udpPacket("x")).Verdict == "edge-out sent" }
+	for name, again := range map[string]func(*Kernel) bool{
+		"packet": fresh,
+		"sweep": func(k *Kernel) bool {
+			stats, err := k.Loader.Sweep(0)
+			return err == nil && stats.Removed == 1 && len(k.entries(t)) == 0
+		},
+		"purge": func(k *Kernel) bool {
+			removed, err := k.Loader.PurgeFunc(equals(ip("10.7.2.10")))
+			return err == nil && removed == 1 && len(k.entries(t)) == 0
+		},
+	} {
+		k.Flush(t)
+		k.converse(t, []Packet{udpPacket("x")})
+		refuse := func(age time.Duration) {
+			for key, f := range k.entries(t) {
+				if f.Primary == 0 {
+					if err := k.Flows.Delete(key); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				f.State |= 1 // dying
+				f.Seen = uint64(uptime() - age)
+				if err := k.Flows.Put(key, f); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		refuse(-time.Hour)
+		if again(k) {
+			t.Errorf("%s: the entry is removed at once", name)
+		}
+		refuse(2 * time.Second)
+		if !again(k) {
+			t.Errorf("%s: the entry is not removed after two seconds", name)
+		}
+		if name != "packet" && !fresh(k) {
+			t.Errorf("%s: the tuple is not free", name)
+		}
+	}
+}
+
 // Purge removes the flows of an address in both roles, and no others.
 func TestPurge(t *testing.T) {
 	k := load(t, 1, 2)
