@@ -173,10 +173,11 @@ ASSERT_SIZE(struct handed_over, 22);
  * it survives the local socket and the receiver, and no CNI uses it there. skb->mark does not qualify: Calico
  * and kube-proxy clear and match bits of it on the way, and policy routing selects by it. The secret is in the
  * source MAC address as well, since GRO after the receiver does not compare priorities: it keeps packets with
- * and without the proof apart.
+ * and without the proof apart. source: of the inner packet. Hairpinned, the outer one gets it: it has the node's own
+ * address, which the reverse path filter drops on pelago0.
  */
 static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
-				     int bypass)
+				     __be32 source, int bypass)
 {
 	__be16 port = bpf_htons(OVERLAY_PORT);
 	struct handed_over h = {};
@@ -194,6 +195,10 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct node_se
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
 	if (rx->from_cable &&
 	    bpf_skb_store_bytes(skb, ETH_LEN + sizeof(struct ipv4) + 2, &port, 2, BPF_F_RECOMPUTE_CSUM))
+		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
+	if (rx->hook == HOOK_HAIRPIN &&
+	    (bpf_l3_csum_replace(skb, ETH_LEN + IPV4_CHECK, s->address, source, sizeof(source)) ||
+	     bpf_skb_store_bytes(skb, ETH_LEN + IPV4_SADDR, &source, sizeof(source), 0)))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
 	skb->priority = s->probe_mark;
 	return finish(skb, rx->hook, VERDICT_DELIVERED);
@@ -332,7 +337,8 @@ translated:
 	to = bypass_in(skb, p, rx, f, t.daddr);
 	if (rewrite(skb, p, &t, DIRECTION_IN))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
-	return skb->gso_segs > 1 ? hand_over(skb, s, rx, !!to) : deliver_direct(skb, s, rx, to);
+	/* Not gso_segs, which encap_push() has cleared in what is hairpinned. */
+	return skb->gso_size ? hand_over(skb, s, rx, t.saddr, !!to) : deliver_direct(skb, s, rx, to);
 }
 
 /* Forwards or delivers a validated packet. */

@@ -252,7 +252,7 @@ static __noinline int clamp_mss(struct __sk_buff *skb, __u32 l4, __u16 mss)
 static __always_inline int tcp_is_answered(const struct __sk_buff *skb, const struct packet *p)
 {
 	return p->proto == PROTO_TCP && !p->fragment && !p->error && !(p->tcp_flags & TCP_RST) &&
-	       (p->tcp_flags & TCP_ACK) && skb->gso_segs <= 1;
+	       (p->tcp_flags & TCP_ACK) && !skb->gso_size;
 }
 
 /*

@@ -138,6 +138,14 @@ func TestHairpinAtGateway(t *testing.T) {
 		}
 	}
 
+	// A GSO packet, whose number of segments the kernel has forgotten by then, goes to the vxlan receiver, from an address that the
+	// reverse path filter expects on pelago0.
+	r := ga.fromPod(t, tcpPacket(ACK, from("10.7.1.10"), to(global(1, 22))))
+	r = ga.Run(t, ga.EdgeIn, r.Frame, Context{Mark: r.Mark, GSOSize: 10})
+	if o, err := DecodeHandedOver(r.Frame); err != nil || r.Verdict != "hairpin delivered" || r.Action != Next || o.Source != global(1, 1) {
+		t.Errorf("a GSO packet: action %d, %q, from %s, %v; want it from %s to the receiver", r.Action, r.Verdict, o.Source, err, global(1, 1))
+	}
+
 	// What it cannot deliver has its reason.
 	for name, c := range map[string]struct {
 		to   netip.Addr

@@ -354,6 +354,12 @@ func (w *town) hairpin(t *testing.T) {
 		}
 		must(t, c.Close())
 	}
+	// Segments keep their size on the way through a gateway's own pelago0, also to a pod whose device is as narrow as that.
+	defer narrow(t, w.server[1], "1450")()
+	if err := bulk(w.server[1], netip.AddrPortFrom(w.server[1].Global, 81), bulkSize); err != nil {
+		t.Errorf("bulk from server1 to itself over an MTU of 1,450: %v", err)
+	}
+	sendSegments(t, w.server[1], w.server[1].Global)
 }
 
 // tablesSound: after all that every flow has its two entries.

@@ -88,8 +88,11 @@ func (w *town) exhausted(t *testing.T) {
 
 // A batch of datagrams that leaves the pod as one packet for the kernel to cut (UDP_SEGMENT, as QUIC servers send) arrives
 // as the datagrams that it was.
-func (w *town) segmentedDatagrams(t *testing.T) {
-	c, err := dial(w.client[1], "udp", netip.AddrPortFrom(w.server[3].Global, 53))
+func (w *town) segmentedDatagrams(t *testing.T) { sendSegments(t, w.client[1], w.server[3].Global) }
+
+func sendSegments(t *testing.T, from place, to netip.Addr) {
+	t.Helper()
+	c, err := dial(from, "udp", netip.AddrPortFrom(to, 53))
 	must(t, err)
 	defer c.Close()
 	must(t, ping(c, 100))
@@ -142,17 +145,26 @@ func (w *town) pathMTU(t *testing.T) {
 		}
 	}
 	probe(1472, 1450)
-	w.server[3].MustRun(t, "ip", "link", "set", "eth0", "mtu", "1300")
-	w.server[3].Node.MustRun(t, "ip", "link", "set", w.server[3].host(), "mtu", "1300")
-	// A bridge forwards no fragments of its own: the node's route to the pod says how large a packet may be.
-	w.server[3].Node.MustRun(t, "ip", "route", "add", w.server[3].Address.String(), "dev", "cni0", "mtu", "1300")
+	widen := narrow(t, w.server[3], "1300")
 	defer func() {
-		w.server[3].Node.MustRun(t, "ip", "route", "del", w.server[3].Address.String(), "dev", "cni0")
-		w.server[3].Node.MustRun(t, "ip", "link", "set", w.server[3].host(), "mtu", "1500")
-		w.server[3].MustRun(t, "ip", "link", "set", "eth0", "mtu", "1500")
+		widen()
 		w.client[1].MustRun(t, "ip", "route", "flush", "cache")
 	}()
 	probe(1400, 1300)
+}
+
+// narrow gives a pod's device a smaller MTU until widen is called.
+func narrow(t *testing.T, p *Pod, mtu string) (widen func()) {
+	t.Helper()
+	p.MustRun(t, "ip", "link", "set", "eth0", "mtu", mtu)
+	p.Node.MustRun(t, "ip", "link", "set", p.host(), "mtu", mtu)
+	// A bridge forwards no fragments of its own: the node's route to the pod says how large a packet may be.
+	p.Node.MustRun(t, "ip", "route", "add", p.Address.String(), "dev", "cni0", "mtu", mtu)
+	return func() {
+		p.Node.MustRun(t, "ip", "route", "del", p.Address.String(), "dev", "cni0")
+		p.Node.MustRun(t, "ip", "link", "set", p.host(), "mtu", "1500")
+		p.MustRun(t, "ip", "link", "set", "eth0", "mtu", "1500")
+	}
 }
 
 // A TCP connection between devices of 1,500 bytes uses segments that fit into the overlay from the start.
