@@ -43,7 +43,10 @@ func (t *task) remove(ctx context.Context, suppressed bool) (reconcile.Result, e
 	if _, err = t.kinds.use(ctx, t.work.Name, want.GroupVersionKind()); err == nil {
 		err = t.deleteObject(ctx, want)
 	}
-	if err == nil || notServed(err) { // a kind that is not served has no objects
+	if kube.NotServed(err) {
+		err = t.deleteServed(ctx, want)
+	}
+	if err == nil {
 		return reconcile.Result{}, t.release(ctx)
 	}
 	if errors.Is(err, errStale) || apierrors.IsConflict(err) {
@@ -126,6 +129,18 @@ func (t *task) deleteObject(ctx context.Context, want *unstructured.Unstructured
 		return err
 	}
 	return terminating(again)
+}
+
+// deleteServed deletes the object in another version than that of the manifest, which the member does not serve. A kind that it serves in
+// no version has no objects.
+func (t *task) deleteServed(ctx context.Context, want *unstructured.Unstructured) error {
+	kind := want.GroupVersionKind().GroupKind()
+	version, err := kube.ServedVersion(t.member.discovery, kind)
+	if err != nil || version == "" {
+		return err
+	}
+	want.SetGroupVersionKind(kind.WithVersion(version))
+	return t.deleteObject(ctx, want)
 }
 
 // terminating is the error of an object whose finalizers delay its deletion.
@@ -278,7 +293,7 @@ func (t *task) contents(ctx context.Context, namespace string) (all []metav1.Par
 			switch {
 			case apierrors.IsForbidden(err):
 				return nil, err.Error(), nil
-			case notServed(err): // removed meanwhile
+			case kube.NotServed(err): // removed meanwhile
 			case err != nil:
 				return nil, "", err
 			}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -289,7 +288,7 @@ func explain(cluster string, u *unstructured.Unstructured, err error) string {
 	switch {
 	case errors.As(err, &ours), errors.As(err, &later):
 		return truncate(fmt.Sprintf("%s: %s: %v", cluster, describe(u), err))
-	case notServed(err):
+	case kube.NotServed(err):
 		return message("does not serve the kind of", "install its CustomResourceDefinition there, or do not place it there")
 	case namespaceMissing(u, err):
 		return message("cannot hold", "it is made once its namespace is there")
@@ -338,12 +337,4 @@ func truncate(s string) string {
 		return s[:maxMessage]
 	}
 	return s
-}
-
-// notServed reports whether the server has responded that it does not serve the kind: no object of it exists.
-func notServed(err error) bool {
-	var answer apierrors.APIStatus
-	return meta.IsNoMatchError(err) || apierrors.IsMethodNotSupported(err) ||
-		errors.As(err, &answer) && answer.Status().Code == http.StatusNotFound && answer.Status().Reason == metav1.StatusReasonNotFound &&
-			(answer.Status().Details == nil || answer.Status().Details.Name == "")
 }

@@ -196,7 +196,7 @@ func (t *task) live(ctx context.Context, want *unstructured.Unstructured) (*unst
 	have := ofKind(want.GroupVersionKind())
 	err := t.member.client.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
-	case apierrors.IsNotFound(err) && !notServed(err):
+	case apierrors.IsNotFound(err) && !kube.NotServed(err):
 		t.objects.forget(t.work.Name)
 		return nil, nil
 	case err != nil:

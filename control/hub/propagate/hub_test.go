@@ -120,6 +120,7 @@ func (h *hub) report(c *clusterv1alpha1.Cluster) {
 		{GroupVersion: "v1", Resources: []clusterv1alpha1.APIResource{{Name: "configmaps", Kind: "ConfigMap"}, {Name: "secrets", Kind: "Secret"}}},
 		{GroupVersion: "rbac.authorization.k8s.io/v1", Resources: []clusterv1alpha1.APIResource{{Name: "clusterroles", Kind: "ClusterRole"}}},
 		{GroupVersion: "example.com/v1", Resources: []clusterv1alpha1.APIResource{{Name: "gadgets", Kind: "Gadget"}}},
+		{GroupVersion: "example.com/v1alpha1", Resources: []clusterv1alpha1.APIResource{{Name: "gizmos", Kind: "Gizmo"}}},
 	}
 	c.Status.Conditions = []metav1.Condition{{Type: clusterv1alpha1.ConditionCompleteAPIEnablements, Status: metav1.ConditionTrue,
 		Reason: "Complete", LastTransitionTime: metav1.Now()}}

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,6 +17,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // errNotSynced: the first list of a kind has not arrived.
@@ -190,5 +191,5 @@ func newKinds(c cache.Cache, live client.Reader, d discovery.ServerResourcesInte
 	return &templateKinds{cache: c, live: live, discovery: d, handler: h, watched: map[schema.GroupKind]watch{}}
 }
 
-// absent reports whether an error of a read means that the object does not exist; that of a kind that is not served does not.
-func absent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
+// absent reports whether a read has found no object, the kind not being served included: end tells the two apart.
+func absent(err error) bool { return apierrors.IsNotFound(err) || kube.NotServed(err) }

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -477,7 +476,7 @@ func (r *reconciler) end(ctx context.Context, key Key) error {
 	switch err := r.live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, now); {
 	case err == nil:
 		return stale(key, nil, now.GetResourceVersion())
-	case meta.IsNoMatchError(err): // the kind is served no more; its objects may come back with it
+	case kube.NotServed(err): // its objects may exist in another version, or come back with this one
 		return nil
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("look for %s, whose binding is to go: %w", key, err)

@@ -13,11 +13,11 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -60,14 +60,15 @@ const (
 
 type reconciler struct {
 	BindingOptions
-	client   client.Client
-	cache    cache.Cache
-	live     client.Reader // uncached, for decisions that a stale cache must not make
-	recorder record.EventRecorder
-	writer   *Writer
-	duration durations
-	orphans  *orphans
-	polls    workqueue.TypedRateLimiter[reconcile.Request] // requeue intervals from firstPoll to lastPoll
+	client    client.Client
+	cache     cache.Cache
+	live      client.Reader // uncached, for decisions that a stale cache must not make
+	discovery discovery.ServerResourcesInterface
+	recorder  record.EventRecorder
+	writer    *Writer
+	duration  durations
+	orphans   *orphans
+	polls     workqueue.TypedRateLimiter[reconcile.Request] // requeue intervals from firstPoll to lastPoll
 }
 
 // SetupBindings adds the controller to the manager.
@@ -81,6 +82,9 @@ func SetupBindings(mgr ctrl.Manager, o BindingOptions) error {
 		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()), polls: newPolls(),
 	}
 	var err error
+	if r.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient()); err != nil {
+		return fmt.Errorf("set up the controller of Works: %w", err)
+	}
 	if r.duration, err = newDurations(); err != nil {
 		return fmt.Errorf("set up the controller of Works: %w", err)
 	}
@@ -241,12 +245,23 @@ func detached(b kube.Binding) bool {
 	return b.Spec.Placement == nil && !claimed(b) && len(b.Spec.Clusters) == 0 && len(b.Spec.RequiredBy) == 0
 }
 
-// alive reports whether the API server has a template of this kind and name that is not being deleted. A kind that is not served has
-// no objects.
+// alive reports whether the API server has a template of this kind and name that is not being deleted. If the version in the reference
+// is no longer served the template is read in another one; a kind that is served in none has no objects.
 func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference) (bool, error) {
-	u := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: ref.APIVersion, Kind: ref.Kind}}
-	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, u); {
-	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+	key, kind := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, kindOf(ref)
+	u := &metav1.PartialObjectMetadata{}
+	u.SetGroupVersionKind(kind)
+	err := r.live.Get(ctx, key, u)
+	if kube.NotServed(err) {
+		version, unknown := kube.ServedVersion(r.discovery, kind.GroupKind())
+		if unknown != nil || version == "" {
+			return false, unknown
+		}
+		u.SetGroupVersionKind(kind.GroupKind().WithVersion(version))
+		err = r.live.Get(ctx, key, u)
+	}
+	switch {
+	case apierrors.IsNotFound(err) && !kube.NotServed(err):
 		return false, nil
 	case err != nil:
 		return false, err
