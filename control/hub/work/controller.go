@@ -224,6 +224,7 @@ func (r *reconciler) finalize(ctx context.Context, b kube.Binding) (time.Duratio
 		}
 		return 0, r.release(ctx, b)
 	}
+	works = slices.DeleteFunc(works, func(w *workv1alpha1.Work) bool { return !OfBinding(w) }) // these have another writer
 	if err := r.writer.Delete(ctx, works); err != nil {
 		return 0, r.notCleaned(b, nil, err)
 	}

@@ -32,7 +32,8 @@ type BindingInput struct {
 	Overrides policy.OverridePolicies
 	// MemberOwned is what the policy says of it; nil: the policy is gone, and what it said holds on.
 	MemberOwned *string
-	// Works are those of the template that exist, whatever binding they were made for.
+	// Works are those of the template that exist, whatever binding they were made for. One that was made for none, such as the alias of a
+	// MultiClusterService, is taken over in a target; elsewhere its writer deletes it.
 	Works []*workv1alpha1.Work
 	// Names are those that a new Work may have.
 	Names Names
@@ -78,7 +79,7 @@ func DesiredWorks(in *BindingInput) (BindingPlan, error) {
 	var plan BindingPlan
 	for cluster, w := range have {
 		switch {
-		case in.Clusters[cluster] == nil, later[cluster], wanted(cluster):
+		case in.Clusters[cluster] == nil, later[cluster], wanted(cluster), !OfBinding(w):
 		case directly[cluster]:
 			plan.Purge = append(plan.Purge, w)
 			plan.Wait = append(plan.Wait, cluster)
@@ -150,13 +151,15 @@ func (in *BindingInput) work(r *renderer, t target, have *workv1alpha1.Work) (*w
 	return Updated(have, want), nil
 }
 
-// byCluster gives each cluster its Work. Of several the one that has the binding's id goes on, then the oldest; the others are
+// byCluster gives each cluster its Work. Of several the one that has the binding's id goes on, then the oldest of a binding; its others are
 // double. One that is being deleted comes after all others.
 func byCluster(works []*workv1alpha1.Work, id, label string) (one map[string]*workv1alpha1.Work, double []*workv1alpha1.Work) {
 	sorted := slices.Clone(works)
 	rank := func(w *workv1alpha1.Work) int {
 		switch {
 		case w.DeletionTimestamp != nil:
+			return 3
+		case !OfBinding(w):
 			return 2
 		case id == "" || w.Labels[label] != id:
 			return 1
@@ -174,7 +177,7 @@ func byCluster(works []*workv1alpha1.Work, id, label string) (one map[string]*wo
 		case !ok: // somewhere a user keeps a copy
 		case one[cluster] == nil:
 			one[cluster] = w
-		default:
+		case OfBinding(w):
 			double = append(double, w)
 		}
 	}

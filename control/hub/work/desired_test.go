@@ -116,6 +116,22 @@ func TestOrder(t *testing.T) {
 			second.Name, second.Labels[workv1alpha2.LabelBindingID] = "a", "b0"
 			w.Works = append(w.Works, second)
 		}, "delete m1"},
+		{"a Work without binding has another writer: where the binding has no target", func(w *world) {
+			w.Works = append(w.Works, alone(w, "m3"))
+		}, ""},
+		{"… where the template leaves, and nothing waits for it", func(w *world) {
+			w.Works = append(w.Works, alone(w, "m3"))
+			w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, evict("m3", "Directly"))
+		}, ""},
+		{"… beside that of the binding, though older", func(w *world) {
+			w.Works = append(w.Works, alone(w, "m1"))
+			w.work("m1").Labels[workv1alpha2.LabelBindingID] = "b0"
+			w.work("m1").CreationTimestamp = metav1.Time{Time: time.Unix(2, 0)}
+		}, "update m1"},
+		{"… and is taken over in a target", func(w *world) {
+			w.spec.Clusters = append(w.spec.Clusters, on("m3", 1))
+			w.Works = append(w.Works, alone(w, "m3"))
+		}, "update m3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, nginx, on("m1", 2), on("m2", 1))
@@ -126,6 +142,15 @@ func TestOrder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// alone is a Work of the template's object that was made for no binding, as for a MultiClusterService.
+func alone(w *world, cluster string) *workv1alpha1.Work {
+	x := w.work("m1").DeepCopy()
+	x.Namespace, x.Name = workv1alpha2.ExecutionNamespace(cluster), "alone"
+	x.Annotations = nil
+	delete(x.Labels, workv1alpha2.LabelBindingID)
+	return x
 }
 
 // TestPreservedState: karmada.md §1.8 (stateful injection), labels of an eviction task go to the only cluster that the template

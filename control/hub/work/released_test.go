@@ -105,6 +105,24 @@ func TestReleasedWorks(t *testing.T) {
 	}
 }
 
+// A binding that ends deletes the Works of bindings, and waits for no other.
+func TestFinalizationLeavesOtherWriters(t *testing.T) {
+	now := metav1.Now()
+	b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-deployment", DeletionTimestamp: &now,
+		Finalizers: []string{workv1alpha2.FinalizerBinding}}}
+	b.Spec.Resource = workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "shop", Name: "web"}
+	alias := workOfWeb(func(w *workv1alpha1.Work) {
+		w.Annotations, w.Labels = nil, map[string]string{workv1alpha1.LabelWorkID: "1"}
+	})
+	r, _, _ := waiting(t, b, alias, &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "m1"}})
+	if wait, err := r.reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(b)}); wait != 0 || err != nil {
+		t.Fatalf("requeued after %v, %v", wait, err)
+	}
+	if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(alias), alias); err != nil {
+		t.Errorf("the Work of another writer: %v", err)
+	}
+}
+
 // A binding that is deleted waits for a cluster that does not respond, without a read every few seconds.
 func TestFinalizationWaits(t *testing.T) {
 	now := metav1.Now()
