@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -49,6 +50,18 @@ func (r *reconciler) confirmVersion(ctx context.Context, t *unstructured.Unstruc
 		return nil
 	}
 	return r.confirmOne(ctx, t, example(t.GroupVersionKind()))
+}
+
+// replaced reports whether the binding is that of a former object of the template's name, which must end first (kube.Replaced). One
+// without owner stays: its template was deleted with --cascade=orphan.
+func (r *reconciler) replaced(ctx context.Context, t *unstructured.Unstructured, have kube.Binding) (bool, error) {
+	if !have.Exists() || metav1.GetControllerOf(have) == nil {
+		return false, nil
+	}
+	if is, err := kube.Replaced(ctx, r.live, have, t.GetUID()); err != nil || !is {
+		return false, err
+	}
+	return true, r.confirmOne(ctx, t, example(t.GroupVersionKind())) // the cached template may be the former one
 }
 
 // confirmOne reads an object into now, which has the type of the cached one. A read of metadata alone is not comparable: the API

@@ -117,6 +117,7 @@ func (h *hub) report(c *clusterv1alpha1.Cluster) {
 	h.Helper()
 	c.Status.APIEnablements = []clusterv1alpha1.APIEnablement{
 		{GroupVersion: "apps/v1", Resources: []clusterv1alpha1.APIResource{{Name: "deployments", Kind: "Deployment"}, {Name: "daemonsets", Kind: "DaemonSet"}}},
+		{GroupVersion: "batch/v1", Resources: []clusterv1alpha1.APIResource{{Name: "jobs", Kind: "Job"}}},
 		{GroupVersion: "v1", Resources: []clusterv1alpha1.APIResource{{Name: "configmaps", Kind: "ConfigMap"}, {Name: "secrets", Kind: "Secret"}}},
 		{GroupVersion: "rbac.authorization.k8s.io/v1", Resources: []clusterv1alpha1.APIResource{{Name: "clusterroles", Kind: "ClusterRole"}}},
 		{GroupVersion: "example.com/v1", Resources: []clusterv1alpha1.APIResource{{Name: "gadgets", Kind: "Gadget"}}},

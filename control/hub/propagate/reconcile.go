@@ -64,6 +64,11 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, err
 	if err != nil || have.Exists() && have.GetDeletionTimestamp() != nil {
 		return 0, err // its end comes back here
 	}
+	if replaced, err := r.replaced(ctx, t, have); err != nil {
+		return 0, err
+	} else if replaced {
+		return 0, r.remove(ctx, key, have, "that of a former object of its name")
+	}
 	if err := r.confirmVersion(ctx, t, have); err != nil {
 		return 0, err
 	}
@@ -308,9 +313,9 @@ func same(a, b kube.Binding) bool {
 func (r *reconciler) write(ctx context.Context, key Key, have, b kube.Binding) error {
 	others, err := r.bindings.Write(key, b.Object, func() error {
 		if have.Exists() {
-			return r.client.Update(ctx, b.Object)
+			return r.client.Update(ctx, b.Object, client.FieldOwner(kube.BindingManager))
 		}
-		return r.client.Create(ctx, b.Object)
+		return r.client.Create(ctx, b.Object, client.FieldOwner(kube.BindingManager))
 	})
 	if others {
 		r.queue.Add(key)

@@ -10,11 +10,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -177,6 +180,45 @@ func TestTemplateGone(t *testing.T) {
 	h.runs("marker-deployment", "member1:1")
 	if gone("lives-deployment")() || gone("orphaning-deployment")() {
 		t.Error("a binding was deleted whose template lives, or does not own it")
+	}
+}
+
+// A Job that is replaced while nobody looks, and there is no garbage collector, gets a new binding once the old one is gone. That of a hub
+// restored with new UIDs, whose UID an import has written, stays.
+func TestJobReplaced(t *testing.T) {
+	h := hubAt(t, apiserver.Start(t, apiserver.CRDs()), "member1")
+	h.policy("jobs", `{resourceSelectors: [{apiVersion: batch/v1, kind: Job}], placement: {clusterAffinity: {clusterNames: [member1]}}}`)
+	stop := h.run(nil)
+	job := func(name string) *batchv1.Job {
+		j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: name}}
+		j.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+		return j
+	}
+	replaced, restored := job("replaced"), job("restored")
+	h.Make(replaced, restored)
+	old, kept := h.runs("replaced-job", "member1:1"), h.runs("restored-job", "member1:1")
+	stop()
+	if err := h.Delete(t.Context(), replaced, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		t.Fatal(err)
+	}
+	again := job("replaced")
+	h.Make(again)
+	kept.Spec.Resource.UID = "of-another-hub"
+	if err := h.Update(t.Context(), kept); err != nil {
+		t.Fatal(err)
+	}
+	h.run(nil)
+	await.True(t, "the binding of the former Job ends", func() bool { return h.binding("replaced-job").DeletionTimestamp != nil })
+	h.release(old)
+	await.Equal(t, again.UID, func() types.UID {
+		if b := h.binding("replaced-job"); b != nil && b.UID != old.UID {
+			return b.Spec.Resource.UID
+		}
+		return ""
+	})
+	await.Equal(t, restored.UID, func() types.UID { return h.binding("restored-job").Spec.Resource.UID })
+	if b := h.binding("restored-job"); b.UID != kept.UID {
+		t.Error("the binding of a restored hub was made again")
 	}
 }
 

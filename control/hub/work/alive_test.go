@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -35,7 +36,7 @@ func (d discovered) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.AP
 
 // A template whose version is no longer served is alive in another one. No answer is not the same as no template.
 func TestAliveInAnotherVersion(t *testing.T) {
-	web := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+	web := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"}}
 	kind := schema.GroupKind{Group: "apps", Kind: "Deployment"}
 	unserved := map[string]error{
 		"404":        apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "web", "404 page not found", 0, true),
@@ -44,13 +45,14 @@ func TestAliveInAnotherVersion(t *testing.T) {
 	for name, test := range map[string]struct {
 		template string
 		discovered
-		want, fails bool
+		want  types.UID
+		fails bool
 	}{
-		"another version has it":   {"web", discovered{versions: []string{"v1"}}, true, false},
-		"another version has none": {"gone", discovered{versions: []string{"v1"}}, false, false},
-		"the kind is gone":         {"web", discovered{}, false, false},
-		"no answer":                {"web", discovered{err: errors.New("timeout")}, false, true},
-		"dropped meanwhile":        {"web", discovered{versions: []string{"v1beta1"}}, false, true},
+		"another version has it":   {"web", discovered{versions: []string{"v1"}}, "u1", false},
+		"another version has none": {"gone", discovered{versions: []string{"v1"}}, "", false},
+		"the kind is gone":         {"web", discovered{}, "", false},
+		"no answer":                {"web", discovered{err: errors.New("timeout")}, "", true},
+		"dropped meanwhile":        {"web", discovered{versions: []string{"v1beta1"}}, "", true},
 	} {
 		for how, answer := range unserved {
 			t.Run(name+", "+how, func(t *testing.T) {
@@ -67,7 +69,7 @@ func TestAliveInAnotherVersion(t *testing.T) {
 				r.discovery = test.discovered
 				ref := workv1alpha2.ObjectReference{APIVersion: "apps/v1beta1", Kind: "Deployment", Namespace: "shop", Name: test.template}
 				if got, err := r.alive(t.Context(), ref); got != test.want || (err != nil) != test.fails {
-					t.Errorf("alive: %v, %v", got, err)
+					t.Errorf("alive: %q, %v", got, err)
 				}
 			})
 		}

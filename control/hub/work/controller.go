@@ -205,20 +205,27 @@ func (r *reconciler) unchanged(ctx context.Context, b kube.Binding) error {
 func newID() string { return string(uuid.NewUUID()) }
 
 // finalize releases a binding. Its Works are deleted first, unless the template still exists and the binding names clusters (a user
-// deleted it, or the garbage collector of a restored hub does not find its owner): they stay for the next binding.
+// deleted it, or the garbage collector of a restored hub does not find its owner): they stay for the next binding. A Job that replaces the
+// template runs anew.
 func (r *reconciler) finalize(ctx context.Context, b kube.Binding) (time.Duration, error) {
 	if !controllerutil.ContainsFinalizer(b.Object, b.Finalizer()) {
 		return 0, nil
 	}
-	alive, err := r.alive(ctx, b.Spec.Resource)
+	uid, err := r.alive(ctx, b.Spec.Resource)
 	if err != nil {
 		return 0, fmt.Errorf("look for the template of %s: %w", b, err)
+	}
+	replaced := false
+	if uid != "" {
+		if replaced, err = kube.Replaced(ctx, r.live, b, uid); err != nil {
+			return 0, err
+		}
 	}
 	works, err := r.works(ctx, b)
 	if err != nil {
 		return 0, err
 	}
-	if alive && !detached(b) {
+	if uid != "" && !replaced && !detached(b) {
 		if err := r.leave(ctx, b, works); err != nil {
 			return 0, r.notCleaned(b, nil, err)
 		}
@@ -246,9 +253,9 @@ func detached(b kube.Binding) bool {
 	return b.Spec.Placement == nil && !claimed(b) && len(b.Spec.Clusters) == 0 && len(b.Spec.RequiredBy) == 0
 }
 
-// alive reports whether the API server has a template of this kind and name that is not being deleted. If the version in the reference
-// is no longer served the template is read in another one; a kind that is served in none has no objects.
-func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference) (bool, error) {
+// alive returns the UID of the template of this kind and name, "" if the API server has none or it is being deleted. If the version in
+// the reference is no longer served the template is read in another one; a kind that is served in none has no objects.
+func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference) (types.UID, error) {
 	key, kind := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, kindOf(ref)
 	u := &metav1.PartialObjectMetadata{}
 	u.SetGroupVersionKind(kind)
@@ -256,18 +263,18 @@ func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference
 	if kube.NotServed(err) {
 		version, unknown := kube.ServedVersion(r.discovery, kind.GroupKind())
 		if unknown != nil || version == "" {
-			return false, unknown
+			return "", unknown
 		}
 		u.SetGroupVersionKind(kind.GroupKind().WithVersion(version))
 		err = r.live.Get(ctx, key, u)
 	}
 	switch {
 	case apierrors.IsNotFound(err) && !kube.NotServed(err):
-		return false, nil
-	case err != nil:
-		return false, err
+		return "", nil
+	case err != nil, u.DeletionTimestamp != nil:
+		return "", err
 	}
-	return u.DeletionTimestamp == nil, nil
+	return u.UID, nil
 }
 
 // holding reports whether a Work delays the end of its binding. One of a cluster that is leaving or gone does not: it may have no
@@ -347,12 +354,12 @@ func (r *reconciler) released(ctx context.Context, req reconcile.Request) (time.
 	if err != nil {
 		return 0, err
 	}
-	alive, err := r.alive(ctx, ref)
+	uid, err := r.alive(ctx, ref)
 	if err != nil {
 		return 0, fmt.Errorf("look for the template of the binding %s: %w", req, err)
 	}
 	b := kube.NewBinding(req.NamespacedName)
-	if alive {
+	if uid != "" {
 		return r.poll(b), nil
 	}
 	if err := r.live.Get(ctx, req.NamespacedName, b.Object); !apierrors.IsNotFound(err) {

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -27,7 +29,7 @@ import (
 func waiting(t *testing.T, objects ...client.Object) (r *reconciler, events *record.FakeRecorder, reads *[]string) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, clusterv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, batchv1.AddToScheme, clusterv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +97,7 @@ func polled(t *testing.T, r *reconciler, reads *[]string) {
 // The Works of a binding that was deleted while its template lives are reported as orphans, if no other binding takes them over.
 func TestReleasedWorks(t *testing.T) {
 	released := workOfWeb(func(w *workv1alpha1.Work) { w.Annotations[workv1alpha1.AnnotationReleased] = "true" })
-	r, events, reads := waiting(t, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}, released)
+	r, events, reads := waiting(t, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"}}, released)
 	polled(t, r, reads)
 	if n := len(events.Events); n != 1 {
 		t.Fatalf("%d Events, want one", n)
@@ -120,6 +122,52 @@ func TestFinalizationLeavesOtherWriters(t *testing.T) {
 	}
 	if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(alias), alias); err != nil {
 		t.Errorf("the Work of another writer: %v", err)
+	}
+}
+
+// A Job that was replaced runs anew: the Works of the former one end with its binding. In a hub that was restored with new UIDs, where an
+// import has written the binding, and for other kinds, they stay.
+func TestReplacedTemplate(t *testing.T) {
+	now := metav1.Now()
+	for name, test := range map[string]struct {
+		kind    string
+		manager string
+		uid     types.UID // in the binding
+		stays   bool
+	}{
+		"replaced":     {"Job", kube.BindingManager, "u0", false},
+		"the same":     {"Job", kube.BindingManager, "u1", true},
+		"restored":     {"Job", "kubectl-create", "u0", true},
+		"another kind": {"Deployment", kube.BindingManager, "u0", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-deployment", DeletionTimestamp: &now,
+				Finalizers: []string{workv1alpha2.FinalizerBinding}}}
+			api := map[string]string{"Job": "batch/v1", "Deployment": "apps/v1"}[test.kind]
+			b.Spec.Resource = workv1alpha2.ObjectReference{APIVersion: api, Kind: test.kind, Namespace: "shop", Name: "web", UID: test.uid}
+			b.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m1"}}
+			is := metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"}
+			template := map[string]client.Object{"Job": &batchv1.Job{ObjectMeta: is}, "Deployment": &appsv1.Deployment{ObjectMeta: is}}[test.kind]
+			held := workOfWeb(func(w *workv1alpha1.Work) {
+				w.Spec.Workload.Manifests[0].Raw = []byte(`{"apiVersion":"` + api + `","kind":"` + test.kind + `","metadata":{"namespace":"shop","name":"web"}}`)
+			})
+			r, _, _ := waiting(t, b, held, template)
+			r.live = interceptor.NewClient(r.client.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					err := c.Get(ctx, key, o, opts...)
+					o.SetManagedFields([]metav1.ManagedFieldsEntry{
+						{Manager: "another", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{}}`)}},
+						{Manager: test.manager, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:resource":{".":{},"f:uid":{}}}}`)}}})
+					return err
+				},
+			})
+			if _, err := r.reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(b)}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(held), held); (err == nil) != test.stays || client.IgnoreNotFound(err) != nil {
+				t.Errorf("the Work: %v, to stay: %v", err, test.stays)
+			}
+		})
 	}
 }
 

@@ -1,0 +1,55 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// BindingManager is the field manager of control/hub/propagate in bindings.
+const BindingManager = "pelago-hub"
+
+// runOnce are the kinds of which another object of the same name runs again. For all others an update in place has the same result.
+var runOnce = []schema.GroupKind{{Group: "batch", Kind: "Job"}, {Kind: "Pod"}}
+
+// Replaced reports whether the template of a binding is a Job or Pod that was deleted, and uid is the UID of another of its name. In a hub
+// that was restored with new UIDs the UIDs differ, too, but the template is the same and must not run again. Times do not tell: an import
+// may create bindings before templates. The managed fields do: the importer is the manager of the recorded UID until
+// control/hub/propagate has written another one.
+func Replaced(ctx context.Context, live client.Reader, b Binding, uid types.UID) (bool, error) {
+	ref := b.Spec.Resource
+	kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
+	if ref.UID == "" || ref.UID == uid || !slices.Contains(runOnce, kind) {
+		return false, nil
+	}
+	now := NewBinding(client.ObjectKeyFromObject(b)) // caches drop managed fields
+	if err := live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); err != nil {
+		return false, fmt.Errorf("read %s, whose template has another UID: %w", b, err)
+	}
+	if now.GetUID() != b.GetUID() || now.Spec.Resource.UID != ref.UID {
+		return false, StaleCache(b.Object, b.GetResourceVersion(), now.GetResourceVersion())
+	}
+	return slices.ContainsFunc(now.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == BindingManager && recordsUID(f.FieldsV1)
+	}), nil
+}
+
+// recordsUID reports whether spec.resource.uid is among the fields.
+func recordsUID(f *metav1.FieldsV1) bool {
+	var fields struct {
+		Spec struct {
+			Resource map[string]json.RawMessage `json:"f:resource"`
+		} `json:"f:spec"`
+	}
+	if f == nil || json.Unmarshal(f.Raw, &fields) != nil {
+		return false
+	}
+	_, ok := fields.Spec.Resource["f:uid"]
+	return ok
+}
