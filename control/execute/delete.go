@@ -102,6 +102,11 @@ func (t *task) deleteObject(ctx context.Context, want *unstructured.Unstructured
 		return terminating(have)
 	case isNamespace(have):
 		reason, err := t.retention(ctx, have)
+		if errors.Is(err, errInUse) { // the next Work of the same name owns it again
+			t.o.Recorder.Eventf(t.work, corev1.EventTypeWarning, workv1alpha2.EventSyncSucceed,
+				"Namespace %s stays in cluster %s: %v", have.GetName(), t.o.Cluster, err)
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -213,8 +218,13 @@ func generated(kind schema.GroupKind, name string) bool {
 		kind == schema.GroupKind{Kind: "ConfigMap"} && name == "kube-root-ca.crt"
 }
 
+// errInUse is the error of a Namespace that was made again at the hub before it was gone in the member: Works that are not being deleted
+// have objects in it.
+var errInUse = errors.New("it holds objects of Works")
+
 // retention returns why a Namespace must be preserved; "" if it may be deleted. It returns retryLater while the Namespace has objects
-// of other Works of ours, of Works just deleted, or objects that the member's garbage collector is about to remove.
+// of other Works of ours, of Works just deleted, or objects that the member's garbage collector is about to remove; and errInUse if
+// a Work that is not being deleted has an object after collectorTime.
 func (t *task) retention(ctx context.Context, ns *unstructured.Unstructured) (string, error) {
 	if ns.GetAnnotations()[workv1alpha1.AnnotationCreatedNamespace] != "true" {
 		return "the hub did not create it; its labels and annotations are removed", nil
@@ -231,14 +241,17 @@ func (t *task) retention(ctx context.Context, ns *unstructured.Unstructured) (st
 		present[o.UID] = true
 	}
 	var left, collected, ours []string
+	used := false
 	for _, o := range all {
 		name := o.Kind + " " + o.Name
+		exists, ending := t.workOf(ctx, &o)
 		switch {
 		case o.DeletionTimestamp != nil:
 			collected = append(collected, name)
 		case generated(o.GroupVersionKind().GroupKind(), o.Name):
-		case t.ours(&o) && t.hasWork(ctx, &o):
+		case exists:
 			ours = append(ours, name)
+			used = used || !ending
 		case slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return present[r.UID] }):
 			// Its owner, which is in the list, decides.
 		case (len(o.OwnerReferences) > 0 || t.ours(&o)) && time.Since(t.work.DeletionTimestamp.Time) < collectorTime:
@@ -250,6 +263,8 @@ func (t *task) retention(ctx context.Context, ns *unstructured.Unstructured) (st
 	switch {
 	case len(left) > 0:
 		return "it holds what is not the hub's: " + abbreviated(left), nil
+	case used && time.Since(t.work.DeletionTimestamp.Time) >= collectorTime:
+		return "", errInUse
 	case len(ours)+len(collected) > 0:
 		return "", retryLater{collectorTime, "waits for what is still in it: " + abbreviated(append(ours, collected...))}
 	}
@@ -262,12 +277,17 @@ func (t *task) ours(o *metav1.PartialObjectMetadata) bool {
 	return a[pelagov1alpha1.AnnotationHubID] == t.o.HubID && a[workv1alpha1.AnnotationWorkNamespace] == t.namespace
 }
 
-// hasWork reports whether the Work of an object exists, possibly being deleted.
-func (t *task) hasWork(ctx context.Context, o *metav1.PartialObjectMetadata) bool {
-	key := types.NamespacedName{Namespace: t.namespace, Name: o.Annotations[workv1alpha1.AnnotationWorkName]}
-	// A Work that cannot be read counts as existing.
-	_, err := t.o.Works.get(ctx, key)
-	return !apierrors.IsNotFound(err)
+// workOf reports whether an object is ours and its Work exists, and whether that is being deleted. A Work that cannot be read counts as
+// existing and being deleted: the Namespace waits.
+func (t *task) workOf(ctx context.Context, o *metav1.PartialObjectMetadata) (exists, ending bool) {
+	if !t.ours(o) {
+		return false, false
+	}
+	work, err := t.o.Works.get(ctx, types.NamespacedName{Namespace: t.namespace, Name: o.Annotations[workv1alpha1.AnnotationWorkName]})
+	if err != nil {
+		return !apierrors.IsNotFound(err), true
+	}
+	return true, !work.DeletionTimestamp.IsZero()
 }
 
 // contents lists all objects of a namespace; unseen names kinds that cannot be listed.

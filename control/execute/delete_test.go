@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
@@ -210,6 +211,30 @@ func TestDelete(t *testing.T) {
 		})
 		deleted(t, l, inner)
 		await.True(t, "the namespace's Work is gone", func() bool { return l.gone("ns") })
+		if l.find(namespace) != nil {
+			t.Error("the namespace is still there")
+		}
+	})
+
+	t.Run("a namespace that was made again at the hub stays with our marks, for its next Work", func(t *testing.T) {
+		l := newLab(t, server)
+		l.run()
+		w, inner := made(l)
+		w = l.see(w.Name)
+		old := w.DeepCopy()
+		old.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-collectorTime)} // nobody waits that long
+		e := l.execution
+		removal := &task{Execution: e, work: old, state: e.states.get(w.Name, w.UID), began: time.Now()}
+		if err := removal.deleteObject(t.Context(), l.object(namespace)); err != nil {
+			t.Fatalf("the Work is kept: %v", err)
+		}
+		u := l.there(namespace)
+		if u.GetDeletionTimestamp() != nil || ownerOf(u, hubID, client.ObjectKeyFromObject(w)) != oursOfWork {
+			t.Errorf("it is %v", u.Object["metadata"])
+		}
+		l.heard("stays in cluster", "holds objects of Works")
+		deleted(t, l, inner)
+		deleted(t, l, w)
 		if l.find(namespace) != nil {
 			t.Error("the namespace is still there")
 		}
