@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -199,6 +200,9 @@ func (t *task) unmanage(ctx context.Context, have *unstructured.Unstructured) er
 const (
 	// collectorTime is how long objects whose owner was deleted may remain until the member's garbage collector removes them.
 	collectorTime = time.Minute
+	// discoveryTime is how long the deletion of a Namespace waits for groups that do not answer discovery, such as an aggregated API
+	// that restarts.
+	discoveryTime = 10 * time.Minute
 	// pageSize bounds the objects of one list request.
 	pageSize = 500
 	// maxNames bounds the objects that a message names.
@@ -211,6 +215,9 @@ var derived = map[schema.GroupKind]bool{
 	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: true, {Group: "coordination.k8s.io", Kind: "Lease"}: true,
 	{Group: "metrics.k8s.io", Kind: "PodMetrics"}: true,
 }
+
+// derivedGroups are groups all of whose kinds are computed from other objects. Their servers are often unavailable.
+var derivedGroups = map[string]bool{"metrics.k8s.io": true, "custom.metrics.k8s.io": true, "external.metrics.k8s.io": true}
 
 // generated reports whether controllers generate an object in each namespace.
 func generated(kind schema.GroupKind, name string) bool {
@@ -296,7 +303,14 @@ func (t *task) contents(ctx context.Context, namespace string) (all []metav1.Par
 	var partly *discovery.ErrGroupDiscoveryFailed
 	switch {
 	case errors.As(err, &partly):
-		return nil, partly.Error(), nil
+		maps.DeleteFunc(partly.Groups, func(gv schema.GroupVersion, _ error) bool { return derivedGroups[gv.Group] })
+		switch since := time.Since(t.work.DeletionTimestamp.Time); {
+		case len(partly.Groups) == 0:
+		case since < discoveryTime:
+			return nil, "", retryLater{collectorTime, "waits until all kinds in it can be seen: " + partly.Error()}
+		default:
+			return nil, partly.Error(), nil
+		}
 	case err != nil:
 		return nil, "", fmt.Errorf("list the kinds of cluster %s: %w", t.o.Cluster, err)
 	}

@@ -1,6 +1,7 @@
 package execute
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -10,7 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -292,6 +296,42 @@ func TestDelete(t *testing.T) {
 			t.Errorf("it is %v", u.Object["metadata"])
 		}
 		l.heard("stays in cluster", "the hub did not create it")
+	})
+
+	t.Run("a namespace waits for aggregated APIs that do not answer, but for metrics", func(t *testing.T) {
+		l := newLab(t, server)
+		l.run()
+		w := l.work("ns", namespace)
+		l.applied("ns")
+		unavailable := func(group string) *unstructured.Unstructured {
+			return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+				"metadata": map[string]any{"name": "v1beta1." + group}, "spec": map[string]any{"group": group, "version": "v1beta1",
+					"groupPriorityMinimum": int64(100), "versionPriority": int64(100), "insecureSkipTLSVerify": true,
+					"service": map[string]any{"namespace": "default", "name": "nothing"}}}}
+		}
+		metrics, other := unavailable("metrics.k8s.io"), unavailable("aggregated.example.com")
+		l.member.Make(metrics, other)
+		failing := func() map[schema.GroupVersion]error {
+			_, err := l.execution.member.discovery.ServerPreferredNamespacedResources()
+			var partly *discovery.ErrGroupDiscoveryFailed
+			if !errors.As(err, &partly) {
+				return nil
+			}
+			return partly.Groups
+		}
+		await.True(t, "both fail", func() bool { return len(failing()) == 2 })
+		l.hub.Remove(w)
+		await.Never(t, time.Second, "the Work is gone", func() bool { return l.gone("ns") })
+		if u := l.there(namespace); u.GetDeletionTimestamp() != nil || ownerOf(u, hubID, client.ObjectKeyFromObject(w)) != oursOfWork {
+			t.Errorf("it is %v", u.Object["metadata"])
+		}
+		l.member.Remove(other)
+		await.True(t, "the namespace is deleted", func() bool { return l.there(namespace).GetDeletionTimestamp() != nil })
+		if len(failing()) != 1 {
+			t.Errorf("these fail: %v", failing())
+		}
+		l.member.Remove(metrics) // the member's own controller waits for all groups
+		await.True(t, "the Work is gone", func() bool { return l.gone("ns") })
 	})
 
 	t.Run("a namespace of which not everything can be seen stays", func(t *testing.T) {
