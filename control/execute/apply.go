@@ -30,14 +30,24 @@ const (
 	minRevert, maxRevert, quietRevert = 100 * time.Millisecond, 30 * time.Second, 5 * time.Minute
 )
 
-// create creates the object. It was just read as absent; one created meanwhile is not overwritten.
+// create creates the object. It was just read as absent; one created meanwhile is not overwritten. One that was settled has been deleted
+// by others: its creation is a revert.
 func (t *task) create(ctx context.Context, want *desired) (*unstructured.Unstructured, error) {
+	known := t.state.settled != ""
+	if known {
+		if err := t.mayRevert(); err != nil {
+			return nil, err
+		}
+	}
 	made, err := t.write(ctx, want, nil, false)
 	count(t.o.Metrics.created, t.o.Cluster, want.object, err)
 	if err != nil {
 		return nil, err
 	}
 	t.state.changedAt = time.Now()
+	if known {
+		t.reverted(want, "was deleted")
+	}
 	return made, t.settle(want, made)
 }
 
@@ -97,10 +107,7 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 	count(t.o.Metrics.updated, t.o.Cluster, want.object, nil)
 	t.state.changedAt = time.Now()
 	if same && known {
-		t.o.Recorder.Eventf(t.work, corev1.EventTypeNormal, workv1alpha2.EventSyncSucceed,
-			"%s changed in the cluster %s, and applied again", describe(want.object), t.o.Cluster)
-		t.state.reverts++
-		t.state.revertedAt = t.state.changedAt
+		t.reverted(want, "changed")
 	}
 	return made, t.settle(want, made)
 }
@@ -112,6 +119,14 @@ func (t *task) settle(want *desired, made *unstructured.Unstructured) error {
 	var err error
 	t.state.settled, err = digest(want.object, made)
 	return err
+}
+
+// reverted records that a change by others was reverted.
+func (t *task) reverted(want *desired, what string) {
+	t.o.Recorder.Eventf(t.work, corev1.EventTypeNormal, workv1alpha2.EventSyncSucceed,
+		"%s %s in the cluster %s, and applied again", describe(want.object), what, t.o.Cluster)
+	t.state.reverts++
+	t.state.revertedAt = t.state.changedAt
 }
 
 // mayRevert returns retryLater during the backoff of reverts.
@@ -126,7 +141,7 @@ func (t *task) mayRevert() error {
 	}
 	backoff := min(minRevert<<min(t.state.reverts-1, 10), maxRevert)
 	if since < backoff {
-		return retryLater{backoff - since, "is changed in the cluster again and again"}
+		return retryLater{backoff - since, "is changed or deleted in the cluster again and again"}
 	}
 	return nil
 }

@@ -138,6 +138,26 @@ func TestApply(t *testing.T) {
 		await.Equal(t, "3", func() string { return l.reflected("w", "readyReplicas") })
 	})
 
+	t.Run("a fight by deletion slows down, too", func(t *testing.T) {
+		l := newLab(t, server)
+		l.run()
+		l.work("w", configMap)
+		l.applied("w")
+		l.wire.forget()
+		for began := time.Now(); time.Since(began) < 3*time.Second; { // somebody who deletes it whenever it is there
+			await.True(t, "it is made again, or we wait", func() bool {
+				return l.find(configMap) != nil || time.Since(began) > 3*time.Second
+			})
+			if u := l.find(configMap); u != nil {
+				l.member.Remove(u)
+			}
+		}
+		l.heard("SyncSucceed", "was deleted in the cluster "+l.cluster+", and applied again")
+		if got := len(l.wire.writes("configmaps/c")); got > 7 { // after 0, 0.1, 0.3, 0.7, 1.5 and 3.1 s
+			t.Errorf("%d writes in 3 s", got)
+		}
+	})
+
 	t.Run("equal objects are not written, not after a restart either", func(t *testing.T) {
 		const n = 30
 		l := newLab(t, server)
