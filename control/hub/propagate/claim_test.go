@@ -214,6 +214,21 @@ func TestLazy(t *testing.T) {
 	h.runs("fresh-deployment", "member2:1")
 }
 
+// A policy that is deleted loses its claims although its successor cannot be used; the template stays where it is.
+func TestPolicyEndsBeforeItsSuccessorCanBeUsed(t *testing.T) {
+	h := newHub(t, "member1", "member2")
+	h.run(nil)
+	a := h.policy("a", selecting("", "member1", ""))
+	d := h.deployment("web", 1)
+	h.Make(d)
+	b := h.runs("web-deployment", "member1:1")
+	h.policy("b", selecting("", "member2", ", schedulePriority: {priorityClassSource: KubePriorityClass, priorityClassName: none}"))
+	h.Remove(a)
+	h.follows(d, "")
+	h.follows(b, "")
+	h.runs("web-deployment", "member1:1")
+}
+
 // A template whose name and kind another one has in another group gets a binding beside that one's, and finds it by what it is for.
 func TestNameIsTaken(t *testing.T) {
 	h := newHub(t, "member1")

@@ -73,7 +73,7 @@ func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 		if err := follow(b, w, in); err != nil {
 			return kube.Binding{}, err
 		}
-	case !w.kept && (w.policy == nil || w.staleClaim):
+	case w.staleClaim, !w.kept && w.policy == nil:
 		mark(b, nil)
 	}
 	if !following && b.Spec.Placement == nil {

@@ -153,17 +153,18 @@ func TestDesiredOrNot(t *testing.T) {
 		w                     inputs
 		exists, placed, named bool
 	}{
-		"nothing":                           {inputs{}, false, false, false},
-		"a policy":                          {inputs{policy: made("a")}, true, true, true},
-		"needed":                            {inputs{parents: []kube.Binding{parent}}, true, false, false},
-		"needed, with a policy":             {inputs{parents: []kube.Binding{parent}, policy: made("a")}, true, true, true},
-		"no longer claimed":                 {inputs{have: claimed}, true, true, false},
-		"no longer needed":                  {inputs{have: attached}, false, false, false},
-		"needed, claimed from now on":       {inputs{have: attached, policy: made("a")}, true, true, true},
-		"a policy that waits":               {inputs{policy: lazyOne, waiting: true}, false, false, false},
-		"needed, a policy that waits":       {inputs{policy: lazyOne, waiting: true, parents: []kube.Binding{parent}}, true, false, false},
-		"claimed, a policy that waits":      {inputs{policy: lazyOne, waiting: true, have: claimed}, true, true, true},
-		"a policy that waits, another gone": {inputs{policy: lazyOne, waiting: true, have: claimed, staleClaim: true}, true, true, false},
+		"nothing":                                    {inputs{}, false, false, false},
+		"a policy":                                   {inputs{policy: made("a")}, true, true, true},
+		"needed":                                     {inputs{parents: []kube.Binding{parent}}, true, false, false},
+		"needed, with a policy":                      {inputs{parents: []kube.Binding{parent}, policy: made("a")}, true, true, true},
+		"no longer claimed":                          {inputs{have: claimed}, true, true, false},
+		"no longer needed":                           {inputs{have: attached}, false, false, false},
+		"needed, claimed from now on":                {inputs{have: attached, policy: made("a")}, true, true, true},
+		"a policy that waits":                        {inputs{policy: lazyOne, waiting: true}, false, false, false},
+		"needed, a policy that waits":                {inputs{policy: lazyOne, waiting: true, parents: []kube.Binding{parent}}, true, false, false},
+		"claimed, a policy that waits":               {inputs{policy: lazyOne, waiting: true, have: claimed}, true, true, true},
+		"a policy that cannot be used, another gone": {inputs{policy: made("p"), kept: true, have: claimed, staleClaim: true}, true, true, false},
+		"a policy that waits, another gone":          {inputs{policy: lazyOne, waiting: true, have: claimed, staleClaim: true}, true, true, false},
 	} {
 		c.w.template = template()
 		b := bound(t, c.w)

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -102,6 +101,11 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, err
 	}
 	if problem != "" {
 		r.events.Event(t, corev1.EventTypeWarning, workv1alpha2.EventApplyPolicyFailed, problem)
+		if gone(held) { // it ends when nothing carries its claim
+			if w.template, err = r.claim(ctx, key, t, choice{}); err != nil {
+				return 0, err
+			}
+		}
 		if !have.Exists() {
 			return again, nil
 		}
@@ -294,12 +298,12 @@ func (r *reconciler) desired(ctx context.Context, w *inputs) (kube.Binding, erro
 			return kube.Binding{}, err
 		}
 		w.id = uuid.NewUUID()
-	} else if of := claimOf(w.have); w.waiting && of.id != "" && !of.of(w.policy) {
+	} else if of := claimOf(w.have); (w.waiting || w.kept) && of.id != "" && !of.of(w.policy) {
 		p, err := r.holder(ctx, of)
 		if err != nil {
 			return kube.Binding{}, err
 		}
-		w.staleClaim = p == nil || p.GetDeletionTimestamp() != nil
+		w.staleClaim = gone(p)
 	}
 	return desired(*w, r.Interpreter)
 }
@@ -364,19 +368,6 @@ func (r *reconciler) detach(ctx context.Context, key Key, have kube.Binding) err
 		}
 	}
 	return r.remove(ctx, key, b, "on which nothing depends any more")
-}
-
-// remove deletes a binding; why is said of its template.
-func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why string) error {
-	err := r.client.Delete(ctx, have.Object, kube.Exactly(have))
-	r.bindings.Forget(key)
-	r.mu.Lock()
-	delete(r.conflicts, key)
-	r.mu.Unlock()
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete binding %s of %s, %s: %w", have.GetName(), key, why, err)
-	}
-	return nil
 }
 
 // recordConflict records an event if the policies of those that need a template disagree about something else than at the last
@@ -467,30 +458,4 @@ func stale(key Key, cached *unstructured.Unstructured, expected string) error {
 		version = cached.GetResourceVersion()
 	}
 	return kube.StaleCache(o, cmp.Or(version, "none"), expected)
-}
-
-// end deletes the binding that a template which is gone has owned. The garbage collector of the hub does so, too, but after an outage
-// of the API server it comes back late, after up to a minute. A template that was deleted with --cascade=orphan owns no more.
-func (r *reconciler) end(ctx context.Context, key Key) error {
-	have, err := r.binding(ctx, key)
-	if err != nil || !have.Exists() || have.GetDeletionTimestamp() != nil || !owned(have, key) {
-		return err
-	}
-	now := &metav1.PartialObjectMetadata{}
-	now.SetGroupVersionKind(key.GVK)
-	switch err := r.live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, now); {
-	case err == nil:
-		return stale(key, nil, now.GetResourceVersion())
-	case kube.NotServed(err): // its objects may exist in another version, or come back with this one
-		return nil
-	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("look for %s, whose binding is to go: %w", key, err)
-	}
-	return r.remove(ctx, key, have, "which is gone")
-}
-
-// owned reports whether the template of the key is the controller of a binding.
-func owned(b kube.Binding, key Key) bool {
-	ref := metav1.GetControllerOf(b)
-	return ref != nil && ref.Kind == key.GVK.Kind && ref.Name == key.Name
 }

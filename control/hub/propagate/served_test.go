@@ -39,7 +39,7 @@ func TestVersionNoLongerServed(t *testing.T) {
 	h := hubAt(t, apiserver.Start(t, apiserver.CRDs()), "member1")
 	h.run(nil)
 	h.policy("all", selecting("", "member1", ""))
-	h.policy("gizmos", `{resourceSelectors: [{apiVersion: example.com/v1alpha1, kind: Gizmo}], placement: {clusterAffinity: {clusterNames: [member1]}}}`)
+	p := h.policy("gizmos", `{resourceSelectors: [{apiVersion: example.com/v1alpha1, kind: Gizmo}], placement: {clusterAffinity: {clusterNames: [member1]}}}`)
 	crd, one := h.gizmos()
 	b := h.runs("g-gizmo", "member1:0")
 
@@ -60,4 +60,6 @@ func TestVersionNoLongerServed(t *testing.T) {
 	if now := h.binding("g-gizmo"); now.UID != b.UID {
 		t.Error("the binding was made again")
 	}
+	h.Remove(p) // which waits until nothing carries its claim
+	h.follows(b, "")
 }

@@ -1,0 +1,73 @@
+package propagate
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/control/kube"
+)
+
+// end deletes the binding that a template which is gone has owned. The garbage collector of the hub does so, too, but after an outage
+// of the API server it comes back late, after up to a minute. A template that was deleted with --cascade=orphan owns no more.
+func (r *reconciler) end(ctx context.Context, key Key) error {
+	have, err := r.binding(ctx, key)
+	if err != nil || !have.Exists() || have.GetDeletionTimestamp() != nil {
+		return err
+	}
+	if !owned(have, key) {
+		return r.disown(ctx, key, have)
+	}
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(key.GVK)
+	switch err := r.live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, now); {
+	case err == nil:
+		return stale(key, nil, now.GetResourceVersion())
+	case kube.NotServed(err): // its objects may exist in another version, or come back with this one
+		return r.disown(ctx, key, have)
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("look for %s, whose binding is to go: %w", key, err)
+	}
+	return r.remove(ctx, key, have, "which is gone")
+}
+
+// owned reports whether the template of the key is the controller of a binding.
+func owned(b kube.Binding, key Key) bool {
+	ref := metav1.GetControllerOf(b)
+	return ref != nil && ref.Kind == key.GVK.Kind && ref.Name == key.Name
+}
+
+// disown removes the claim of a policy that is gone or being deleted from a binding that stays without a template: the policy ends when
+// nothing carries its claim.
+func (r *reconciler) disown(ctx context.Context, key Key, have kube.Binding) error {
+	of := claimOf(have)
+	if of.id == "" {
+		return nil
+	}
+	p, err := r.holder(ctx, of)
+	if err != nil || !gone(p) {
+		return err
+	}
+	b := have.Copy()
+	mark(b, nil)
+	return r.write(ctx, key, have, b)
+}
+
+// gone reports whether a policy does not exist or is being deleted.
+func gone(p *propagationPolicy) bool { return p == nil || p.GetDeletionTimestamp() != nil }
+
+// remove deletes a binding; why is said of its template.
+func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why string) error {
+	err := r.client.Delete(ctx, have.Object, kube.Exactly(have))
+	r.bindings.Forget(key)
+	r.mu.Lock()
+	delete(r.conflicts, key)
+	r.mu.Unlock()
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete binding %s of %s, %s: %w", have.GetName(), key, why, err)
+	}
+	return nil
+}
