@@ -238,6 +238,29 @@ func TestDeletionWaitsForClaims(t *testing.T) {
 	await.True(t, "the policy is gone", func() bool { return h.gone(p) })
 }
 
+// What is being deleted holds no policy: a binding waits for the Works of unreachable clusters, a template for its binding.
+func TestDeletionWaitsForNothingThatEnds(t *testing.T) {
+	h := newHub(t)
+	p := policyPolicy(selecting("v1", "ConfigMap"))
+	h.Make(p)
+	await.Equal(t, "True", h.accepted(p, &p.Status))
+	meta := metav1.ObjectMeta{Namespace: "default", Name: "ends", Finalizers: []string{"example.com/hold"},
+		Labels: map[string]string{policyv1alpha1.LabelPropagationPolicyID: p.Labels[policyv1alpha1.LabelPropagationPolicyID]}}
+	template := &corev1.ConfigMap{ObjectMeta: meta}
+	binding := &workv1alpha2.ResourceBinding{ObjectMeta: meta,
+		Spec: workv1alpha2.ResourceBindingSpec{Resource: workv1alpha2.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Name: "ends"}}}
+	h.Make(template, binding)
+	h.Remove(template, binding, p)
+	await.True(t, "the policy is gone", func() bool { return h.gone(p) })
+	for _, o := range []client.Object{template, binding} {
+		h.read(o)
+		o.SetFinalizers(nil)
+		if err := h.Update(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Karmada #6913, #7021: a policy for a kind that nobody serves could not be deleted.
 func TestDeletionWithKindsThatAreNotServed(t *testing.T) {
 	h := newHub(t)

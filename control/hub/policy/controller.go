@@ -8,10 +8,10 @@ package policy
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -32,6 +31,8 @@ const (
 	workers = 16
 	// gather is the delay of a reconcile after a report of skipped rules: many objects may report at once.
 	gather = 500 * time.Millisecond
+	// pageSize bounds the templates of one list request.
+	pageSize = 500
 	// claimsInterval is the interval at which the claims of a policy that is being deleted are checked.
 	claimsInterval = time.Second
 )
@@ -147,23 +148,18 @@ func (r *reconciler) release(ctx context.Context, p policy) (time.Duration, erro
 	return 0, nil
 }
 
-// claimed reports whether a binding or a template carries the policy's id.
+// claimed reports whether a binding or a template carries the policy's id. One that is being deleted does not count: it may wait for a
+// cluster that is unreachable, and needs no policy for its end.
 func (r *reconciler) claimed(ctx context.Context, p policy) (bool, error) {
 	id := p.GetLabels()[p.claims.label]
 	if id == "" {
 		return false, nil // a policy without an id has no claims
 	}
-	opts := []client.ListOption{client.MatchingLabels{p.claims.label: id}, client.InNamespace(p.GetNamespace()), client.Limit(1)}
-	var namespaced workv1alpha2.ResourceBindingList
-	if err := r.client.List(ctx, &namespaced, opts...); err != nil {
-		return false, fmt.Errorf("list the ResourceBindings of the policy %s: %w", client.ObjectKeyFromObject(p), err)
-	}
-	var wide workv1alpha2.ClusterResourceBindingList
-	if err := r.client.List(ctx, &wide, client.MatchingLabels{p.claims.label: id}, client.Limit(1)); err != nil {
-		return false, fmt.Errorf("list the ClusterResourceBindings of the policy %s: %w", client.ObjectKeyFromObject(p), err)
-	}
-	if len(namespaced.Items)+len(wide.Items) > 0 {
-		return true, nil
+	opts := []client.ListOption{client.MatchingLabels{p.claims.label: id}, client.InNamespace(p.GetNamespace())}
+	bound := false
+	err := kube.EachBinding(ctx, r.client, func(b kube.Binding) { bound = bound || b.GetDeletionTimestamp() == nil }, opts...)
+	if err != nil || bound {
+		return bound, err
 	}
 	for _, gvk := range kindsOf(p.claims.selectors) {
 		some, err := r.anyTemplate(ctx, gvk, opts)
@@ -177,15 +173,20 @@ func (r *reconciler) claimed(ctx context.Context, p policy) (bool, error) {
 // anyTemplate asks the API server, not a cache, whether there is a template; of a kind that is not served there is none.
 func (r *reconciler) anyTemplate(ctx context.Context, gvk schema.GroupVersionKind, opts []client.ListOption) (bool, error) {
 	var list metav1.PartialObjectMetadataList
-	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-	err := r.live.List(ctx, &list, opts...)
-	switch {
-	case meta.IsNoMatchError(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("list the %s that a policy has claimed: %w", gvk.Kind, err)
+	for {
+		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		err := r.live.List(ctx, &list, append(slices.Clone(opts), client.Limit(pageSize), client.Continue(list.Continue))...)
+		switch {
+		case apierrors.IsNotFound(err), kube.NotServed(err):
+			return false, nil
+		case err != nil:
+			return false, fmt.Errorf("list the %s that a policy has claimed: %w", gvk.Kind, err)
+		case slices.ContainsFunc(list.Items, func(o metav1.PartialObjectMetadata) bool { return o.DeletionTimestamp == nil }):
+			return true, nil
+		case list.Continue == "":
+			return false, nil
+		}
 	}
-	return len(list.Items) > 0, nil
 }
 
 // policy is one policy and what its kind has.
