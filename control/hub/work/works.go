@@ -27,6 +27,11 @@ import (
 // input reads what the Works of a binding are computed from; nil: they are not made here.
 func (r *reconciler) input(ctx context.Context, b kube.Binding) (*BindingInput, error) {
 	template, err := r.template(ctx, b.Spec.Resource)
+	if kube.IsStale(err) && metav1.GetControllerOf(b) == nil { // it may have been deleted with --cascade=orphan: its Works stay
+		if uid, unknown := r.alive(ctx, b.Spec.Resource); unknown == nil && uid == "" {
+			return nil, nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
