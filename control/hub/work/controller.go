@@ -41,6 +41,8 @@ type BindingOptions struct {
 	Interpreter *kinds.Interpreter
 	// Workers is how many bindings are worked on at a time; 0: 16.
 	Workers int
+	// OptIn is that of NamespaceOptions: a namespace that does not go to all clusters goes where policies place it.
+	OptIn bool
 	// Skips gets the override rules that are skipped; nil: they are not reported.
 	Skips *policy.Skips
 	// OrphanAfter is how long the binding that a Work names may be missing before that is reported; 0: a minute.

@@ -35,7 +35,7 @@ func (r *reconciler) input(ctx context.Context, b kube.Binding) (*BindingInput, 
 	if err != nil {
 		return nil, err
 	}
-	if everywhere(template) {
+	if everywhere(template, r.OptIn) {
 		r.recorder.Eventf(b.Object, corev1.EventTypeWarning, workv1alpha2.EventSyncWorkFailed,
 			"Namespaces go to all clusters by themselves: label %s with %s=true to have policies decide about it",
 			template.GetName(), policyv1alpha1.LabelNamespaceSkipAutoPropagation)
@@ -76,9 +76,10 @@ func (r *reconciler) input(ctx context.Context, b kube.Binding) (*BindingInput, 
 }
 
 // everywhere reports whether a template is a namespace that goes to all clusters: the namespace controller writes its Works.
-func everywhere(template *unstructured.Unstructured) bool {
+// So it is until its end.
+func everywhere(template *unstructured.Unstructured, optIn bool) bool {
 	return template.GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Namespace") &&
-		template.GetLabels()[policyv1alpha1.LabelNamespaceSkipAutoPropagation] != "true"
+		Propagated(&metav1.ObjectMeta{Name: template.GetName(), Labels: template.GetLabels()}, optIn)
 }
 
 // template reads the template of a binding from the cache. It is a StaleCacheError if the cache does not have it, or has an older
