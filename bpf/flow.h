@@ -142,9 +142,13 @@ static __always_inline int flow_mark_dying(struct flow *f, __u64 state, __u64 no
  * CPU holds a lock of the table. Sooner its remover may still be at it, which would delete the next tenant of the key.
  * Its flow is not counted any more.
  */
-static __always_inline int flow_bury(const struct flow_key *key, const struct flow *f, __u64 now)
+static __always_inline int flow_bury(const struct flow_key *key, struct flow *f, __u64 now)
 {
-	return now > f->seen + SECOND && !bpf_map_delete_elem(&flows, key);
+	__u64 seen = *(volatile __u64 *)&f->seen;
+
+	/* The swap lets one bury it; it fails if the element is that of the next tenant meanwhile. */
+	return now > seen + SECOND && __sync_val_compare_and_swap(&f->seen, seen, now) == seen &&
+	       !bpf_map_delete_elem(&flows, key);
 }
 
 /* Key and value of the map `usage`, in memory that the caller does not need at the time, to save stack. */

@@ -119,7 +119,7 @@ static __always_inline enum verdict fwd_in(const struct node_settings *s, const 
 	fwd->node = rx->node;
 	fwd->flags = rx->flags & ~OVERLAY_SWITCH;
 	rank = path_rank_to(fwd->to.slot, fwd->to.hop.address, rx->now);
-	if (rank >= RANK_GONE && picked && fwd_may_open(p)) {
+	if (rank >= RANK_GONE && picked && fwd_may_open(p) && path_dead(fwd->to.hop.address, rx->now)) {
 		node = lb_pick_live_node(p, except, rx->now);
 		if (node == s->node)
 			return VERDICT_DELIVERED;

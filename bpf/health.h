@@ -136,6 +136,14 @@ static __always_inline __u32 path_rank(const struct path *p, __u64 now)
 	return p->no_reply || now > path_suspect_at(p) ? RANK_BAD : path_base_rank(p);
 }
 
+/* Reports whether the peer has not answered for long. One that leaves, and says so, still forwards and delivers. */
+static __always_inline int path_dead(__be32 address, __u64 now)
+{
+	const struct path *p = path_lookup(address);
+
+	return p && now > path_gone_at(p);
+}
+
 static __always_inline int has_bit(const __u64 *words, __u32 n)
 {
 	return (words[n / 64 % CLUSTER_WORDS] >> (n % 64)) & 1;

@@ -202,19 +202,20 @@ static __always_inline __u32 lb_pick_node(const struct service_key *key, const s
 	return 0;
 }
 
-#define LIVE_TRIES 16
+/* Of a node with 19 of 20 slots, so many tries miss another one once in 27 times. */
+#define LIVE_TRIES 64
 
 /*
  * Another node for a packet that opens a flow to a service, where that of lb_pick_node() is dead: the next one in the
- * table that is not. 0: there is none. A node that returns is noticed without packets to it, since nodes probe their
- * gateways. A global function as path_rank_to() is.
+ * table that is not. 0: none was found. A node that returns is noticed without packets to it, since nodes probe their
+ * gateways. A global function, to save the caller's stack.
  */
 __noinline __u32 lb_pick_live_node(const struct packet *p, __u32 except, __u64 now)
 {
 	struct service_key key = {};
 	struct node_settings *settled;
 	struct service *s;
-	__u32 zero = 0, hash;
+	__u32 zero = 0, hash, dead = 0;
 	void *table;
 
 	if (!p)
@@ -232,14 +233,15 @@ __noinline __u32 lb_pick_live_node(const struct packet *p, __u32 except, __u64 n
 		__u32 slot = (hash + i * STEP_SLOT) % s->slots, *pick = bpf_map_lookup_elem(table, &slot), index;
 		struct node *n;
 
-		if (!pick || !*pick || *pick == except)
+		if (!pick || !*pick || *pick == except || *pick == dead)
 			continue;
 		index = *pick;
 		if (index == settled->node)
 			return index;
 		n = bpf_map_lookup_elem(&nodes, &index);
-		if (n && n->present && path_rank_to(path_slot(0, index), n->hop.address, now) < RANK_GONE)
+		if (n && n->present && !path_dead(n->hop.address, now))
 			return index;
+		dead = index;
 	}
 	return 0;
 }

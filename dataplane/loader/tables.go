@@ -241,10 +241,10 @@ func pickNode(s dataplane.Service, hash uint32, except uint16) uint16 {
 
 // pickLiveNode is lb_pick_live_node() of bpf/lb.h; 0: there is none.
 func (t Tables) pickLiveNode(s dataplane.Service, hash uint32, except uint16) uint16 {
-	for i := uint32(0); i < 16 && len(s.Table) > 0; i++ {
+	for i := uint32(0); i < 64 && len(s.Table) > 0; i++ {
 		node := s.Table[(hash+i*stepSlot)%uint32(len(s.Table))]
 		hop, ok := t.State.Nodes[node]
-		if node != 0 && node != except && (node == t.State.Settings.Node || ok && t.pathRank(hop.Address) < rankGone) {
+		if node != 0 && node != except && (node == t.State.Settings.Node || ok && !t.Paths[hop.Address].Dead()) {
 			return node
 		}
 	}

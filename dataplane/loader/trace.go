@@ -395,7 +395,7 @@ func (r *reception) toOwn() string {
 			if node = pickNode(service, hash, except); node == 0 {
 				return "drop-no-backend"
 			}
-			if to := r.toNode(node); to != nil && r.pathRank(to.Destination) >= rankGone {
+			if to := r.toNode(node); to != nil && r.Paths[to.Destination].Dead() {
 				node = cmp.Or(r.pickLiveNode(service, hash, except), node)
 			}
 		}

@@ -352,8 +352,26 @@ func throughDeadNode(t *testing.T) {
 	if got := goes("SYN", syn); got[nodeIP(1, 2)] < 25 || got[nodeIP(1, 3)] < 25 {
 		t.Errorf("no node and no sibling answers: %v; want it tried", got)
 	}
-	// The gateway's own pods were picked, and are not ready.
+	// One that leaves still delivers: it is used as before.
+	die()
+	var leaving bpf.PelagoPath
+	if err := ga.Paths.Lookup(nodeIP(1, 3).As4(), &leaving); err != nil {
+		t.Fatal(err)
+	}
+	leaving.Probed, leaving.Ready = 1, 0
+	ga.putPath(t, nodeIP(1, 3).As4(), leaving)
+	if got := goes("SYN, and node 3 leaves", syn); got[nodeIP(1, 2)] < 25 || got[sibling] < 25 {
+		t.Errorf("node 3 leaves: %v; want its flows bounced", got)
+	}
+	leaving.Probed = 0
+	ga.putPath(t, nodeIP(1, 3).As4(), leaving)
+	// The dead node has most of the pods.
 	s := state(1, 1)
+	s.Services[own(20, 80)] = dataplane.Service{Table: dataplane.Maglev(map[uint16]int{2: 1, 3: 4})}
+	ga.Apply(t, s)
+	die(nodeIP(1, 3))
+	only("SYN, and the dead node has four of five pods", syn, nodeIP(1, 2))
+	// The gateway's own pods were picked, and are not ready.
 	s.Services[own(20, 80)] = dataplane.Service{Table: dataplane.Maglev(map[uint16]int{1: 2, 2: 1, 3: 1})}
 	ga.Apply(t, s)
 	die(nodeIP(1, 3))
