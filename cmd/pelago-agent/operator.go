@@ -366,8 +366,9 @@ func (o *operator) remove(ctx context.Context, s, before *v1alpha1.Submariner) e
 		return nil
 	}
 	joined, err := o.joined(ctx)
-	// The id of the status: that of the spec may be another by now. With neither a person has joined the cluster.
-	if err == nil && joined.ClusterID != "" && joined.ClusterID == s.Status.ClusterID && s.Status.Registration != "" {
+	// The id of the status, once there is one: that of the spec may be another by now. With neither a person has joined the cluster.
+	id := cmp.Or(s.Status.ClusterID, s.Spec.ClusterID)
+	if err == nil && joined.ClusterID != "" && joined.ClusterID == id && s.Status.Registration != "" {
 		err = o.pelago(ctx, "unjoin", "--yes")
 	}
 	if err != nil {

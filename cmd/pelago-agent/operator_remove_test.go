@@ -33,6 +33,7 @@ func TestRemoveSubmariner(t *testing.T) {
 		"another id":                  {spec: "c2", joined: "c1", status: "c1", registration: "x", want: []string{"unjoin --yes"}},
 		"another id, refused":         {spec: "c2", joined: "c1", status: "c1", registration: "x", edited: true, want: []string{"join", "unjoin --yes"}},
 		"failed join":                 {spec: "c1", joined: "c1", status: "c1", registration: "joining", want: []string{"unjoin --yes"}},
+		"joined, and not reported":    {spec: "c1", joined: "c1", registration: "joining", want: []string{"unjoin --yes"}},
 		"nothing joined":              {spec: "c1", registration: "joining"},
 		"joined by a person":          {spec: "c1", joined: "c9", status: "c9"},
 		"joined anew by a person":     {spec: "c1", joined: "c9", status: "c1", registration: "x"},

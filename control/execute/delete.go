@@ -225,13 +225,13 @@ func generated(kind schema.GroupKind, name string) bool {
 		kind == schema.GroupKind{Kind: "ConfigMap"} && name == "kube-root-ca.crt"
 }
 
-// errInUse is the error of a Namespace that was made again at the hub before it was gone in the member: Works that are not being deleted
-// have objects in it.
+// errInUse is the error of a Namespace that was made again at the hub before it was gone in the member: Works that were made since have
+// objects in it.
 var errInUse = errors.New("it holds objects of Works")
 
 // retention returns why a Namespace must be preserved; "" if it may be deleted. It returns retryLater while the Namespace has objects
 // of other Works of ours, of Works just deleted, or objects that the member's garbage collector is about to remove; and errInUse if
-// a Work that is not being deleted has an object after collectorTime.
+// a Work that was made since the Namespace's was deleted has an object after collectorTime.
 func (t *task) retention(ctx context.Context, ns *unstructured.Unstructured) (string, error) {
 	if ns.GetAnnotations()[workv1alpha1.AnnotationCreatedNamespace] != "true" {
 		return "the hub did not create it; its labels and annotations are removed", nil
@@ -251,14 +251,14 @@ func (t *task) retention(ctx context.Context, ns *unstructured.Unstructured) (st
 	used := false
 	for _, o := range all {
 		name := o.Kind + " " + o.Name
-		exists, ending := t.workOf(ctx, &o)
+		exists, since := t.workOf(ctx, &o)
 		switch {
 		case o.DeletionTimestamp != nil:
 			collected = append(collected, name)
 		case generated(o.GroupVersionKind().GroupKind(), o.Name):
 		case exists:
 			ours = append(ours, name)
-			used = used || !ending
+			used = used || since
 		case slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return present[r.UID] }):
 			// Its owner, which is in the list, decides.
 		case (len(o.OwnerReferences) > 0 || t.ours(&o)) && time.Since(t.work.DeletionTimestamp.Time) < collectorTime:
@@ -284,17 +284,17 @@ func (t *task) ours(o *metav1.PartialObjectMetadata) bool {
 	return a[pelagov1alpha1.AnnotationHubID] == t.o.HubID && a[workv1alpha1.AnnotationWorkNamespace] == t.namespace
 }
 
-// workOf reports whether an object is ours and its Work exists, and whether that is being deleted. A Work that cannot be read counts as
-// existing and being deleted: the Namespace waits.
-func (t *task) workOf(ctx context.Context, o *metav1.PartialObjectMetadata) (exists, ending bool) {
+// workOf reports whether an object is ours and its Work exists, and whether that was made since this one was deleted, and stays. A Work
+// that cannot be read counts as an older one: the Namespace waits.
+func (t *task) workOf(ctx context.Context, o *metav1.PartialObjectMetadata) (exists, since bool) {
 	if !t.ours(o) {
 		return false, false
 	}
 	work, err := t.o.Works.get(ctx, types.NamespacedName{Namespace: t.namespace, Name: o.Annotations[workv1alpha1.AnnotationWorkName]})
 	if err != nil {
-		return !apierrors.IsNotFound(err), true
+		return !apierrors.IsNotFound(err), false
 	}
-	return true, !work.DeletionTimestamp.IsZero()
+	return true, work.DeletionTimestamp.IsZero() && !work.CreationTimestamp.Time.Before(t.work.DeletionTimestamp.Time)
 }
 
 // contents lists all objects of a namespace; unseen names kinds that cannot be listed.

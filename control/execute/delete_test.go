@@ -226,9 +226,16 @@ func TestDelete(t *testing.T) {
 		w, inner := made(l)
 		w = l.see(w.Name)
 		old := w.DeepCopy()
-		old.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-collectorTime)} // nobody waits that long
 		e := l.execution
 		removal := &task{Execution: e, work: old, state: e.states.get(w.Name, w.UID), began: time.Now()}
+		inside := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{pelagov1alpha1.AnnotationHubID: hubID,
+			workv1alpha1.AnnotationWorkNamespace: w.Namespace, workv1alpha1.AnnotationWorkName: inner.Name}}}
+		// A namespace that only leaves this cluster waits for its Works, which are older.
+		old.DeletionTimestamp = &metav1.Time{Time: l.see(inner.Name).CreationTimestamp.Add(time.Second)}
+		if exists, since := removal.workOf(t.Context(), inside); !exists || since {
+			t.Errorf("the Work of an object before the namespace's deletion: exists %t, made since %t", exists, since)
+		}
+		old.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-collectorTime)} // nobody waits that long
 		if err := removal.deleteObject(t.Context(), l.object(namespace)); err != nil {
 			t.Fatalf("the Work is kept: %v", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,7 +22,7 @@ var runOnce = []schema.GroupKind{{Group: "batch", Kind: "Job"}, {Kind: "Pod"}}
 // Replaced reports whether the template of a binding is a Job or Pod that was deleted, and uid is the UID of another of its name. In a hub
 // that was restored with new UIDs the UIDs differ, too, but the template is the same and must not run again. Times do not tell: an import
 // may create bindings before templates. The managed fields do: the importer is the manager of the recorded UID until
-// control/hub/propagate has written another one.
+// control/hub/propagate has written another one. A hub that was Karmada's has UIDs that Karmada's components have written.
 func Replaced(ctx context.Context, live client.Reader, b Binding, uid types.UID) (bool, error) {
 	ref := b.Spec.Resource
 	kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
@@ -36,7 +37,7 @@ func Replaced(ctx context.Context, live client.Reader, b Binding, uid types.UID)
 		return false, StaleCache(b.Object, b.GetResourceVersion(), now.GetResourceVersion())
 	}
 	return slices.ContainsFunc(now.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
-		return f.Manager == BindingManager && recordsUID(f.FieldsV1)
+		return (f.Manager == BindingManager || strings.HasPrefix(f.Manager, "karmada-")) && recordsUID(f.FieldsV1)
 	}), nil
 }
 

@@ -60,8 +60,15 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, err
 		return 0, err
 	}
 	have, err := r.binding(ctx, key)
-	if err != nil || have.Exists() && have.GetDeletionTimestamp() != nil {
-		return 0, err // its end comes back here
+	if err != nil {
+		return 0, err
+	}
+	if have.Exists() && have.GetDeletionTimestamp() != nil { // its end comes back here
+		held, err := r.holder(ctx, claimOf(t))
+		if err == nil && gone(held) { // it ends when nothing carries its claim
+			_, err = r.claim(ctx, key, t, choice{})
+		}
+		return 0, err
 	}
 	if replaced, err := r.replaced(ctx, t, have); err != nil {
 		return 0, err

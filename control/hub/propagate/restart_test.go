@@ -332,3 +332,23 @@ func TestOrderOfClustersStays(t *testing.T) {
 		t.Errorf("clusters were written again: %v", c)
 	}
 }
+
+// A policy ends although a binding that it has made waits for an unreachable member: its template is released at once.
+func TestClaimOfAnEndingBinding(t *testing.T) {
+	h := newHub(t, "member1")
+	h.run(nil)
+	policy := h.policy("all", selecting("", "member1", ""))
+	web := h.deployment("web", 1)
+	h.Make(web)
+	binding := h.runs("web-deployment", "member1:1")
+	h.follows(web, "all")
+	for _, o := range []client.Object{binding, policy} {
+		if err := h.Delete(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.follows(web, "")
+	if b := h.binding("web-deployment"); b == nil || b.UID != binding.UID {
+		t.Error("the binding does not wait")
+	}
+}

@@ -2,6 +2,7 @@ package work_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -101,5 +102,7 @@ func TestEditWithoutPolicyAtRestart(t *testing.T) {
 		b.Spec.Clusters = []workv1alpha2.TargetCluster{on("m1", 2), on("m3", 1)}
 	})
 	h.becomes("edited", map[string]string{"m1": "2 replicas of nginx:1", "m3": "1 replicas of nginx:1"})
-	await.Never(t, time.Second, "another write than those of m2 and m3", func() bool { return len(w.all()) != 2 })
+	await.Never(t, time.Second, "another write than those of m2 and m3", func() bool {
+		return len(slices.Compact(slices.Sorted(slices.Values(w.all())))) != 2 // a delete may be repeated before the watch shows it
+	})
 }

@@ -2,6 +2,7 @@ package install
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,10 +97,7 @@ func question(of, file string, repeated bool) string {
 // takeOver stops the hub, and takes the address and the keys of the backup. It returns the name of the restore.
 func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *deploy.Backup, progress deploy.Progress) (restore string, err error) {
 	for _, name := range []string{"api-address", "node-port", "service-type"} {
-		value := a.Settings[name]
-		if value == "" {
-			value = h.flags.Lookup(name).DefValue
-		}
+		value := cmp.Or(a.Settings[name], h.flags.Lookup(name).DefValue)
 		if err := h.flags.Set(name, value); err != nil {
 			return "", fmt.Errorf("take --%s %s of the backup: %w", name, value, err)
 		}
@@ -124,7 +122,10 @@ func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *deploy.Backu
 			return "", fmt.Errorf("wait until the pods of %s have ended: %w", app, err)
 		}
 	}
-	return h.exchangeKeys(ctx, host.Client, a.Kept)
+	if restore, err = h.exchangeKeys(ctx, host.Client, a.Kept); err != nil {
+		return "", err
+	}
+	return restore, h.save(ctx, host.Client) // the address, for an `init` after a restore that fails
 }
 
 // exchangeKeys copies the present keys, without which the former data cannot be read, and writes those of the backup. It returns the name of
