@@ -84,7 +84,7 @@ func checkMonitor(t *testing.T, by *metav1.LabelSelector, port, namespace string
 }
 
 var (
-	metricName = regexp.MustCompile(`\b(?:pelago|cluster)_[a-z_]+`)
+	metricName = regexp.MustCompile(`\b(?:pelago|cluster)_[a-z]+_[a-z_]+`)
 	foreign    = regexp.MustCompile(`\b(?:etcd|kube)_[a-z_]+`)
 	grouping   = regexp.MustCompile(`by \(([^)]*)\)`)
 	matcher    = regexp.MustCompile(`([a-z_]+)=~"([^"]*)"`)
