@@ -75,8 +75,8 @@ func (s Systemd) Hub() (string, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("read unit: %w", err)
 	}
-	_, dir, _ := strings.Cut(string(text), " --dir=")
-	dir, _, _ = strings.Cut(dir, "\n")
+	_, dir, _ := strings.Cut(string(text), " --dir=") // the last argument of its command
+	dir, _, _ = strings.Cut(dir, "\n")                // up to the end of the line, which may be that of the file
 	return dir, nil
 }
 

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -49,7 +47,7 @@ func TestDeinit(t *testing.T) {
 	hub.Make(lease, api, member)
 	must(t, hub.Create(t.Context(), foreign, client.FieldOwner("user")))
 
-	stop := renew(t, hub.Client, lease)
+	stop := apiserver.Renew(t, hub.Client, lease)
 	c.fails(t, "pelago-hub runs: hub-1 holds Lease pelago-system/pelago-hub: stop it first", append(deinit, "--yes")...)
 	stop()
 	must(t, hub.Patch(t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":""}}`)))) // as pelago-hub does at its end
@@ -120,23 +118,4 @@ func written(t *testing.T, c clusterset) (found []string) {
 		}
 	}
 	return found
-}
-
-// renew renews a Lease, by a clock that is an hour behind, until it is stopped.
-func renew(t *testing.T, c client.Client, lease *coordinationv1.Lease) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for ctx.Err() == nil {
-			patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, time.Now().Add(-time.Hour).Format(metav1.RFC3339Micro))
-			l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}}
-			if err := c.Patch(ctx, l, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil && ctx.Err() == nil {
-				t.Errorf("renew Lease %s: %v", lease.Name, err)
-				return
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-	}()
-	return func() { cancel(); <-ended }
 }

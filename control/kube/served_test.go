@@ -26,7 +26,7 @@ func discoveryOf(t *testing.T, paths map[string]string) *discovery.DiscoveryClie
 		if strings.HasPrefix(body, `{"kind":"Status"`) {
 			w.WriteHeader(http.StatusNotFound)
 		}
-		_, _ = fmt.Fprint(w, body) // the client reports a broken connection
+		fmt.Fprint(w, body) // the client reports a broken connection
 	}))
 	t.Cleanup(s.Close)
 	return discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: s.URL})

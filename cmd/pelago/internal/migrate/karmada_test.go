@@ -1,8 +1,6 @@
 package migrate
 
 import (
-	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,7 +49,7 @@ func TestKarmada(t *testing.T) {
 	create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "karmada-system"}}, hook("validating-config", "work.karmada.io"), hook("theirs", "theirs.example.org"), service, lease, stopped)
 
 	k := &Karmada{Hub: c, Namespace: "karmada-system", Timeout: time.Second, Progress: func(string, ...any) {}}
-	stop := renew(t, c, lease)
+	stop := apiserver.Renew(t, c, lease)
 	removed := func(want bool) {
 		t.Helper()
 		found, err := k.registered(t.Context())
@@ -97,7 +94,7 @@ func TestKarmada(t *testing.T) {
 
 	hub := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: deploy.HubName}, Spec: lease.Spec}
 	create(hub)
-	stop = renew(t, c, hub)
+	stop = apiserver.Renew(t, c, hub)
 	if err := k.Back(t.Context()); err == nil || !strings.Contains(err.Error(), "pelago-hub runs") {
 		t.Errorf("back while pelago-hub runs: %v", err)
 	}
@@ -130,23 +127,4 @@ func TestKarmada(t *testing.T) {
 	if err := k.scale(t.Context(), controllers, true); err == nil || !strings.Contains(err.Error(), "wait for 2 replicas") {
 		t.Errorf("start: %v", err)
 	}
-}
-
-// renew renews a Lease, by a clock that is an hour behind, until it is stopped.
-func renew(t *testing.T, c client.Client, lease *coordinationv1.Lease) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for ctx.Err() == nil {
-			patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, time.Now().Add(-time.Hour).Format(metav1.RFC3339Micro))
-			l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}}
-			if err := c.Patch(ctx, l, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil && ctx.Err() == nil {
-				t.Errorf("renew Lease %s: %v", lease.Name, err)
-				return
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-	}()
-	return func() { cancel(); <-ended }
 }
