@@ -23,8 +23,10 @@ import (
 func (j *join) network(
 	ctx context.Context, m *cluster, info broker.Info, former config.Config, answers *view.Answers, out io.Writer, progress deploy.Progress,
 ) error {
-	if err := migrate.RefuseSubmariner(ctx, m.Typed); err != nil && !j.adopt {
-		return err
+	if !j.adopt {
+		if err := migrate.RefuseSubmariner(ctx, m.Client, progress); err != nil {
+			return err
+		}
 	}
 	facts, err := install.ReadFacts(ctx, m.Member, j.ClusterID, former, j.clusterCIDR, j.serviceCIDR, progress)
 	if err != nil {

@@ -3,26 +3,35 @@ package migrate
 import (
 	"context"
 	"fmt"
-	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/deploy"
 )
 
 // RefuseSubmariner refuses a cluster in which Submariner's gateway is alive: both would program the same routes.
-func RefuseSubmariner(ctx context.Context, c kubernetes.Interface) error {
-	const namespace, name = "submariner-operator", "submariner-gateway-lock"
-	lease, err := c.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+func RefuseSubmariner(ctx context.Context, c client.Reader, progress deploy.Progress) error {
+	key := client.ObjectKey{Namespace: "submariner-operator", Name: "submariner-gateway-lock"}
+	lease := coordinationv1.Lease{}
+	err := c.Get(ctx, key, &lease)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("get Lease %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("get Lease %s: %w", key, err)
 	}
-	if renewed := lease.Spec.RenewTime; renewed != nil && time.Since(renewed.Time) < 2*time.Minute {
-		return fmt.Errorf("another network of clusters, Submariner, runs here (Lease %s/%s was renewed %s ago): replace it with `pelago migrate submariner`, or remove it first with `subctl uninstall`",
-			namespace, name, time.Since(renewed.Time).Round(time.Second))
+	progress("Waiting to see whether a gateway of Submariner renews Lease %s", key)
+	held, err := view.Held(ctx, c, lease)
+	if err != nil {
+		return err
+	}
+	if len(held) > 0 {
+		return fmt.Errorf("another network of clusters, Submariner, runs here (%s renews Lease %s): replace it with `pelago migrate submariner`, or remove it first with `subctl uninstall`",
+			ptr.Deref(held[0].Spec.HolderIdentity, ""), key)
 	}
 	return nil
 }
