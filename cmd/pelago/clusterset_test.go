@@ -278,6 +278,8 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		t.Log(c.must(t, "show", "all"))
 	})
 	t.Run("unjoin", func(t *testing.T) {
+		c.fails(t, "cluster g11 is not registered at the hub", "unjoin", "--context", "hub", "--clusterid", "g11")
+		c.must(t, "unjoin", "--context", "hub", "--clusterid", "g11", "--ignore-not-found")
 		c.must(t, "unjoin", "--context", "hub", "--clusterid", "g1")
 		err := own.List(ctx, &submarinerv1.EndpointList{}, client.InNamespace(access.Namespace))
 		if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {

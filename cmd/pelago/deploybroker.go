@@ -89,7 +89,7 @@ domains once they join again.`,
 	f.StringVar(&d.set.BrokerURL, "broker-url", "", "URL under which clusters reach the hub's API server (default: the kubeconfig's)")
 	view.AddChoice(f, &d.set.Mode, "mode", string(config.ModeSubmariner), "rules of service discovery: submariner (the local cluster's "+
 		"address first) or mcs (a ClusterSetIP)", string(config.ModeSubmariner), string(config.ModeMCS))
-	f.BoolVar(&d.set.AutoAccept, "auto-accept", false, "send workloads to members without `pelago clusters accept`")
+	f.BoolVar(&d.set.AutoAccept, "auto-accept", false, "send workloads to members without \"pelago clusters accept\"")
 	f.StringVar(&d.file, "output", broker.InfoFile, "file to write")
 	return cmd
 }

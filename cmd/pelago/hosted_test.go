@@ -56,6 +56,9 @@ func TestHosted(t *testing.T) {
 		{"holds one member", []string{"--etcd-host-path", "/data", "--etcd-node", "n1", "--etcd-replicas", "3"}},
 		{"give one of them", []string{"--etcd-empty-dir", "--storage-class", "fast"}},
 		{"give --api-address", []string{"--service-type", "ClusterIP"}},
+		{"without https://", []string{"--api-address", "https://hub.example.org"}},
+		{"without https://", []string{"--api-address", "hub_1:6443"}},
+		{"is no port", []string{"--api-address", "hub.example.org:66000"}},
 		{"no name of a Secret", []string{"--image-pull-secret", "A B"}},
 		{"has no default StorageClass: give --storage-class", nil},
 	} {

@@ -80,8 +80,9 @@ network is not joined.
 
 Run again with the same id it repairs and updates; the cluster keeps its
 addresses, its identity and every setting whose flag is not given again, such as
---cable-driver. What changes is printed first. An image of the default repository
-is updated to the version of this command; another stays until --image is given.`,
+--cable-driver. What changes is printed first. An image of localhost/pelago,
+the repository of local builds, becomes the default of --image again; another
+stays until --image is given.`,
 		Example: `  pelago join broker-info.subm --context c1 --clusterid c1
 
   # with globalnet, a given range

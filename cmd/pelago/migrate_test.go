@@ -223,7 +223,8 @@ func (p *predecessor) objects() {
 	backends.Labels = map[string]string{discoveryv1.LabelServiceName: "db"}
 	p.make(p.member,
 		&corev1.Node{ObjectMeta: labelled("", "n1", map[string]string{submarinerv1.LabelGateway: "true"}), Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}},
-		&coordinationv1.Lease{ObjectMeta: at(operatorNS, "submariner-gateway-lock"), Spec: coordinationv1.LeaseSpec{RenewTime: ptr.To(metav1.NowMicro())}},
+		&coordinationv1.Lease{ObjectMeta: at(operatorNS, "submariner-gateway-lock"), Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: ptr.To("n1"), RenewTime: ptr.To(metav1.NowMicro())}},
 		u("submariner.io/v1alpha1", "Submariner", operatorNS, "submariner", map[string]any{"spec": map[string]any{"clusterID": "c1", "globalCIDR": "242.0.0.0/16",
 			"clustersetIPCIDR": "243.0.0.0/20", "clustersetIPEnabled": true, "clusterCIDR": "10.7.0.0/16", "serviceCIDR": "10.77.0.0/16", "natEnabled": false}}),
 		&corev1.ConfigMap{ObjectMeta: at("kube-system", "coredns"), Data: map[string]string{"Corefile": lighthouse + corefile}},
@@ -349,7 +350,10 @@ func TestMigrateSubmariner(t *testing.T) {
 	p.fails(t, "give --prepare or --switch", p.submariner("--dry-run")...)
 	p.fails(t, "write -- before the flags of join", p.submariner(file, "--switch", "more")...)
 	p.fails(t, "was not switched", p.submariner("--back")...)
+	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNS, Name: "submariner-gateway-lock"}}
+	stop := apiserver.Renew(t, p.member, held)
 	p.fails(t, "replace it with `pelago migrate submariner`", p.join("--clusterid", "c1")...)
+	stop()
 	if out := p.must(t, p.submariner(file, "--switch", "--dry-run")...); !strings.Contains(out, "disconnect") || !strings.Contains(out, "none") {
 		t.Errorf("--dry-run prints\n%s", out)
 	}

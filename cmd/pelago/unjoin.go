@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -78,7 +80,7 @@ A cluster that is ready has --timeout to remove it first.`,
 	cmd.Flags().BoolVar(&u.yes, "yes", false, "at the member: skip the confirmation prompt")
 	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for an unreachable cluster, and for a ready one at most "+
 		"--timeout; what was propagated to it and is left then stays there, and is listed")
-	cmd.Flags().BoolVar(&u.ignore, "ignore-not-found", false, "at the member: succeed if the cluster has not joined")
+	cmd.Flags().BoolVar(&u.ignore, "ignore-not-found", false, "succeed if the cluster has not joined")
 	cmd.Flags().DurationVar(&u.timeout, "timeout", 2*time.Minute, "how long to wait until nodes are clean, or workloads removed")
 	return cmd
 }
@@ -90,9 +92,20 @@ func (u *unjoin) hub(ctx context.Context, c *cluster, _ []string, out io.Writer)
 		return fmt.Errorf("%w: name the hub with --context", err)
 	}
 	progress := newProgress(out)
-	// Before the cluster loses its rights at the hub: its agent needs them to clean up.
-	if err := u.withdrawAny(ctx, hub, progress); err != nil {
+	registered, err := broker.Registered(ctx, hub, u.clusterID)
+	workloads, err2 := u.takesWorkloads(ctx, hub)
+	switch err := errors.Join(err, err2); {
+	case err != nil:
 		return err
+	case !registered && !workloads && u.ignore:
+		progress("Cluster %s is not registered at the hub", u.clusterID)
+		return nil
+	case !registered && !workloads:
+		return fmt.Errorf("cluster %s is not registered at the hub: see `pelago show clusters`, or give --ignore-not-found", u.clusterID)
+	case workloads: // before it loses its rights at the hub: its agent needs them to clean up
+		if err := install.Withdraw(ctx, hub, u.clusterID, u.force, u.timeout, progress); err != nil {
+			return err
+		}
 	}
 	progress("Removing cluster %s from the hub", u.clusterID)
 	if err := broker.Unregister(ctx, hub, deploy.BrokerNamespace, u.clusterID); err != nil {
@@ -202,20 +215,13 @@ func checkMember(ctx context.Context, member *cluster, have *clusterv1alpha1.Clu
 	return nil
 }
 
-// withdrawAny is withdraw for --clusterid, at a hub that may propagate no workloads and know no such Cluster.
-func (u *unjoin) withdrawAny(ctx context.Context, hub client.Client, progress deploy.Progress) error {
-	ok, err := install.Propagates(hub)
-	if err != nil || !ok {
-		return err
+// takesWorkloads reports whether there is a Cluster of this id, at a hub that may propagate no workloads.
+func (u *unjoin) takesWorkloads(ctx context.Context, hub client.Client) (bool, error) {
+	err := hub.Get(ctx, client.ObjectKey{Name: u.clusterID}, &clusterv1alpha1.Cluster{})
+	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		return false, fmt.Errorf("get Cluster %s at the hub: %w", u.clusterID, err)
 	}
-	err = hub.Get(ctx, client.ObjectKey{Name: u.clusterID}, &clusterv1alpha1.Cluster{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("get Cluster %s at the hub: %w", u.clusterID, err)
-	}
-	return install.Withdraw(ctx, hub, u.clusterID, u.force, u.timeout, progress)
+	return err == nil, nil
 }
 
 // propagates returns the id of the hub, on which `pelago init` was run.

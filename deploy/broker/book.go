@@ -253,6 +253,15 @@ func Ranges(ctx context.Context, hub client.Client, namespace string) (global, c
 	return b.Range, b.ClusterSetIPs, err
 }
 
+// Registered reports whether a cluster has an entry in the book of the hub, which goes last when a cluster is removed.
+func Registered(ctx context.Context, hub client.Client, clusterID string) (bool, error) {
+	_, book, _, err := Former(ctx, hub)
+	if err != nil {
+		return false, fmt.Errorf("read the clusters of the hub: %w", err)
+	}
+	return slices.ContainsFunc(book.Clusters, func(e Entry) bool { return e.ClusterID == clusterID }), nil
+}
+
 // Release removes the cluster from the book at the hub.
 func Release(ctx context.Context, hub client.Client, namespace, clusterID string) error {
 	return changeBook(ctx, hub, namespace, func(b Book) (Book, error) { return b.Release(clusterID), nil })

@@ -399,6 +399,36 @@ func TestHub(t *testing.T) {
 	must(t, apiserver.Connect(t, hub).Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "submariner-globalnet-info"}, book))
 }
 
+// TestJoinJob: the Job that joins has another name for whatever changes its pod, which the API server refuses to change, and no other.
+func TestJoinJob(t *testing.T) {
+	job := func(more map[string]any) (name string, pod any) {
+		values := map[string]any{"clusterID": "c1", "brokerInfo": "x"}
+		maps.Copy(values, more)
+		objs, err := render(t, "pelago-member", values, false)
+		must(t, err)
+		for _, u := range objs {
+			if u.GetKind() == "Job" {
+				return u.GetName(), u.Object["spec"]
+			}
+		}
+		t.Fatal("no Job")
+		return "", nil
+	}
+	name, pod := job(nil)
+	for _, more := range []map[string]any{
+		{"httpsProxy": "http://proxy.example.org:3128"}, {"imagePullPolicy": "Always"}, {"imagePullSecrets": []any{"a"}}, {"image": "example/pelago:v2"},
+		{"nodeSelector": map[string]any{"pool": "infra"}}, {"tolerations": []any{map[string]any{"key": "spot", "operator": "Exists"}}},
+		{"cableDriver": "vxlan"}, {"existingSecret": "info", "brokerInfo": ""},
+	} {
+		if other, changed := job(more); other == name || cmp.Equal(pod, changed) {
+			t.Errorf("%v: name %s, changed: %t", more, other, !cmp.Equal(pod, changed))
+		}
+	}
+	if other, same := job(nil); other != name || !cmp.Equal(pod, same) {
+		t.Errorf("the same values: name %s, was %s", other, name)
+	}
+}
+
 // TestPushMember compares that chart with what join makes in a push member.
 func TestPushMember(t *testing.T) {
 	got, err := render(t, "pelago-push-member", map[string]any{"cluster": "m1", "hubID": "0000-1"}, false)

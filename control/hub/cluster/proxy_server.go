@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,7 +70,8 @@ func SetupProxy(mgr manager.Manager, o ProxyOptions) error {
 		return fmt.Errorf("serve the access to members at %q: %w", o.Address, err)
 	}
 	r := &registration{ProxyOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), port: port}
-	if err := errors.Join(o.Registry.Register(h.tunnels.sessions), mgr.Add(s), mgr.Add(r)); err != nil {
+	if err := errors.Join(o.Registry.Register(h.tunnels.sessions), mgr.Add(s), mgr.Add(r),
+		mgr.AddReadyzCheck("proxy", s.ready)); err != nil {
 		return fmt.Errorf("set up the access to members: %w", err)
 	}
 	return nil
@@ -85,6 +87,8 @@ type proxyServer struct {
 	live    client.Reader
 	handler http.Handler
 	tunnels *tunnels
+	// listens is set once the caches have synced and the port is open.
+	listens atomic.Bool
 
 	mu          sync.Mutex
 	read        time.Time
@@ -94,6 +98,14 @@ type proxyServer struct {
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: every replica serves.
 func (s *proxyServer) NeedLeaderElection() bool { return false }
+
+// ready is the readiness of a replica: the Service sends it the requests and tunnels of members.
+func (s *proxyServer) ready(*http.Request) error {
+	if !s.listens.Load() {
+		return fmt.Errorf("the access to members does not listen at %s yet", s.Address)
+	}
+	return nil
+}
 
 // Start serves until ctx ends.
 func (s *proxyServer) Start(ctx context.Context) error {
@@ -113,6 +125,8 @@ func (s *proxyServer) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serve the access to members: %w", err)
 	}
+	s.listens.Store(true)
+	defer s.listens.Store(false)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -68,7 +68,7 @@ func (h *Hosted) Add(all *pflag.FlagSet) {
 	view.AddChoice(f, &h.ServiceType, "service-type", string(corev1.ServiceTypeNodePort), "how the API server is reached from outside: NodePort, LoadBalancer "+
 		"or ClusterIP, for which --api-address is needed", string(corev1.ServiceTypeNodePort), string(corev1.ServiceTypeLoadBalancer), string(corev1.ServiceTypeClusterIP))
 	f.IntVar(&h.NodePort, "node-port", 0, "port of the Service of the API server on the nodes (default: chosen by the host cluster)")
-	f.StringVar(&h.APIAddress, "api-address", "", "`HOST[:PORT]` at which members and users reach the API server (default: the load balancer's, or a node's)")
+	view.AddHostPort(f, &h.APIAddress, "api-address", "`HOST[:PORT]` at which members and users reach the API server (default: the load balancer's, or a node's)")
 	f.StringVar(&h.Pods.Image, "image", deploy.DefaultImage, "image of pelago-hub, where it runs as a Deployment")
 	view.AddChoice(f, &h.Pods.PullPolicy, "image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never",
 		string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever))

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 )
 
@@ -56,6 +59,38 @@ func (c *Choice) Set(text string) error {
 		return errors.New("use " + c.words())
 	}
 	*c.value = text
+	return nil
+}
+
+// hostPort is the value of a flag HOST[:PORT].
+type hostPort struct{ value *string }
+
+// AddHostPort adds a flag HOST[:PORT]: an address or a DNS name, without a scheme.
+func AddHostPort(f *pflag.FlagSet, value *string, name, usage string) {
+	f.Var(hostPort{value}, name, usage)
+}
+
+func (h hostPort) String() string {
+	if h.value == nil {
+		return ""
+	}
+	return *h.value
+}
+
+func (h hostPort) Type() string { return "string" }
+
+func (h hostPort) Set(text string) error {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil || strings.Contains(text, "://") {
+		host, port = text, "1"
+	}
+	if text != "" && net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(host)) > 0 {
+		return errors.New("give HOST or HOST:PORT, an address or a DNS name in lower case, without https://")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%q is no port", port)
+	}
+	*h.value = text
 	return nil
 }
 
