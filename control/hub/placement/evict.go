@@ -193,7 +193,7 @@ func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction 
 	}
 	v.failback(b, before, former, &e)
 	for _, t := range b.Spec.GracefulEvictionTasks {
-		if t.Reason == workv1alpha2.EvictionReasonFailback {
+		if !timed(t) {
 			continue
 		}
 		if left := t.CreationTimestamp.Add(v.timeout(t)).Sub(v.Now); t.SuppressDeletion == nil && left > 0 {
@@ -219,6 +219,13 @@ func (v *Evictor) timeout(t workv1alpha2.GracefulEvictionTask) time.Duration {
 	return v.Timeout
 }
 
+// timed reports whether a task ends when its time is up. One of purge mode Directly does not: until its copy is gone, another one could
+// run beside it. Nor does one by which a template only moves: its former cluster is as good as the new one.
+func timed(t workv1alpha2.GracefulEvictionTask) bool {
+	return t.PurgeMode.Current() != policyv1alpha1.PurgeModeDirectly && t.Reason != workv1alpha2.EvictionReasonFailback &&
+		t.Reason != workv1alpha2.EvictionReasonNearerCluster
+}
+
 // end removes the tasks that are over: a user has allowed it, the time is up, or the template is healthy in all clusters that the
 // scheduler has chosen. Without a cluster that has the template instead, no time is up.
 func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction) {
@@ -232,8 +239,7 @@ func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction
 		case t.SuppressDeletion != nil:
 			over = !*t.SuppressDeletion
 		case t.CreationTimestamp != nil:
-			timed := t.Reason != workv1alpha2.EvictionReasonFailback // else the former cluster is as good as the one that is returned to
-			over = healthy || timed && len(b.Spec.Clusters) > 0 && v.Now.Sub(t.CreationTimestamp.Time) >= v.timeout(t)
+			over = healthy || timed(t) && len(b.Spec.Clusters) > 0 && v.Now.Sub(t.CreationTimestamp.Time) >= v.timeout(t)
 		}
 		if over {
 			e.Ended = append(e.Ended, t.FromCluster)

@@ -91,7 +91,7 @@ func TestEvictionsBegin(t *testing.T) {
 			want:   want{from: "m1", reason: "TaintUntolerated", mode: gracefully, message: "not tolerated any longer", next: 10 * time.Minute}},
 		{name: "a taint, and the policy wants it Directly", fates: Clusters{Of: map[string]Fate{"m2": {Taints: []corev1.Taint{noExecute(0)}}}},
 			change: func(b kube.Binding) { b.Spec.Failover = cluster("Immediately") },
-			want:   want{from: "m2", reason: "TaintUntolerated", mode: policyv1alpha1.PurgeModeDirectly, next: 10 * time.Minute}},
+			want:   want{from: "m2", reason: "TaintUntolerated", mode: policyv1alpha1.PurgeModeDirectly}},
 		{name: "more templates leave the cluster than its rate allows", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(0)}}}}, wait: 3 * time.Second,
 			want: want{next: 3 * time.Second}},
 		{name: "a failed cluster, and no failover", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}}},
@@ -109,7 +109,7 @@ func TestEvictionsBegin(t *testing.T) {
 		{name: "too many at once", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}, Halted: "2 of 3 clusters are not ready at once"},
 			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{held: "2 of 3 clusters"}},
 		{name: "another cluster is nearer", nearer: map[string]string{"m2": "m3 is nearer"},
-			want: want{from: "m2", reason: "NearerCluster", mode: gracefully, message: "m3 is nearer", next: 10 * time.Minute}},
+			want: want{from: "m2", reason: "NearerCluster", mode: gracefully, message: "m3 is nearer"}},
 		{name: "more templates move to nearer clusters than the rate allows", nearer: map[string]string{"m2": "m3 is nearer"}, wait: 3 * time.Second,
 			want: want{next: 3 * time.Second}},
 		{name: "unhealthy, and no failover", change: unhealthy},
@@ -139,7 +139,7 @@ func TestEvictionsBegin(t *testing.T) {
 				b.Spec.Failover = cluster(policyv1alpha1.PurgeModeDirectly)
 				b.Spec.Failover.Cluster.StatePreservation = &policyv1alpha1.StatePreservation{Rules: []policyv1alpha1.StatePreservationRule{{AliasLabelName: "job", JSONPath: "{.job.id}"}}}
 			},
-			want: want{from: "m1", reason: "ClusterFailure", mode: policyv1alpha1.PurgeModeDirectly, next: 10 * time.Minute},
+			want: want{from: "m1", reason: "ClusterFailure", mode: policyv1alpha1.PurgeModeDirectly},
 			check: func(t *testing.T, task workv1alpha2.GracefulEvictionTask) {
 				if diff := cmp.Diff(map[string]string{"job": "j-7"}, task.PreservedLabelState); diff != "" {
 					t.Errorf("preserved -want +got\n%s", diff)
@@ -203,6 +203,7 @@ func TestEvictionsEnd(t *testing.T) {
 	suppress := func(v bool) func(*workv1alpha2.GracefulEvictionTask) {
 		return func(t *workv1alpha2.GracefulEvictionTask) { t.SuppressDeletion = &v }
 	}
+	old := func(t *workv1alpha2.GracefulEvictionTask) { t.CreationTimestamp = ptr.To(ago(11 * time.Minute)) }
 	unsettled := func(b kube.Binding) { b.Status.AggregatedStatus[1] = health("m2", 2) }
 	nowhere := func(b kube.Binding) { b.Spec.Clusters = nil }
 	for _, tt := range []struct {
@@ -217,6 +218,11 @@ func TestEvictionsEnd(t *testing.T) {
 		{name: "the last decision failed", change: []func(kube.Binding){task()}, reason: workv1alpha2.ReasonUnschedulable, next: 5 * time.Minute},
 		{name: "the time is up", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.GracePeriodSeconds = ptr.To[int32](300) }), unsettled}, ends: true},
 		{name: "the time is up, and it runs nowhere else", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.GracePeriodSeconds = ptr.To[int32](300) }), nowhere}},
+		{name: "Directly: no time is up", change: []func(kube.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = policyv1alpha1.PurgeModeDirectly }), unsettled}},
+		{name: "Directly, by its former name", change: []func(kube.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = "Immediately" }), unsettled}},
+		{name: "Directly, healthy in all clusters", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = policyv1alpha1.PurgeModeDirectly })}, ends: true},
+		{name: "for a nearer cluster: no time is up", change: []func(kube.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.Reason = workv1alpha2.EvictionReasonNearerCluster }), unsettled}},
+		{name: "11 minutes old", change: []func(kube.Binding){task(old), unsettled}, ends: true},
 		{name: "a user is to decide", change: []func(kube.Binding){task(suppress(true))}},
 		{name: "a user has decided", change: []func(kube.Binding){task(suppress(false)), unsettled}, ends: true},
 		{name: "another controller's task gets its time", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.CreationTimestamp = nil })}, next: 10 * time.Minute},
