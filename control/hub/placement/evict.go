@@ -278,11 +278,15 @@ func (v *Evictor) due(b kube.Binding, t workv1alpha2.TargetCluster, e *Eviction)
 	f := v.Of[t.Name]
 	failover := ptr.Deref(b.Spec.Failover, policyv1alpha1.FailoverBehavior{})
 	if reason, after := untolerated(f.Taints, b.Spec.Placement, v.Now); reason != "" {
-		if after <= 0 {
+		switch {
+		case after > 0:
+			e.wait(after)
+		case v.Halted != "" && !f.Failed.IsZero(): // a ClusterTaintPolicy may have tainted it because it failed
+			e.Held = append(e.Held, reason+": it stays in cluster "+t.Name+", since "+v.Halted)
+		default:
 			return v.task(b, t, clusterTask(failover.Cluster, workv1alpha2.EvictionReasonTaintUntolerated, workv1alpha2.EvictionProducerTaintManager, reason),
 				preservationOf(failover.Cluster), e)
 		}
-		e.wait(after)
 	}
 	if failover.Cluster != nil && !f.Failed.IsZero() {
 		reason := fmt.Sprintf("cluster %s has not been ready since %s", t.Name, f.Failed.UTC().Format(time.RFC3339))
