@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/jsonpath"
 	"k8s.io/utils/ptr"
@@ -374,7 +376,7 @@ func preserve(p *policyv1alpha1.StatePreservation, in *workv1alpha2.AggregatedSt
 	}
 	var status any
 	if in != nil && in.Status != nil {
-		if err := json.Unmarshal(in.Status.Raw, &status); err != nil {
+		if err := utiljson.Unmarshal(in.Status.Raw, &status); err != nil { // whole numbers stay whole: as float64 large ones would print as 1e+06
 			return nil, fmt.Errorf("read its status: %w", err)
 		}
 	}
@@ -385,8 +387,17 @@ func preserve(p *policyv1alpha1.StatePreservation, in *workv1alpha2.AggregatedSt
 			return nil, fmt.Errorf("statePreservation rule %s: parse %q: %w", r.AliasLabelName, r.JSONPath, err)
 		}
 		var text bytes.Buffer
-		if err := path.Execute(&text, status); err != nil {
+		results, err := path.FindResults(status)
+		if err != nil {
 			return nil, fmt.Errorf("statePreservation rule %s: %w", r.AliasLabelName, err)
+		}
+		for _, values := range results {
+			if slices.ContainsFunc(values, func(v reflect.Value) bool { return v.Kind() == reflect.Interface && v.IsNil() }) {
+				return nil, fmt.Errorf("statePreservation rule %s: %s is null", r.AliasLabelName, r.JSONPath)
+			}
+			if err := path.PrintResults(&text, values); err != nil {
+				return nil, fmt.Errorf("statePreservation rule %s: %w", r.AliasLabelName, err)
+			}
 		}
 		if problems := validation.IsValidLabelValue(text.String()); len(problems) > 0 || text.Len() == 0 {
 			return nil, fmt.Errorf("statePreservation rule %s: %q is no value of a label: %s", r.AliasLabelName, text.String(), strings.Join(problems, "; "))

@@ -300,11 +300,30 @@ func TestFates(t *testing.T) {
 	}
 }
 
+func TestPreserve(t *testing.T) {
+	for name, c := range map[string]struct{ status, want, err string }{
+		"a text":         {status: `{"job":{"id":"j-7"}}`, want: "j-7"},
+		"a large number": {status: `{"job":{"id":1767323045000}}`, want: "1767323045000"},
+		"a fraction":     {status: `{"job":{"id":0.5}}`, want: "0.5"},
+		"null":           {status: `{"job":{"id":null}}`, err: "statePreservation rule job: {.job.id} is null"},
+		"nothing":        {status: `{"job":{}}`, err: "statePreservation rule job: id is not found"},
+		"an empty text":  {status: `{"job":{"id":""}}`, err: `statePreservation rule job: "" is no value of a label`},
+		"an object":      {status: `{"job":{"id":{}}}`, err: `statePreservation rule job: "{}" is no value of a label`},
+	} {
+		p := &policyv1alpha1.StatePreservation{Rules: []policyv1alpha1.StatePreservationRule{{AliasLabelName: "job", JSONPath: "{.job.id}"}}}
+		got, err := preserve(p, &workv1alpha2.AggregatedStatusItem{Status: &runtime.RawExtension{Raw: []byte(c.status)}})
+		if got["job"] != c.want || (err == nil) != (c.err == "") || err != nil && !strings.HasPrefix(err.Error(), c.err) {
+			t.Errorf("%s: %q, error %v; want %q, %q", name, got, err, c.want, c.err)
+		}
+	}
+}
+
 // Whatever the path and the status, preserve returns values of labels or an error.
 func FuzzPreserve(f *testing.F) {
 	f.Add("{.job.id}", `{"job":{"id":"j-7"}}`)
 	f.Add("{.items[*].x}", `{"items":[{"x":1},{"x":"y"}]}`)
 	f.Add("{range .a[*]}{.b}{end}", `{"a":[]}`)
+	f.Add("{.items[*]}", `{"items":[1767323045000,null]}`)
 	f.Fuzz(func(t *testing.T, path, status string) {
 		if !json.Valid([]byte(status)) {
 			return
