@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
@@ -27,7 +26,7 @@ type Amount struct {
 func LoadOf(request corev1.ResourceList, replicas int64) Load {
 	l := Load{Pods: replicas}
 	for name, q := range request {
-		if n := amount(name, q) * replicas; n > 0 {
+		if n := clusterv1alpha1.Plus(0, clusterv1alpha1.AmountOf(name, q), replicas); n > 0 {
 			l.Amounts = append(l.Amounts, Amount{name, n})
 		}
 	}
@@ -35,14 +34,14 @@ func LoadOf(request corev1.ResourceList, replicas int64) Load {
 	return l
 }
 
-// Add adds another load, multiplied by times.
+// Add adds another load, multiplied by times. A sum ends at what an int64 holds.
 func (l *Load) Add(other Load, times int64) {
-	l.Pods += other.Pods * times
+	l.Pods = clusterv1alpha1.Plus(l.Pods, other.Pods, times)
 	for _, a := range other.Amounts {
 		if at := indexOf(l.Amounts, a.Of); at >= 0 {
-			l.Amounts[at].N += a.N * times
+			l.Amounts[at].N = clusterv1alpha1.Plus(l.Amounts[at].N, a.N, times)
 		} else {
-			l.Amounts = append(l.Amounts, Amount{a.Of, a.N * times})
+			l.Amounts = append(l.Amounts, Amount{a.Of, clusterv1alpha1.Plus(0, a.N, times)})
 		}
 	}
 }
@@ -68,13 +67,6 @@ func indexOf(all []Amount, of corev1.ResourceName) int {
 		}
 	}
 	return -1
-}
-
-func amount(name corev1.ResourceName, q resource.Quantity) int64 {
-	if name == corev1.ResourceCPU {
-		return q.MilliValue()
-	}
-	return q.Value()
 }
 
 // report is the ResourceSummary of a cluster.
@@ -103,7 +95,11 @@ func capacityOf(c *clusterv1alpha1.Cluster, assumed Load) *capacity {
 	}
 	r := &report{free: make([]Amount, 0, len(s.Allocatable))}
 	for name, q := range s.Allocatable {
-		r.free = append(r.free, Amount{name, amount(name, q) - amount(name, s.Allocated[name]) - amount(name, s.Allocating[name])})
+		n := clusterv1alpha1.AmountOf(name, q)
+		for _, taken := range []corev1.ResourceList{s.Allocated, s.Allocating} {
+			n = clusterv1alpha1.Plus(n, clusterv1alpha1.AmountOf(name, taken[name]), -1)
+		}
+		r.free = append(r.free, Amount{name, n})
 	}
 	for _, m := range s.AllocatableModelings {
 		i := slices.IndexFunc(c.Spec.Models(), func(g clusterv1alpha1.ResourceModel) bool { return g.Grade == m.Grade })
@@ -112,7 +108,7 @@ func capacityOf(c *clusterv1alpha1.Cluster, assumed Load) *capacity {
 		}
 		g := grade{nodes: int64(m.Count)}
 		for _, rng := range c.Spec.Models()[i].Ranges {
-			g.least = append(g.least, Amount{rng.Name, amount(rng.Name, rng.Min)})
+			g.least = append(g.least, Amount{rng.Name, clusterv1alpha1.AmountOf(rng.Name, rng.Min)})
 		}
 		r.grades = append(r.grades, g)
 	}
@@ -128,7 +124,7 @@ func (r *capacity) left(of corev1.ResourceName) int64 {
 	if at < 0 {
 		return 0
 	}
-	return max(0, r.free[at].N-r.assumed.Amount(of))
+	return max(0, clusterv1alpha1.Plus(r.free[at].N, r.assumed.Amount(of), -1))
 }
 
 // pods is the number of pods that fit.
@@ -183,11 +179,11 @@ func (r *capacity) onNodes(needs []Amount) (replicas int64, ok bool) {
 			}
 			each = min(each, g.least[at].N/need.N)
 		}
-		replicas += each * g.nodes
+		replicas = clusterv1alpha1.Plus(replicas, each, g.nodes)
 	}
 	taken := r.assumed.Pods
 	for _, need := range needs {
-		taken = max(taken, (r.assumed.Amount(need.Of)+need.N-1)/need.N)
+		taken = max(taken, clusterv1alpha1.Plus(need.N-1, r.assumed.Amount(need.Of), 1)/need.N)
 	}
 	return max(0, replicas-taken), true
 }

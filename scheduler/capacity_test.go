@@ -36,6 +36,9 @@ func TestRoom(t *testing.T) {
 	modelled := free
 	modelled.AllocatableModelings = []clusterv1alpha1.AllocatableModeling{{Grade: 0, Count: 9}, {Grade: 1, Count: 2}, {Grade: 2, Count: 1}, {Grade: 7, Count: 5}}
 	grades := []clusterv1alpha1.ResourceModel{model(0, "0"), model(1, "1"), model(2, "2")}
+	beyond := clusterv1alpha1.ResourceSummary{
+		Allocatable: resources("cpu", "10", "pods", "110"), Allocated: resources("cpu", "9P"), Allocating: resources("cpu", "9P"),
+	}
 	full := clusterv1alpha1.ResourceSummary{Allocatable: resources("cpu", "10", "pods", "5"), Allocated: resources("cpu", "1", "pods", "7")}
 	for name, c := range map[string]struct {
 		cluster *clusterv1alpha1.Cluster
@@ -43,23 +46,29 @@ func TestRoom(t *testing.T) {
 		request corev1.ResourceList
 		want    int64
 	}{
-		"nothing is reported":                {cluster: &clusterv1alpha1.Cluster{}, request: resources("cpu", "1")},
-		"no request: pods":                   {cluster: summary(free), want: 99},
-		"the scarcest resource":              {cluster: summary(free), request: resources("cpu", "500m", "memory", "2Gi"), want: 8},
-		"thousandths of a core":              {cluster: summary(free), request: resources("cpu", "70m"), want: 99},
-		"a resource that is not there":       {cluster: summary(free), request: resources("example.com/gpu", "1")},
-		"a request of nothing":               {cluster: summary(free), request: resources("example.com/gpu", "0"), want: 99},
-		"more pods than allowed":             {cluster: summary(full), request: resources("cpu", "1")},
-		"what was decided since":             {cluster: summary(free), assumed: LoadOf(resources("cpu", "1"), 3), request: resources("cpu", "1"), want: 4},
-		"twice":                              {cluster: summary(free), assumed: added(LoadOf(resources("cpu", "1"), 3), LoadOf(resources("memory", "0"), 5), 19), request: resources("cpu", "1m"), want: 1},
-		"nodes by their lower bounds":        {cluster: summary(modelled, grades...), request: resources("cpu", "1"), want: 4},
-		"nodes that are too small":           {cluster: summary(modelled, grades...), request: resources("cpu", "3")},
-		"nodes, half of a core":              {cluster: summary(modelled, grades...), request: resources("cpu", "500m"), want: 8},
-		"a resource that is not modelled":    {cluster: summary(modelled, grades...), request: resources("memory", "4Gi"), want: 4},
-		"models, and what was decided since": {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "1"), 3), request: resources("cpu", "1"), want: 1},
-		"models, and larger ones since":      {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "3"), 1), request: resources("cpu", "1"), want: 1},
-		"models, and smaller ones since":     {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "10m"), 2), request: resources("cpu", "1"), want: 2},
-		"models, and too many since":         {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "10m"), 9), request: resources("cpu", "1")},
+		"nothing is reported":                   {cluster: &clusterv1alpha1.Cluster{}, request: resources("cpu", "1")},
+		"no request: pods":                      {cluster: summary(free), want: 99},
+		"the scarcest resource":                 {cluster: summary(free), request: resources("cpu", "500m", "memory", "2Gi"), want: 8},
+		"thousandths of a core":                 {cluster: summary(free), request: resources("cpu", "70m"), want: 99},
+		"a resource that is not there":          {cluster: summary(free), request: resources("example.com/gpu", "1")},
+		"a request of nothing":                  {cluster: summary(free), request: resources("example.com/gpu", "0"), want: 99},
+		"more pods than allowed":                {cluster: summary(full), request: resources("cpu", "1")},
+		"what was decided since":                {cluster: summary(free), assumed: LoadOf(resources("cpu", "1"), 3), request: resources("cpu", "1"), want: 4},
+		"twice":                                 {cluster: summary(free), assumed: added(LoadOf(resources("cpu", "1"), 3), LoadOf(resources("memory", "0"), 5), 19), request: resources("cpu", "1m"), want: 1},
+		"more was decided than a number holds":  {cluster: summary(free), assumed: LoadOf(resources("cpu", "1P"), 10), request: resources("cpu", "1")},
+		"twice more":                            {cluster: summary(free), assumed: added(Load{}, LoadOf(resources("cpu", "9P"), 1), 3), request: resources("cpu", "1")},
+		"a request of more":                     {cluster: summary(free), request: resources("cpu", "10P")},
+		"pods request more":                     {cluster: summary(beyond), request: resources("cpu", "1")},
+		"pods request more, and so was decided": {cluster: summary(beyond), assumed: LoadOf(resources("cpu", "1P"), 10), request: resources("cpu", "1")},
+		"models, and more was decided":          {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "1P"), 10), request: resources("cpu", "10m")},
+		"nodes by their lower bounds":           {cluster: summary(modelled, grades...), request: resources("cpu", "1"), want: 4},
+		"nodes that are too small":              {cluster: summary(modelled, grades...), request: resources("cpu", "3")},
+		"nodes, half of a core":                 {cluster: summary(modelled, grades...), request: resources("cpu", "500m"), want: 8},
+		"a resource that is not modelled":       {cluster: summary(modelled, grades...), request: resources("memory", "4Gi"), want: 4},
+		"models, and what was decided since":    {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "1"), 3), request: resources("cpu", "1"), want: 1},
+		"models, and larger ones since":         {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "3"), 1), request: resources("cpu", "1"), want: 1},
+		"models, and smaller ones since":        {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "10m"), 2), request: resources("cpu", "1"), want: 2},
+		"models, and too many since":            {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "10m"), 9), request: resources("cpu", "1")},
 	} {
 		if got := capacityOf(c.cluster, c.assumed).replicas(LoadOf(c.request, 1).Amounts); got != c.want {
 			t.Errorf("%s: %d replicas, want %d", name, got, c.want)

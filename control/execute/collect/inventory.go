@@ -217,12 +217,7 @@ type pod struct {
 func amountsOf(list corev1.ResourceList) amounts {
 	var a amounts
 	for _, name := range slices.Sorted(maps.Keys(list)) {
-		q := list[name]
-		n := q.Value()
-		if name == corev1.ResourceCPU {
-			n = q.MilliValue()
-		}
-		a = append(a, amount{name, n})
+		a = append(a, amount{name, clusterv1alpha1.AmountOf(name, list[name])})
 	}
 	return a
 }
@@ -239,12 +234,12 @@ func podOf(p *corev1.Pod) pod {
 	return pod{node: p.Spec.NodeName, requests: amountsOf(resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{}))}
 }
 
-// sum adds up amounts and counts.
+// sum adds up amounts and counts, up to what an int64 holds.
 type sum map[corev1.ResourceName]int64
 
 func (s sum) add(a amounts) {
 	for _, r := range a {
-		s[r.name] += r.n
+		s[r.name] = clusterv1alpha1.Plus(s[r.name], r.n, 1)
 	}
 }
 
@@ -313,7 +308,7 @@ func modelings(nodes []node, pods []pod, models []clusterv1alpha1.ResourceModel)
 			continue
 		}
 		for _, r := range p.requests {
-			of[r.name] -= r.n
+			of[r.name] = clusterv1alpha1.Plus(of[r.name], r.n, -1)
 		}
 	}
 	counts := make([]clusterv1alpha1.AllocatableModeling, len(models))

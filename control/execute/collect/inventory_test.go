@@ -96,6 +96,10 @@ func TestResourceSummary(t *testing.T) {
 			},
 			allocated: "cpu=1300m memory=10Mi pods=2", allocating: "cpu=3 memory=1Gi pods=2",
 		},
+		"more than a number holds": {
+			pods:      []*corev1.Pod{aPod("n1", "cpu=9P"), aPod("n1", "cpu=9P"), aPod("n1", "cpu=9P"), aPod("", "cpu=10P memory=9E", "memory=9E"), aPod("", "cpu=1")},
+			allocated: "cpu=9223372036854775807m pods=3", allocating: "cpu=9223372036854775807m memory=9223372036854775807 pods=2",
+		},
 		"init containers, sidecars, overhead": {
 			pods:      []*corev1.Pod{sidecar, overhead},
 			allocated: "cpu=260m memory=1088Mi pods=2",
@@ -142,6 +146,15 @@ func TestModelings(t *testing.T) {
 	// grade 0: small, over-committed; 1: little memory (its CPU would be grade 7); 2: used (3999m); 3: even; 8: huge
 	if want := "0:2 1:1 2:1 3:1 4:0 5:0 6:0 7:0 8:1 "; got != want {
 		t.Errorf("nodes by grade %s, want %s", got, want)
+	}
+}
+
+// Pods that request more than a number holds leave a node nothing.
+func TestModelOfOvercommittedNode(t *testing.T) {
+	n, p := counted([]*corev1.Node{aNode("n1", corev1.ConditionTrue, "cpu=64 memory=1Ti")},
+		[]*corev1.Pod{aPod("n1", "cpu=9P"), aPod("n1", "cpu=9P"), aPod("n1", "cpu=9P")})
+	if m := modelings(n, p, clusterv1alpha1.ClusterSpec{}.Models()); m[0].Count != 1 {
+		t.Errorf("nodes by grade %v, want it in the lowest", m)
 	}
 }
 

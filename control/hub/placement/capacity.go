@@ -115,7 +115,7 @@ func (r *Cache) latest() *scheduler.Snapshot {
 			for _, cluster := range r.stale {
 				s := r.sums[cluster]
 				s.stale = false
-				if !yield(cluster, s.Clone()) { // a snapshot does not change
+				if !yield(cluster, s.load()) {
 					return
 				}
 			}

@@ -89,6 +89,37 @@ func show(clusters []workv1alpha2.TargetCluster) string {
 	return strings.Join(out, " ")
 }
 
+// What requests more than a number holds takes all of a cluster while it is there, and nothing of what others take.
+func TestLoadBeyondNumbers(t *testing.T) {
+	r := NewCache(CacheOptions{})
+	r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0)})
+	fits := func(replicas int32) bool {
+		t.Helper()
+		_, p, err := r.Decide("ns/b", request(replicas, aggregated))
+		if err != nil {
+			return false
+		}
+		p.Release()
+		return true
+	}
+	r.Observe("ns/a", seen("1", 4))
+	huge := &workv1alpha2.ReplicaRequirements{ResourceRequest: hard("cpu=1P")}
+	for _, key := range []string{"ns/huge", "ns/huge2"} {
+		r.Observe(key, Observation{ResourceVersion: "2", Size: sizeOf(huge), Parts: []ReservedPart{{Cluster: "m", Replicas: 10}}})
+		if fits(1) {
+			t.Errorf("with %s there is capacity", key)
+		}
+	}
+	r.Forget("ns/huge", "3")
+	if fits(1) {
+		t.Error("what is left takes nothing")
+	}
+	r.Forget("ns/huge2", "3")
+	if !fits(6) || fits(7) {
+		t.Error("6 cores are free")
+	}
+}
+
 // TestManyForFewPlaces: whatever happens at the same time, each place is given away once.
 func TestManyForFewPlaces(t *testing.T) {
 	for name, failing := range map[string]int64{"all writes succeed": 0, "every third write fails": 3} {

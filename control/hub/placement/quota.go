@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/scheduler"
 )
@@ -122,11 +123,8 @@ func (r *Cache) exceeds(key string, next scheduler.Load) error {
 		for _, name := range names {
 			of, ok := Counted(name)
 			hard := q.Hard[name]
-			limit := hard.Value()
-			if of == corev1.ResourceCPU {
-				limit = hard.MilliValue()
-			}
-			if more := next.Amount(of) - own.Amount(of); ok && more > 0 && used.Amount(of)+next.Amount(of) > limit {
+			asked := clusterv1alpha1.Plus(used.Amount(of), next.Amount(of), 1)
+			if more := next.Amount(of) - own.Amount(of); ok && more > 0 && asked > clusterv1alpha1.AmountOf(of, hard) {
 				return &QuotaError{q.Name, name, Quantity(of, more), hard}
 			}
 		}

@@ -43,6 +43,10 @@ func TestQuota(t *testing.T) {
 	lone.Components, lone.ComponentsLoad = 1, ComponentsLoad([]workv1alpha2.Component{{Replicas: 3, ReplicaRequirements: needs(1)}, {Replicas: 0, ReplicaRequirements: needs(9)}})
 	other, copies := request(9, weighted), request(4, "", running(3)...)
 	copies.Placement = nil
+	huge := request(10, "")
+	huge.Placement, huge.Requirements = nil, &workv1alpha2.ReplicaRequirements{ResourceRequest: hard("cpu=1P")}
+	parts := request(0, "")
+	parts.Components, parts.ComponentsLoad = 1, ComponentsLoad([]workv1alpha2.Component{{Replicas: 10, ReplicaRequirements: huge.Requirements}})
 	for name, c := range map[string]struct {
 		key  string
 		hard corev1.ResourceList
@@ -64,6 +68,9 @@ func TestQuota(t *testing.T) {
 		"another namespace":                   {"other/a", hard("cpu=10"), other, ""},
 		"a namespace that begins like this":   {"ns2/a", hard("cpu=10"), other, ""},
 		"a new one beside those that run":     {"ns/c", hard("cpu=10"), request(4, weighted), "quota q: exceeded by 4 more cpu, of at most 10"},
+		"more than a number holds":            {"ns/c", hard("cpu=10"), huge, "quota q: exceeded by 9223372036854775807m more cpu, of at most 10"},
+		"components of more":                  {"ns/c", hard("cpu=10"), parts, "quota q: exceeded by 9223372036854775807m more cpu, of at most 10"},
+		"a quota of more":                     {"ns/a", hard("cpu=10P"), request(7, weighted, running(3)...), ""},
 		"a binding without namespace is free": {"/a", hard("cpu=1"), other, ""},
 	} {
 		r := NewCache(CacheOptions{})

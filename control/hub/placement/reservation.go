@@ -5,6 +5,9 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/scheduler"
 )
@@ -166,15 +169,40 @@ func within(size, other scheduler.Load, replicas int64) int64 {
 	}
 	n := replicas
 	for _, a := range size.Amounts {
-		n = min(n, replicas*other.Amount(a.Of)/a.N)
+		n = min(n, clusterv1alpha1.Plus(0, other.Amount(a.Of), replicas)/a.N)
 	}
 	return n
 }
 
-// sum is what is assumed of a cluster.
+// sum is what is assumed of a cluster. It has no bounds, unlike a load: what is added is subtracted later.
 type sum struct {
-	scheduler.Load
-	stale bool // it changed since the snapshot was made
+	pods    clusterv1alpha1.Sum
+	amounts []summed
+	stale   bool // it changed since the snapshot was made
+}
+
+type summed struct {
+	of corev1.ResourceName
+	n  clusterv1alpha1.Sum
+}
+
+func (s *sum) add(size scheduler.Load, replicas int64) {
+	s.pods = s.pods.Add(size.Pods, replicas)
+	for _, a := range size.Amounts {
+		at := slices.IndexFunc(s.amounts, func(have summed) bool { return have.of == a.Of })
+		if at < 0 {
+			at, s.amounts = len(s.amounts), append(s.amounts, summed{of: a.Of})
+		}
+		s.amounts[at].n = s.amounts[at].n.Add(a.N, replicas)
+	}
+}
+
+func (s *sum) load() scheduler.Load {
+	l := scheduler.Load{Pods: s.pods.Int64(), Amounts: make([]scheduler.Amount, 0, len(s.amounts))}
+	for _, a := range s.amounts {
+		l.Amounts = append(l.Amounts, scheduler.Amount{Of: a.of, N: a.n.Int64()})
+	}
+	return l
 }
 
 // add counts so many more replicas as assumed; fewer if negative. r.mu is held.
@@ -187,7 +215,7 @@ func (r *Cache) add(cluster string, size scheduler.Load, replicas int64) {
 		s = &sum{}
 		r.sums[cluster] = s
 	}
-	s.Add(size, replicas)
+	s.add(size, replicas)
 	if !s.stale {
 		s.stale = true
 		r.stale = append(r.stale, cluster)
