@@ -75,6 +75,9 @@ func (r *Request) samePlacement(applied string) bool {
 	if now == nil {
 		now = &policyv1alpha1.Placement{}
 	}
+	if r.Term == "" && !equality.Semantic.DeepEqual(before.ClusterAffinities, now.ClusterAffinities) { // no group is in use yet
+		return false
+	}
 	return equality.Semantic.DeepEqual(r.effective(&before), r.effective(now))
 }
 

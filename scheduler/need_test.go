@@ -37,6 +37,8 @@ func TestNeed(t *testing.T) {
 		"no placement, as before":            {request(2, nil, "a=2"), scheduled(nil), "it follows the clusters"},
 		"a group behind the one in use":      {last(request(1, divide(three), "a=1"), "group-a"), scheduled(divide(two)), ""},
 		"the group in use is another":        {last(request(1, divide(affinities("b", "a")), "a=1"), "group-x"), scheduled(divide(two)), ""},
+		"the first groups":                   {request(2, divide(two), "a=2"), scheduled(divided), "the placement changed"},
+		"groups, decided without a name":     {request(2, divide(affinities("a", "b")), "a=2"), scheduled(divide(two)), ""},
 		"workload affinity alone":            {request(2, affine, "a=2"), scheduled(divided), ""},
 		"more replicas, divided":             {request(3, divided, "a=2"), scheduled(divided), "the number of replicas changed"},
 		"more replicas, duplicated":          {request(3, nil, "a=2", "c=3"), scheduled(nil), "the number of replicas changed"},
