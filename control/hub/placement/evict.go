@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -407,34 +408,39 @@ func preserve(p *policyv1alpha1.StatePreservation, in *workv1alpha2.AggregatedSt
 	return out, nil
 }
 
+// tolerationOf is the first toleration of a taint, the one that counts for pods, too; nil: it is not tolerated.
+func tolerationOf(t corev1.Taint, p *policyv1alpha1.Placement) *policyv1alpha1.Toleration {
+	i := slices.IndexFunc(p.ClusterTolerations, func(c policyv1alpha1.Toleration) bool {
+		toleration := corev1.Toleration(c)
+		return toleration.ToleratesTaint(&t)
+	})
+	if i < 0 {
+		return nil
+	}
+	return &p.ClusterTolerations[i]
+}
+
+// longest is the longest time of a toleration that a time.Duration holds, in seconds.
+const longest = int64(math.MaxInt64 / time.Second)
+
 // untolerated is why the taints of a cluster make a template leave it, and how long until then; "": they do not. A toleration with
 // a time counts from when the taint was added (as of pods: corev1.Toleration).
 func untolerated(taints []corev1.Taint, p *policyv1alpha1.Placement, now time.Time) (reason string, after time.Duration) {
 	for _, t := range taints {
-		var seconds []int64
-		tolerated := false
-		for _, c := range p.ClusterTolerations {
-			toleration := corev1.Toleration(c)
-			if !toleration.ToleratesTaint(&t) {
+		left := time.Duration(0)
+		toleration := tolerationOf(t, p)
+		if toleration != nil {
+			if toleration.TolerationSeconds == nil {
 				continue
 			}
-			tolerated = true
-			if toleration.TolerationSeconds != nil {
-				seconds = append(seconds, max(0, *toleration.TolerationSeconds))
+			left = time.Duration(min(max(0, *toleration.TolerationSeconds), longest)) * time.Second
+			if t.TimeAdded != nil { // else its time is being filled in
+				left = max(0, t.TimeAdded.Add(left).Sub(now))
 			}
-		}
-		left := time.Duration(0)
-		switch {
-		case tolerated && len(seconds) == 0:
-			continue
-		case tolerated && t.TimeAdded != nil:
-			left = max(0, t.TimeAdded.Add(time.Duration(slices.Min(seconds))*time.Second).Sub(now))
-		case tolerated:
-			left = time.Duration(slices.Min(seconds)) * time.Second // its time is being filled in
 		}
 		if reason == "" || left < after {
 			reason, after = "taint "+t.ToString()+" is not tolerated", left
-			if tolerated {
+			if toleration != nil {
 				reason = "taint " + t.ToString() + " is not tolerated any longer"
 			}
 		}

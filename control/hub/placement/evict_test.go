@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,21 @@ func TestEvictionsBegin(t *testing.T) {
 			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(nil) }},
 		{name: "one that is tolerated for a time", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(20 * time.Second)}}}},
 			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](50)) }, want: want{next: 30 * time.Second}},
+		{name: "one that is tolerated for longer than a duration holds", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(time.Hour)}}}},
+			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](math.MaxInt64)) },
+			want:   want{next: time.Duration(math.MaxInt64/time.Second)*time.Second - time.Hour}},
+		{name: "the first of two tolerations counts", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(20 * time.Second)}}}},
+			change: func(b kube.Binding) {
+				b.Spec.Placement.ClusterTolerations = append(tolerating(ptr.To[int64](50)), tolerating(ptr.To[int64](5))...)
+			}, want: want{next: 30 * time.Second}},
+		{name: "the first of two tolerations has no time", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(20 * time.Second)}}}},
+			change: func(b kube.Binding) {
+				b.Spec.Placement.ClusterTolerations = append(tolerating(nil), tolerating(ptr.To[int64](5))...)
+			}},
+		{name: "of two taints the one whose time ends first", want: want{next: 10 * time.Second}, change: func(b kube.Binding) {
+			b.Spec.Placement.ClusterTolerations = append(tolerating(ptr.To[int64](50)), policyv1alpha1.Toleration{Operator: corev1.TolerationOpExists, TolerationSeconds: ptr.To[int64](30)})
+		}, fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(20 * time.Second),
+			{Key: "other", Effect: corev1.TaintEffectNoExecute, TimeAdded: ptr.To(ago(20 * time.Second))}}}}}},
 		{name: "the time is over", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(51 * time.Second)}}}},
 			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](50)) },
 			want:   want{from: "m1", reason: "TaintUntolerated", mode: gracefully, message: "not tolerated any longer", next: 10 * time.Minute}},

@@ -136,10 +136,8 @@ func (v *Evictor) healthy(left []workv1alpha2.TargetCluster, before map[string]m
 }
 
 func toleratedForGood(t corev1.Taint, p *policyv1alpha1.Placement) bool {
-	return slices.ContainsFunc(p.ClusterTolerations, func(c policyv1alpha1.Toleration) bool {
-		toleration := corev1.Toleration(c)
-		return toleration.ToleratesTaint(&t) && (t.Effect != corev1.TaintEffectNoExecute || toleration.TolerationSeconds == nil)
-	})
+	toleration := tolerationOf(t, p)
+	return toleration != nil && (t.Effect != corev1.TaintEffectNoExecute || toleration.TolerationSeconds == nil)
 }
 
 // Leave adds the tasks of the clusters from which replicas return by a decision: those that lose the template, and those that keep a part
