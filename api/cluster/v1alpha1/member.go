@@ -17,6 +17,16 @@ func (c *Cluster) Ready() *metav1.Condition {
 	return meta.FindStatusCondition(c.Status.Conditions, ConditionReady)
 }
 
+// SetReady sets the condition Ready, and reports whether it changed. Its time is that since which the cluster has not been ready, also if
+// it was Unknown meanwhile, or False.
+func (s *ClusterStatus) SetReady(ready metav1.Condition) (changed bool) {
+	before := meta.FindStatusCondition(s.Conditions, ConditionReady)
+	if before != nil && before.Status != metav1.ConditionTrue && ready.Status != metav1.ConditionTrue {
+		ready.LastTransitionTime = before.LastTransitionTime
+	}
+	return meta.SetStatusCondition(&s.Conditions, ready)
+}
+
 // Refused reports whether the hub refuses the Cluster as a member because of its spec.id.
 func (c *Cluster) Refused() bool {
 	r := c.Ready()

@@ -233,7 +233,7 @@ func (c *Collector) logOnce(problem string) {
 // Unusable sets Ready to False, StatusCollectionFailed: a collector cannot be started for the cluster.
 func Unusable(ctx context.Context, hub client.Client, cluster *clusterv1alpha1.Cluster, why error) error {
 	next := cluster.DeepCopy()
-	meta.SetStatusCondition(&next.Status.Conditions, metav1.Condition{
+	next.Status.SetReady(metav1.Condition{
 		Type: clusterv1alpha1.ConditionReady, Status: metav1.ConditionFalse,
 		Reason: clusterv1alpha1.ReasonStatusCollectionFailed, Message: why.Error(),
 	})
@@ -339,7 +339,7 @@ type observation struct {
 func desiredStatus(c *clusterv1alpha1.Cluster, v observation, passes bool) clusterv1alpha1.ClusterStatus {
 	want := *c.Status.DeepCopy()
 	if passes || v.ready.Reason == clusterv1alpha1.ReasonClusterIDMismatch {
-		meta.SetStatusCondition(&want.Conditions, v.ready)
+		want.SetReady(v.ready)
 	}
 	if v.ready.Status != metav1.ConditionTrue || !meta.IsStatusConditionTrue(want.Conditions, clusterv1alpha1.ConditionReady) {
 		return want

@@ -52,6 +52,29 @@ func TestOnlyConditionsWhileNotReady(t *testing.T) {
 	}
 }
 
+// That a cluster has been lost from sight meanwhile does not change since when it has not been ready.
+func TestNotReadySince(t *testing.T) {
+	long := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+	for _, tt := range []struct {
+		stands, found metav1.ConditionStatus
+		kept          bool
+	}{
+		{"Unknown", "False", true},
+		{"False", "False", true},
+		{"True", "True", true},
+		{"True", "False", false},
+		{"Unknown", "True", false},
+	} {
+		c := &clusterv1alpha1.Cluster{Status: clusterv1alpha1.ClusterStatus{
+			Conditions: []metav1.Condition{{Type: "Ready", Status: tt.stands, Reason: "Old", LastTransitionTime: long}}}}
+		got := desiredStatus(c, observation{ready: metav1.Condition{Type: "Ready", Status: tt.found, Reason: "New"}}, true)
+		ready := meta.FindStatusCondition(got.Conditions, "Ready")
+		if ready.Status != tt.found || ready.Reason != "New" || ready.LastTransitionTime.Equal(&long) != tt.kept {
+			t.Errorf("from %s to %s: %+v, want the time kept: %t", tt.stands, tt.found, ready, tt.kept)
+		}
+	}
+}
+
 // That another cluster answers is not waited out, as a failure is; the member's coming back is.
 func TestAnotherClusterIsToldAtOnce(t *testing.T) {
 	c := &clusterv1alpha1.Cluster{}

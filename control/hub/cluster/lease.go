@@ -7,7 +7,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -123,7 +122,7 @@ func (m *monitor) check(ctx context.Context) error {
 			}
 			m.heartbeats[c.UID] = former[c.UID].observe(renewed[c.Name], since, now)
 			if condition, ok := m.expired(c, m.heartbeats[c.UID], now); ok {
-				changed = meta.SetStatusCondition(&next.Status.Conditions, condition) || changed
+				changed = next.Status.SetReady(condition) || changed
 			}
 		}
 		if !changed {

@@ -242,4 +242,15 @@ func TestLeasesAreWatchedOver(t *testing.T) {
 	if got := ready("pushed")(); got != "True ClusterReady" {
 		t.Errorf("a push member is judged by a Lease: %s", got)
 	}
+	// It had not been ready for an hour when its agent became silent.
+	long := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+	await.True(t, "the condition is written", func() bool {
+		c := h.cluster("p6")
+		c.Status.Conditions = []metav1.Condition{{Type: clusterv1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "ClusterNotReady", LastTransitionTime: long}}
+		return h.Status().Update(t.Context(), c) == nil
+	})
+	await.Equal(t, "Unknown ClusterStatusUnknown", ready("p6"))
+	if since := h.cluster("p6").Ready().LastTransitionTime; !since.Equal(&long) {
+		t.Errorf("not ready since %v, want %v", since, long)
+	}
 }
