@@ -72,20 +72,24 @@ type Clusters struct {
 // ReadClusters reads the clusters. One that has never been ready is not failed: nothing has run there.
 func ReadClusters(clusters []clusterv1alpha1.Cluster, haltedAbove float64) Clusters {
 	out := Clusters{Of: map[string]Fate{}, Ready: map[string]Readiness{}}
-	members, failed := 0, 0
+	members, failed := 0, 0 // of those that may have a template: accepted, and ready once, for only then do they report kinds
 	for i := range clusters {
 		c := &clusters[i]
 		ready := c.Ready()
 		if c.DeletionTimestamp != nil || c.Refused() || ready == nil {
 			continue
 		}
-		members++
+		counted := 0
+		if c.Accepted() && (ready.Status == metav1.ConditionTrue || len(c.Status.APIEnablements) > 0) {
+			counted = 1
+		}
+		members += counted
 		var f Fate
 		var back Readiness
 		if ready.Status == metav1.ConditionTrue {
 			back.Since = ready.LastTransitionTime.Time
 		} else if ready.Reason != clusterv1alpha1.ReasonClusterStatusNeverUpdated {
-			failed++
+			failed += counted
 			f.Failed = ready.LastTransitionTime.Time
 			f.Reachable = meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1alpha1.ConditionDataPlaneReachable)
 		}

@@ -298,6 +298,9 @@ func TestFates(t *testing.T) {
 	cluster := func(name string, ready metav1.ConditionStatus, reason string, taints ...clusterv1alpha1.Taint) clusterv1alpha1.Cluster {
 		c := clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1alpha1.ClusterSpec{Taints: taints}}
 		c.Status.Conditions = []metav1.Condition{{Type: clusterv1alpha1.ConditionReady, Status: ready, Reason: reason, LastTransitionTime: ago(time.Minute)}}
+		if reason != clusterv1alpha1.ReasonClusterStatusNeverUpdated && reason != clusterv1alpha1.ReasonStatusCollectionFailed {
+			c.Status.APIEnablements = []clusterv1alpha1.APIEnablement{{GroupVersion: "apps/v1"}}
+		}
 		return c
 	}
 	good := cluster("good", metav1.ConditionTrue, clusterv1alpha1.ReasonClusterReady, clusterv1alpha1.Taint{Key: "x", Effect: corev1.TaintEffectNoSchedule})
@@ -310,6 +313,19 @@ func TestFates(t *testing.T) {
 	}
 	if f := ReadClusters([]clusterv1alpha1.Cluster{good, silent, silent}, 0.55); !strings.Contains(f.Halted, "2 of 3") {
 		t.Errorf("two of three have failed: %+v", f)
+	}
+	unusable := cluster("unusable", metav1.ConditionFalse, clusterv1alpha1.ReasonStatusCollectionFailed)
+	unapproved := cluster("unapproved", metav1.ConditionTrue, clusterv1alpha1.ReasonClusterReady, clusterv1alpha1.Taint{Key: clusterv1alpha1.TaintUnapproved})
+	lost := cluster("lost", metav1.ConditionUnknown, clusterv1alpha1.ReasonClusterStatusUnknown, clusterv1alpha1.Taint{Key: clusterv1alpha1.TaintUnapproved})
+	for name, other := range map[string]clusterv1alpha1.Cluster{"never ready": never, "unapproved": unapproved} {
+		if f := ReadClusters([]clusterv1alpha1.Cluster{good, silent, silent, other, other}, 0.55); !strings.Contains(f.Halted, "2 of 3") {
+			t.Errorf("%s: it counts among those that are there: %+v", name, f)
+		}
+	}
+	for name, other := range map[string]clusterv1alpha1.Cluster{"never ready": unusable, "unapproved": lost} {
+		if f := ReadClusters([]clusterv1alpha1.Cluster{good, silent, other, other}, 0.55); f.Halted != "" {
+			t.Errorf("%s: it counts among those that have failed: %+v", name, f)
+		}
 	}
 	if f := ReadClusters([]clusterv1alpha1.Cluster{silent}, 0.55); f.Halted == "" {
 		t.Error("all clusters have failed, and templates leave them")
