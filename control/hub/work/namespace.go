@@ -180,7 +180,7 @@ func (r *namespaceReconciler) watch(mgr ctrl.Manager, o controller.Options) erro
 		Watches(namespace(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksChanged())).
 		Watches(&workv1alpha1.Work{}, r.writer.Events(owner), builder.WithPredicates(predicate.Or(
 			labelsOrSpec, predicate.AnnotationChangedPredicate{}))).
-		Watches(&clusterv1alpha1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(labelsOrSpec)).
+		Watches(&clusterv1alpha1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(clusterChanged())).
 		Watches(&policyv1alpha1.ClusterOverridePolicy{}, handler.EnqueueRequestsFromMapFunc(r.ofOverride),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(namespaces)

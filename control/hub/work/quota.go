@@ -65,7 +65,7 @@ func SetupQuotas(mgr ctrl.Manager, hubID string) error {
 		For(&policyv1alpha1.FederatedResourceQuota{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&workv1alpha1.Work{}, r.writer.Events(quotaOf), builder.WithPredicates(predicate.Funcs{UpdateFunc: quotaChanged})).
 		Watches(&workv1alpha2.ResourceBinding{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&clusterv1alpha1.Cluster{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&clusterv1alpha1.Cluster{}, all, builder.WithPredicates(clusterChanged())).
 		Complete(do)
 	if err != nil {
 		return fmt.Errorf("set up the controller of FederatedResourceQuotas: %w", err)

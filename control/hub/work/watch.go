@@ -3,7 +3,9 @@ package work
 import (
 	"context"
 	"errors"
+	"maps"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
@@ -58,13 +60,25 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 		Watches(&workv1alpha2.ResourceBinding{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksOrSpec)).
 		Watches(&workv1alpha2.ClusterResourceBinding{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksOrSpec)).
 		Watches(&workv1alpha1.Work{}, r.writer.Events(kube.BindingOfWork), builder.WithPredicates(marksOrSpec)).
-		Watches(&clusterv1alpha1.Cluster{}, ofCluster, builder.WithPredicates(labelsOrSpec)).
+		Watches(&clusterv1alpha1.Cluster{}, ofCluster, builder.WithPredicates(clusterChanged())).
 		Watches(&policyv1alpha1.OverridePolicy{}, ofOverride, builder.WithPredicates(spec)).
 		Watches(&policyv1alpha1.ClusterOverridePolicy{}, ofOverride, builder.WithPredicates(spec)).
 		Watches(&policyv1alpha1.PropagationPolicy{}, ofPolicy, builder.WithPredicates(memberOwnedChanged())).
 		Watches(&policyv1alpha1.ClusterPropagationPolicy{}, ofPolicy, builder.WithPredicates(memberOwnedChanged())).
 		WatchesRawSource(source.Func(r.followRules)).
 		Complete(works)
+}
+
+// clusterChanged lets those updates of Clusters pass that bear on Works: of labels and of the spec, to which overrides refer, but not of
+// taints alone, which conditions change.
+func clusterChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		was, is := e.ObjectOld.(*clusterv1alpha1.Cluster), e.ObjectNew.(*clusterv1alpha1.Cluster)
+		before, after := was.Spec, is.Spec
+		before.Taints, after.Taints = nil, nil
+		return was.UID != is.UID || (was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) || !maps.Equal(was.Labels, is.Labels) ||
+			!equality.Semantic.DeepEqual(before, after)
+	}}
 }
 
 // followRules enqueues the bindings of kinds whose rules have changed: what is pruned and how replicas are set depends on them.
