@@ -48,6 +48,29 @@ func (s Affinity) Matches(c *clusterv1alpha1.Cluster) bool {
 	return !slices.ContainsFunc(s.fields, func(f policyv1alpha1.FieldSelectorRequirement) bool { return !fieldMatches(f, c) })
 }
 
+// Selects reports whether an affinity of a placement selects a cluster, also one that cannot be parsed.
+func Selects(p *policyv1alpha1.Placement, c *clusterv1alpha1.Cluster) bool {
+	return p == nil || slices.ContainsFunc(affinitiesOf(p), func(a *policyv1alpha1.ClusterAffinity) bool {
+		parsed, err := ParseAffinity(a)
+		return err != nil || parsed.Matches(c)
+	})
+}
+
+// affinitiesOf are all affinities of a placement; nil is one that selects all clusters.
+func affinitiesOf(p *policyv1alpha1.Placement) (all []*policyv1alpha1.ClusterAffinity) {
+	if len(p.ClusterAffinities) == 0 {
+		all = append(all, p.ClusterAffinity)
+	}
+	for i := range p.ClusterAffinities {
+		a := &p.ClusterAffinities[i]
+		all = append(all, &a.ClusterAffinity)
+		for k := range a.OverflowAffinities {
+			all = append(all, &a.OverflowAffinities[k].ClusterAffinity)
+		}
+	}
+	return all
+}
+
 // fieldMatches: In matches if one of the zones of a cluster does, NotIn if none does.
 func fieldMatches(f policyv1alpha1.FieldSelectorRequirement, c *clusterv1alpha1.Cluster) bool {
 	var have []string

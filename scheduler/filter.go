@@ -38,18 +38,7 @@ func (j *task) unmatched() bool {
 	if j.Placement == nil || len(j.of) == 0 {
 		return false
 	}
-	all := []*policyv1alpha1.ClusterAffinity{}
-	if len(j.Placement.ClusterAffinities) == 0 {
-		all = append(all, j.Placement.ClusterAffinity)
-	}
-	for i := range j.Placement.ClusterAffinities {
-		a := &j.Placement.ClusterAffinities[i]
-		all = append(all, &a.ClusterAffinity)
-		for k := range a.OverflowAffinities {
-			all = append(all, &a.OverflowAffinities[k].ClusterAffinity)
-		}
-	}
-	return !slices.ContainsFunc(all, func(a *policyv1alpha1.ClusterAffinity) bool {
+	return !slices.ContainsFunc(affinitiesOf(j.Placement), func(a *policyv1alpha1.ClusterAffinity) bool {
 		in, err := j.matching(a)
 		return err != nil || in.size() > 0 || a != nil && slices.ContainsFunc(a.ClusterNames, func(name string) bool {
 			_, joined := j.index[name]

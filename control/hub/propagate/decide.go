@@ -121,7 +121,7 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 		record = succeeded(d, hash, now, observed.Rescheduled)
 	case wanted != before.Near || r.Capacity.Need(req, observed) != "":
 		if len(b.Spec.Clusters) == 0 && before.Scheduled.IsZero() {
-			if err := r.unreported(ctx); err != nil {
+			if err := r.unreported(ctx, b.Spec.Placement); err != nil {
 				return decision{}, err
 			}
 		}
@@ -347,10 +347,10 @@ func observation(b kube.Binding) placement.Observation {
 	return o
 }
 
-// unreported is a StaleCacheError if a cluster younger than FirstReport has not reported its APIs yet or is not ready. First decisions
-// wait for it: in a hub that has been restored with new UIDs all clusters are in this state, and the first one to report would get
+// unreported is a StaleCacheError if a cluster younger than FirstReport, to which the template may come, has not reported its APIs yet or
+// is not ready. First decisions wait for it: in a hub that has been restored with new UIDs all clusters are in this state, and the first one to report would get
 // all replicas for good.
-func (r *reconciler) unreported(ctx context.Context) error {
+func (r *reconciler) unreported(ctx context.Context, p *policyv1alpha1.Placement) error {
 	var list clusterv1alpha1.ClusterList
 	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list Clusters: %w", err)
@@ -360,8 +360,8 @@ func (r *reconciler) unreported(ctx context.Context) error {
 		tainted := slices.ContainsFunc(c.Spec.Taints, func(t clusterv1alpha1.Taint) bool {
 			return t.Key == clusterv1alpha1.TaintNotReady
 		})
-		silent := (len(c.Status.APIEnablements) == 0 || tainted) && c.DeletionTimestamp == nil && !c.Refused()
-		if silent && time.Since(c.CreationTimestamp.Time) < r.FirstReport {
+		silent := (len(c.Status.APIEnablements) == 0 || tainted) && c.DeletionTimestamp == nil && !c.Refused() && c.Accepted()
+		if silent && time.Since(c.CreationTimestamp.Time) < r.FirstReport && scheduler.Selects(p, c) {
 			return kube.StaleCache(c.DeepCopy(), c.ResourceVersion, "its first report")
 		}
 	}

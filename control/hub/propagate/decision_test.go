@@ -256,6 +256,18 @@ func TestClusterNotHeardOf(t *testing.T) {
 	h.runs("later-deployment", "member1:2")
 }
 
+// A new cluster to which a template cannot come holds no first decision back.
+func TestClusterNotHeardOfElsewhere(t *testing.T) {
+	h := newHub(t, "member1")
+	h.policy("all", selecting("", "member1, member2", ""))
+	h.run(nil, func(o *propagate.Options) { o.FirstReport = time.Hour })
+	h.Make(&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "member2"}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Push,
+		Taints: []clusterv1alpha1.Taint{{Key: clusterv1alpha1.TaintUnapproved, Effect: "NoSchedule"}}}})
+	h.Make(&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "member3"}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Push}})
+	h.Make(h.deployment("web", 2))
+	h.runs("web-deployment", "member1:2")
+}
+
 // Other rules for its kind are other replicas of a template, although nobody has touched it.
 func TestRulesOfTheKindChange(t *testing.T) {
 	h := newHub(t, "member1")
