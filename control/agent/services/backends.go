@@ -157,10 +157,7 @@ func significant(n int) int {
 func servicePorts(service *corev1.Service) []discoveryv1.EndpointPort {
 	var out []discoveryv1.EndpointPort
 	for _, p := range service.Spec.Ports {
-		protocol := p.Protocol
-		if protocol == "" {
-			protocol = corev1.ProtocolTCP
-		}
+		protocol := cmp.Or(p.Protocol, corev1.ProtocolTCP)
 		out = append(out, discoveryv1.EndpointPort{Name: ptr.To(p.Name), Protocol: &protocol, Port: ptr.To(p.Port), AppProtocol: p.AppProtocol})
 	}
 	return out

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -251,7 +252,7 @@ func (c cluster) contribution(s state, ips []string) *v1alpha1.ServiceContributi
 	spec := v1alpha1.ServiceContributionSpec{
 		Cluster: c.id, Namespace: service.Namespace, Service: service.Name,
 		Type: v1alpha1.ContributionClusterSetIP, IPs: ips,
-		SessionAffinity:       service.Spec.SessionAffinity,
+		SessionAffinity:       cmp.Or(service.Spec.SessionAffinity, corev1.ServiceAffinityNone),
 		SessionAffinityConfig: service.Spec.SessionAffinityConfig,
 		InternalTrafficPolicy: service.Spec.InternalTrafficPolicy,
 		TrafficDistribution:   service.Spec.TrafficDistribution,
@@ -262,15 +263,10 @@ func (c cluster) contribution(s state, ips []string) *v1alpha1.ServiceContributi
 	if service.Spec.ClusterIP == corev1.ClusterIPNone {
 		spec.Type = v1alpha1.ContributionHeadless
 	}
-	if spec.SessionAffinity == "" {
-		spec.SessionAffinity = corev1.ServiceAffinityNone
-	}
 	for _, p := range service.Spec.Ports {
-		port := v1alpha1.ContributionPort{Name: p.Name, AppProtocol: p.AppProtocol, Protocol: p.Protocol, Port: p.Port}
-		if port.Protocol == "" {
-			port.Protocol = corev1.ProtocolTCP
-		}
-		spec.Ports = append(spec.Ports, port)
+		spec.Ports = append(spec.Ports, v1alpha1.ContributionPort{
+			Name: p.Name, AppProtocol: p.AppProtocol, Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), Port: p.Port,
+		})
 	}
 	return &v1alpha1.ServiceContribution{
 		ObjectMeta: metav1.ObjectMeta{

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,7 +82,7 @@ func (r *importReconciler) applyWithoutHub(ctx context.Context, have present, s 
 
 // applyImport writes the merged import and its status. One of another owner is kept, and reported by an Event.
 func (r *importReconciler) applyImport(ctx context.Context, have, want *mcs.ServiceImport) error {
-	var present, wanted []*mcs.ServiceImport
+	var present []*mcs.ServiceImport
 	set := r.importSet()
 	set.Client = r.counted
 	if have != nil {
@@ -95,15 +96,10 @@ func (r *importReconciler) applyImport(ctx context.Context, have, want *mcs.Serv
 		return nil
 	}
 	status := *want.Status.DeepCopy()
-	wanted = append(wanted, want)
-	if err := set.Ensure(ctx, present, wanted); err != nil {
+	if err := set.Ensure(ctx, present, []*mcs.ServiceImport{want}); err != nil {
 		return err
 	}
-	current := have
-	if have == nil {
-		current = want // as created
-	}
-	return r.applyStatus(ctx, current, status)
+	return r.applyStatus(ctx, cmp.Or(have, want), status) // want as created
 }
 
 func (r *importReconciler) applyStatus(ctx context.Context, current *mcs.ServiceImport, status mcs.ServiceImportStatus) error {

@@ -63,10 +63,7 @@ func (r *importReconciler) watchDead(watch func(context.Context, func([]string))
 			}
 		}
 		go watch(ctx, func(dead []string) {
-			var before unreachableClusters
-			if old := r.dead.Load(); old != nil {
-				before = *old
-			}
+			before := ptr.Deref(r.dead.Load(), nil)
 			now := before.next(dead, time.Now())
 			if r.dead.Swap(&now) == nil {
 				add(r.all(ctx)) // an agent before this one may have marked slices

@@ -35,11 +35,8 @@ func KindOf(s *corev1.Service) ServiceKind {
 		return NotReachable
 	case s.Spec.ClusterIP == corev1.ClusterIPNone:
 		return Headless
-	}
-	for _, text := range append(slices.Clone(s.Spec.ClusterIPs), s.Spec.ClusterIP) {
-		if ip, err := netip.ParseAddr(text); err == nil && ip.Is4() {
-			return ClusterIP
-		}
+	case slices.ContainsFunc(append(slices.Clone(s.Spec.ClusterIPs), s.Spec.ClusterIP), is4):
+		return ClusterIP
 	}
 	return NotReachable
 }

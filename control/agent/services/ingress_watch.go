@@ -54,18 +54,7 @@ func (r *ingressReconciler) watch(mgr ctrl.Manager) error {
 func addIndexes(mgr ctrl.Manager) error {
 	slice := new(discoveryv1.EndpointSlice)
 	return errors.Join(
-		kube.AddIndex(mgr, slice, podIndex, func(s *discoveryv1.EndpointSlice) []string {
-			if serviceOf(s) == "" {
-				return nil
-			}
-			pods := sets.New[string]()
-			for _, e := range endpointsOf(s) {
-				if e.Pod != "" {
-					pods.Insert(e.Pod)
-				}
-			}
-			return pods.UnsortedList()
-		}),
+		kube.AddIndex(mgr, slice, podIndex, podsOf),
 		kube.AddIndex(mgr, slice, serviceIndex, func(s *discoveryv1.EndpointSlice) []string {
 			if service := serviceOf(s); service != "" {
 				return []string{service}
