@@ -355,7 +355,9 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	d.opts.UnreachableClusters.Publish(d.unreachableClusters.Observe(snap, paths, now))
+	if dead, known := d.unreachableClusters.Observe(snap, paths, now); known {
+		d.opts.UnreachableClusters.Publish(dead)
+	}
 	if !d.settled.Load() && (snap.Connected(paths) || now.Sub(d.started) > introduction) {
 		d.settled.Store(true)
 		d.wake()

@@ -17,10 +17,16 @@ const deadAfter = 200 * time.Millisecond
 type UnreachableClusters struct {
 	damper topology.UnreachableClustersDamper
 	since  map[string]time.Time // by cluster that no gateway reaches
+	begin  time.Time            // of the first observation
+	known  bool                 // see Observe
 }
 
-// Observe returns the unreachable clusters, sorted.
-func (d *UnreachableClusters) Observe(snap Snapshot, paths map[netip.Addr]loader.Path, now time.Time) []string {
+// Observe returns the unreachable clusters, sorted. known is false while a cluster that is not reached may have been dead before the first
+// observation: the caller keeps the verdict of the process before it, as "none is dead" would bring the cluster back for deadAfter.
+func (d *UnreachableClusters) Observe(snap Snapshot, paths map[netip.Addr]loader.Path, now time.Time) (dead []string, known bool) {
+	if d.begin.IsZero() {
+		d.begin = now
+	}
 	seen, since := map[string]bool{}, map[string]time.Time{}
 	for p := range tables.RoutedPeers(snap.Objects.Peers) {
 		if reached(snap, uint16(p.Spec.ClusterIndex), paths) {
@@ -35,7 +41,8 @@ func (d *UnreachableClusters) Observe(snap Snapshot, paths map[netip.Addr]loader
 		seen[p.Name] = now.Sub(begin) >= deadAfter
 	}
 	d.since = since
-	return d.damper.Note(seen, now)
+	d.known = d.known || len(since) == 0 || now.Sub(d.begin) >= deadAfter
+	return d.damper.Note(seen, now), d.known
 }
 
 // reached reports whether a live gateway of this cluster reaches another cluster.

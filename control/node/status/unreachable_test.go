@@ -2,6 +2,7 @@ package status
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,9 +46,46 @@ func TestVerdicts(t *testing.T) {
 		{"the gateway is dead", 6 * time.Second, path(false), []string{}},
 		{"and stays so", 6500 * time.Millisecond, path(false), []string{"g2"}},
 	} {
-		got := v.Observe(snap, map[netip.Addr]loader.Path{gateway: step.path}, start.Add(step.at))
-		if diff := cmp.Diff(step.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", step.what, diff)
+		got, known := v.Observe(snap, map[netip.Addr]loader.Path{gateway: step.path}, start.Add(step.at))
+		if diff := cmp.Diff(step.want, got); diff != "" || !known {
+			t.Errorf("%s: known %t (-want +got):\n%s", step.what, known, diff)
+		}
+	}
+}
+
+// A daemon that starts during an outage gives no verdict until it knows of each cluster: the one of the daemon before it stands.
+func TestVerdictsAfterARestart(t *testing.T) {
+	objs, host := clusterset.Globalnet("n2")
+	snap := Snapshot{State: tables.Desired(objs, host).State, Objects: objs}
+	g3 := objs.Peers[0]
+	g3.Name, g3.Spec.ClusterIndex = "g3", 3
+	snap.Objects.Peers = append(slices.Clone(objs.Peers), g3)
+	start := time.Unix(1_700_000_000, 0)
+	type step struct {
+		at    time.Duration
+		path  loader.Path
+		known bool
+		dead  []string // if known
+	}
+	for name, steps := range map[string][]step{
+		"during an outage": {
+			{0, path(true, 2), false, nil}, {deadAfter - time.Millisecond, path(true, 2), false, nil},
+			{deadAfter, path(true, 2), true, []string{"g2"}}, {time.Second, path(true, 2, 3), true, []string{"g2"}},
+		},
+		"the cluster answers again": {
+			{0, path(true, 2), false, nil}, {deadAfter / 2, path(true), true, []string{}}, {deadAfter, path(true, 2), true, []string{}},
+		},
+		"clusters that answer in turns": {
+			{0, path(true, 2), false, nil}, {deadAfter / 2, path(true, 3), false, nil}, {deadAfter, path(true, 2), true, []string{}},
+		},
+		"without an outage": {{0, path(true), true, []string{}}},
+	} {
+		var v UnreachableClusters
+		for _, s := range steps {
+			got, known := v.Observe(snap, map[netip.Addr]loader.Path{ip("172.31.1.11"): s.path}, start.Add(s.at))
+			if known != s.known || known && cmp.Diff(s.dead, got) != "" {
+				t.Errorf("%s, after %s: known %t, %v dead; want %t, %v", name, s.at, known, got, s.known, s.dead)
+			}
 		}
 	}
 }
