@@ -49,7 +49,7 @@ func (s ObjectSet[T]) Ensure(ctx context.Context, have, want []T) error {
 		h, ok := present[client.ObjectKeyFromObject(w)]
 		switch {
 		case !ok:
-			errs = append(errs, named("create", w, s.Client.Create(ctx, w)))
+			errs = append(errs, s.create(ctx, w))
 		case !s.Owns(h):
 			errs = append(errs, named("update", w, ErrForeign))
 		default:
@@ -57,6 +57,23 @@ func (s ObjectSet[T]) Ensure(ctx context.Context, have, want []T) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// create creates an object. One that exists is updated if it is the owner's: it was not among the present ones because somebody
+// removed a label by which they are listed.
+func (s ObjectSet[T]) create(ctx context.Context, want T) error {
+	err := s.Client.Create(ctx, want)
+	if !apierrors.IsAlreadyExists(err) {
+		return named("create", want, err)
+	}
+	have, ok := reflect.New(reflect.TypeOf(want).Elem()).Interface().(T)
+	if !ok || s.Client.Get(ctx, client.ObjectKeyFromObject(want), have) != nil {
+		return named("create", want, err) // the cache does not show it yet
+	}
+	if !s.Owns(have) {
+		return named("update", want, ErrForeign)
+	}
+	return named("update", want, s.update(ctx, have, want))
 }
 
 // Prune deletes the owner's objects that are not wanted.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
@@ -91,6 +92,33 @@ func TestForeignObjectsAreLeftAloneAndReported(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]string{"theirs": "1", "new": "1"}, w.content()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// An object that the caller did not find, as it lost the label by which it is listed, is repaired; a foreign one is reported.
+func TestObjectsThatLostTheirLabels(t *testing.T) {
+	w := newWorld(t, object("lost", "1", true), object("theirs", "1", false))
+	want := object("lost", "2", true)
+	want.Labels["listed-by"] = "yes"
+	if err := w.set.Apply(t.Context(), nil, []*corev1.ConfigMap{want}); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.have()[0]; got.Name != "lost" || got.Labels["listed-by"] != "yes" {
+		t.Errorf("%s has labels %v", got.Name, got.Labels)
+	}
+	if err := w.set.Apply(t.Context(), nil, []*corev1.ConfigMap{object("theirs", "2", true)}); !errors.Is(err, kube.ErrForeign) {
+		t.Errorf("of another owner: %v", err)
+	}
+	if diff := cmp.Diff(map[string]string{"lost": "2", "theirs": "1"}, w.content()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	w.set.Client = interceptor.NewClient(fake.NewClientBuilder().WithObjects(object("new", "1", true)).Build(), interceptor.Funcs{
+		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			return apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, key.Name)
+		},
+	})
+	if err := w.set.Apply(t.Context(), nil, []*corev1.ConfigMap{object("new", "1", true)}); !kube.IsStale(err) {
+		t.Errorf("while the cache does not show it: %v, want the error of a stale cache", err)
 	}
 }
 
