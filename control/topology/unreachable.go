@@ -129,7 +129,7 @@ func (s *UnreachableClustersServer) tell(ctx context.Context, c net.Conn) {
 }
 
 // WatchUnreachableClusters calls set with the first verdict, and whenever the unreachable clusters change, until ctx ends. While there is
-// no server the last verdict holds for half a minute; then none is dead, as where there never was one.
+// no server the last verdict, also that of a watcher before this one, holds for half a minute; then none is dead.
 func WatchUnreachableClusters(ctx context.Context, socket string, set func(dead []string), log *slog.Logger) {
 	var lost time.Time
 	last, heard := []string{}, false
@@ -154,8 +154,8 @@ func WatchUnreachableClusters(ctx context.Context, socket string, set func(dead 
 		if lost.IsZero() {
 			lost = time.Now()
 		}
-		if len(last) > 0 && time.Since(lost) > keep {
-			last = []string{}
+		if (len(last) > 0 || !heard) && time.Since(lost) > keep {
+			last, heard = []string{}, true
 			set(last)
 		}
 		select {

@@ -100,6 +100,27 @@ func TestWatch(t *testing.T) {
 	next(t, got)
 }
 
+// Where no server ever comes, none is dead after a while: a watcher that keeps what the one before it made of a verdict must not for ever.
+func TestWatchWithoutServer(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "verdict.sock")
+	var at []time.Duration
+	var verdicts [][]string
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*keep)
+		defer cancel()
+		start := time.Now()
+		WatchUnreachableClusters(ctx, socket, func(d []string) {
+			at, verdicts = append(at, time.Since(start)), append(verdicts, d)
+		}, slog.New(slog.DiscardHandler))
+	})
+	if diff := cmp.Diff([][]string{{}}, verdicts); diff != "" {
+		t.Fatalf("-want +got:\n%s", diff)
+	}
+	if at[0] < keep || at[0] > keep+2*time.Second {
+		t.Errorf("after %s; want %s", at[0], keep)
+	}
+}
+
 // Without a server for long, nobody is dead: the verdict of a node whose daemon is gone must not stand for ever.
 func TestWatchForgets(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "verdict.sock")

@@ -91,7 +91,7 @@ type importReconciler struct {
 	hub     *kube.Hub
 	events  record.EventRecorder
 	cluster sourceCluster
-	dead    atomic.Pointer[unreachableClusters] // nil: none
+	dead    atomic.Pointer[unreachableClusters] // nil: no verdict yet
 
 	toldMu sync.Mutex
 	told   map[types.NamespacedName]map[string]string // service → cause → what Events have reported
@@ -108,6 +108,7 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 		return reconcile.Result{}, err
 	}
 	if r.hub.Synced() {
+		s.dead = have.marked() // until there is a verdict
 		if err := r.readHub(ctx, &s); err != nil {
 			return reconcile.Result{}, err
 		}
@@ -124,6 +125,16 @@ type present struct {
 	imported *mcs.ServiceImport // nil: none
 	copies   []*mcs.ServiceImport
 	slices   []*discoveryv1.EndpointSlice
+}
+
+// marked are the clusters that an agent before this one found dead, by the marks on their slices.
+func (p present) marked() (clusters []string) {
+	for _, slice := range p.slices {
+		if _, marked := slice.Annotations[v1alpha1.AnnotationUnreachable]; marked {
+			clusters = append(clusters, slice.Labels[mcs.LabelSourceCluster])
+		}
+	}
+	return clusters
 }
 
 func (r *importReconciler) have(ctx context.Context, req reconcile.Request) (present, error) {

@@ -55,6 +55,7 @@ func (d unreachableClusters) at(now time.Time) (dead, stale []string) {
 func (r *importReconciler) watchDead(watch func(context.Context, func([]string))) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	return func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		if watch == nil {
+			r.dead.Store(&unreachableClusters{})
 			return nil
 		}
 		add := func(requests []reconcile.Request) {

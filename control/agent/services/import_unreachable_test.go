@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -58,15 +59,25 @@ func readinessOf(slices []discoveryv1.EndpointSlice, cluster string) (out []stri
 	return out
 }
 
-// An agent that starts while the hub is away follows the verdict on other clusters: what an agent before it marked unreachable
-// becomes ready as it was, and what dies now becomes not ready.
-func TestVerdictWithoutHub(t *testing.T) {
+// importer is the controller of g1, with these objects in its cluster.
+func importer(t *testing.T, hub *kube.Hub, objects ...client.Object) *importReconciler {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{mcs.Install, discoveryv1.AddToScheme, corev1.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
+	local := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&mcs.ServiceImport{}).
+		WithIndex(&discoveryv1.EndpointSlice{}, indexImported, func(o client.Object) []string { return importedService(o) }).
+		WithIndex(&mcs.ServiceImport{}, indexImported, func(o client.Object) []string { return importedService(o) }).Build()
+	writes := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "writes"}, []string{"operation"})
+	return &importReconciler{cluster: g1, hub: hub, events: record.NewFakeRecorder(10), local: local, counted: counted{Client: local, writes: writes}}
+}
+
+// An agent that starts while the hub is away follows the verdict on other clusters: what an agent before it marked unreachable
+// becomes ready as it was, and what dies now becomes not ready.
+func TestVerdictWithoutHub(t *testing.T) {
 	s := sample(contribution("g2", "", 0), contribution("g3", "", 1))
 	s.hubSlices[0] = hubSlice("g2", "g2.web.1", "120.2.0.8", "120.2.0.9", "120.2.0.10")
 	s.hubSlices[0].Endpoints[1].Conditions.Ready = ptr.To(false)
@@ -80,9 +91,7 @@ func TestVerdictWithoutHub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &importReconciler{cluster: g1, hub: hub, events: record.NewFakeRecorder(10), local: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithIndex(&discoveryv1.EndpointSlice{}, indexImported, func(o client.Object) []string { return importedService(o) }).
-		WithIndex(&mcs.ServiceImport{}, indexImported, func(o client.Object) []string { return importedService(o) }).Build()}
+	r := importer(t, hub, objects...)
 
 	verdict := make(chan []string)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
