@@ -78,6 +78,8 @@ func (c cluster) desired(s state) offer {
 	if restricted {
 		o.exportTo, o.valid.message = c.exportTo(audience, s.members)
 	}
+	// The cache lists slices in any order, and the message names one endpoint of several.
+	s.slices = slices.SortedFunc(slices.Values(s.slices), func(a, b discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	var content []BackendSlice
 	var ips []string
 	switch headless := s.service.Spec.ClusterIP == corev1.ClusterIPNone; {

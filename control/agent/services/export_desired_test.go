@@ -222,6 +222,20 @@ func TestDesired(t *testing.T) {
 	}
 }
 
+// The cache lists slices in any order: a message that follows it would be written for ever.
+func TestMessageWithSlicesInAnyOrder(t *testing.T) {
+	for _, c := range []cluster{plain, globalnet} {
+		both := slices.Concat(pods(discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}}), pods(discoveryv1.Endpoint{Addresses: []string{"192.0.2.8"}}))
+		both[1].Name = "web-fghij"
+		s := state{export: exported(), service: service("None"), slices: both}
+		want := c.desired(s).waiting
+		slices.Reverse(both)
+		if got := c.desired(s).waiting; got != want || want == "" {
+			t.Errorf("waits for %q, in the other order for %q", want, got)
+		}
+	}
+}
+
 // An export is unreachable while no endpoint, ready or not, can be reached: not while pods are replaced, nor while they wait for an address.
 func TestUnreachable(t *testing.T) {
 	external, elsewhere := discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}}, discoveryv1.Endpoint{Addresses: []string{"120.1.0.7"}}
