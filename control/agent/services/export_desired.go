@@ -81,12 +81,18 @@ func (c cluster) desired(s state) offer {
 	// The cache lists slices in any order, and the message names one endpoint of several.
 	s.slices = slices.SortedFunc(slices.Values(s.slices), func(a, b discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	var content []BackendSlice
-	var ips []string
+	ips := slices.DeleteFunc(slices.Clone(s.service.Spec.ClusterIPs), func(text string) bool { return !is4(text) })
 	switch headless := s.service.Spec.ClusterIP == corev1.ClusterIPNone; {
+	case headless && s.has(discoveryv1.AddressTypeIPv6) && !s.has(discoveryv1.AddressTypeIPv4):
+		o.waiting = "the Service has only IPv6 endpoints, and only IPv4 is routed between clusters: give it IPv4 ones by spec.ipFamilies"
+		o.unreachable = !slices.Contains(s.service.Spec.IPFamilies, corev1.IPv4Protocol) // else its IPv4 slice may be about to come
 	case headless && c.globalnet:
 		content, o.waiting = c.endpointsUnderGlobalnet(s)
 	case headless:
 		content, o.waiting, o.unreachable = c.endpoints(s)
+	case len(ips) == 0:
+		o.waiting = "the Service has no IPv4 ClusterIP, and only IPv4 is routed between clusters: give it one by spec.ipFamilies"
+		return o
 	case c.globalnet:
 		ip, waiting := allocated(s.ingress, s.service.Name, ofService)
 		if waiting != "" {
@@ -96,11 +102,6 @@ func (c cluster) desired(s state) offer {
 		ips = []string{ip}
 		content, o.waiting, o.unreachable = routedSlices(ips, s)
 	default:
-		ips = slices.DeleteFunc(slices.Clone(s.service.Spec.ClusterIPs), func(text string) bool { return !is4(text) })
-		if len(ips) == 0 {
-			o.waiting = "the Service has no IPv4 ClusterIP, and only IPv4 is routed between clusters: give it one by spec.ipFamilies"
-			return o
-		}
 		content, o.waiting, o.unreachable = routedSlices(ips, s)
 	}
 	o.contribution = c.contribution(s, ips)
@@ -154,6 +155,11 @@ func routedSlices(ips []string, s state) (content []BackendSlice, waiting string
 			"addresses are not IPv4 or are routed to another cluster", n)
 	}
 	return VirtualSlices(ips, s.service, reached), waiting, unreachable && waiting != ""
+}
+
+// has reports whether there is an endpoint of a family.
+func (s state) has(family discoveryv1.AddressType) bool {
+	return slices.ContainsFunc(s.slices, func(e discoveryv1.EndpointSlice) bool { return e.AddressType == family && len(e.Endpoints) > 0 })
 }
 
 // reachable reports whether a gateway can reach an endpoint that is on no node.

@@ -143,6 +143,8 @@ func TestDesired(t *testing.T) {
 	ending.DeletionTimestamp = &created
 	serviceIP := map[string]submarinerv1.GlobalIngressIP{"web": ingress(submarinerv1.ClusterIPService, "120.2.0.9", "", true)}
 	two := pods(pod("10.7.0.2", "web-0", "u0"), pod("10.7.0.3", "web-1", "u1"))
+	six := pods(pod("fd00::7", "web-0", "u0"))
+	six[0].Name, six[0].AddressType = "web-v6", discoveryv1.AddressTypeIPv6
 	podIP := func(ip string, uid types.UID) submarinerv1.GlobalIngressIP {
 		return ingress(submarinerv1.HeadlessServicePod, ip, uid, true)
 	}
@@ -167,7 +169,14 @@ func TestDesired(t *testing.T) {
 		"plain":            {plain, state{export: exported(), service: service("10.77.0.5")}, []string{"c2.sample.web ClusterSetIP 10.77.0.5", "IPv4 =10.77.0.5"}, "Valid", ""},
 		"plain dual stack": {plain, state{export: exported(), service: dual}, []string{"c2.sample.web ClusterSetIP 10.77.0.5", "IPv4 =10.77.0.5"}, "Valid", ""},
 		"plain IPv6":       {plain, state{export: exported(), service: service("fd00::5")}, nil, "Valid", "no IPv4 ClusterIP"},
-		"plain headless":   {plain, state{export: exported(), service: service("None"), slices: two}, []string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2 web-1=10.7.0.3"}, "Valid", ""},
+		"globalnet IPv6":   {globalnet, state{export: exported(), service: service("fd00::5")}, nil, "Valid", "no IPv4 ClusterIP"},
+		"plain headless, IPv6 endpoints": {plain, state{export: exported(), service: service("None"), slices: six},
+			[]string{"c2.sample.web Headless "}, "Valid", "only IPv6 endpoints"},
+		"globalnet headless, IPv6 endpoints": {globalnet, state{export: exported(), service: service("None"), slices: six},
+			[]string{"g2.sample.web Headless "}, "Valid", "only IPv6 endpoints"},
+		"plain headless, endpoints of both families": {plain, state{export: exported(), service: service("None"), slices: slices.Concat(six, two)},
+			[]string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2 web-1=10.7.0.3"}, "Valid", ""},
+		"plain headless": {plain, state{export: exported(), service: service("None"), slices: two}, []string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2 web-1=10.7.0.3"}, "Valid", ""},
 		"plain headless in the network of its node": {plain, state{export: exported(), service: service("None"), nodes: map[string]uint16{"n3": 3},
 			slices: pods(pod("10.7.0.2", "web-0", "u0"), onNode("192.0.2.3", "web-1", "n3"))},
 			[]string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2 web-1=241.0.128.3"}, "Valid", ""},
@@ -241,6 +250,8 @@ func TestUnreachable(t *testing.T) {
 	external, elsewhere := discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}}, discoveryv1.Endpoint{Addresses: []string{"120.1.0.7"}}
 	starting := onNode("10.7.0.2", "web-0", "n1")
 	starting.Conditions.Ready = ptr.To(false)
+	six := pods(pod("fd00::7", "web-0", "u0"))
+	six[0].AddressType = discoveryv1.AddressTypeIPv6
 	others := []netip.Prefix{netip.MustParsePrefix("120.1.0.0/24")}
 	serviceIP := map[string]submarinerv1.GlobalIngressIP{"web": ingress(submarinerv1.ClusterIPService, "120.2.0.9", "", true)}
 	for name, tt := range map[string]struct {
@@ -261,11 +272,17 @@ func TestUnreachable(t *testing.T) {
 		"headless, such a host and a node without index yet": {plain, "None", pods(external, onNode("192.0.2.3", "web-1", "n3")), false, false},
 		"headless, no endpoint":                              {plain, "None", nil, false, true},
 		"headless, pods without global IPs yet":              {globalnet, "None", pods(pod("10.7.0.2", "web-0", "u0")), false, false},
+		"headless, IPv6 endpoints":                           {plain, "None", six, true, false},
 	} {
 		got := tt.cluster.desired(state{export: exported(), service: service(tt.ip), slices: tt.slices, ingress: serviceIP, elsewhere: others})
 		if got.unreachable != tt.want || (got.waiting == "") != tt.complete {
 			t.Errorf("%s: unreachable %t, waits for %q", name, got.unreachable, got.waiting)
 		}
+	}
+	dual := service("None")
+	dual.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	if got := plain.desired(state{export: exported(), service: dual, slices: six}); got.unreachable || got.waiting == "" {
+		t.Errorf("before the IPv4 slice of a Service of both families: unreachable %t, waits for %q", got.unreachable, got.waiting)
 	}
 }
 
