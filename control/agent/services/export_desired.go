@@ -218,9 +218,9 @@ func (c cluster) endpointsUnderGlobalnet(s state) (content []BackendSlice, waiti
 	return content, ""
 }
 
-// ingressName is the name of the GlobalIngressIP of an endpoint of a headless service.
+// ingressName is the name of the GlobalIngressIP of an endpoint of a headless service. It is a pod's if the pod can own it.
 func ingressName(service string, e discoveryv1.Endpoint) string {
-	if pod := EndpointPod(e); pod != "" {
+	if pod := EndpointPod(e); pod != "" && e.TargetRef.UID != "" {
 		return "pod-" + pod
 	}
 	return "ep-" + service + "-" + e.Addresses[0]
@@ -228,7 +228,7 @@ func ingressName(service string, e discoveryv1.Endpoint) string {
 
 // samePod reports whether the address is that of this very pod: a StatefulSet gives one name to many pods in turn.
 func samePod(g submarinerv1.GlobalIngressIP, e discoveryv1.Endpoint) bool {
-	if e.TargetRef == nil {
+	if e.TargetRef == nil || e.TargetRef.UID == "" {
 		return true
 	}
 	return !slices.ContainsFunc(g.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Pod" && o.UID != e.TargetRef.UID })

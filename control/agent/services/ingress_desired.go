@@ -49,7 +49,7 @@ type Export struct {
 	Owner   metav1.OwnerReference
 }
 
-// Endpoint is one backend of a headless service: a pod, or an address without one.
+// Endpoint is one backend of a headless service: a pod, or an address without one (also if the UID of its pod is not known).
 type Endpoint struct {
 	IP     netip.Addr
 	Pod    string
@@ -80,7 +80,7 @@ func endpointsOf(slice *discoveryv1.EndpointSlice) []Endpoint {
 			continue
 		}
 		e := Endpoint{IP: ip}
-		if from.TargetRef != nil && from.TargetRef.Kind == "Pod" {
+		if from.TargetRef != nil && from.TargetRef.Kind == "Pod" && from.TargetRef.UID != "" { // the pod is to own the object, by its UID
 			e.Pod, e.PodUID = from.TargetRef.Name, from.TargetRef.UID
 		}
 		list = append(list, e)

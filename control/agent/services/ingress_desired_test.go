@@ -124,10 +124,11 @@ func TestEndpointsOf(t *testing.T) {
 	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{
 		{Addresses: []string{"10.7.0.5"}, TargetRef: pod, Conditions: discoveryv1.EndpointConditions{Ready: &notReady}},
 		{Addresses: []string{"192.0.2.7"}},
+		{Addresses: []string{"192.0.2.8"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "db-1"}}, // no owner without its UID
 		{Addresses: nil, TargetRef: pod},
 		{Addresses: []string{"no address"}},
 	}}
-	want := []Endpoint{podEndpoint("db-0"), {IP: netip.MustParseAddr("192.0.2.7")}}
+	want := []Endpoint{podEndpoint("db-0"), {IP: netip.MustParseAddr("192.0.2.7")}, {IP: netip.MustParseAddr("192.0.2.8")}}
 	if diff := cmp.Diff(want, endpointsOf(slice), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}
