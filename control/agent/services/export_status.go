@@ -16,6 +16,9 @@ const (
 	messageSynced = "ServiceImport was successfully synced to the broker"
 )
 
+// maxMessage bounds the message of a condition, in characters. A status with one of more than 32,768 is refused as a whole.
+const maxMessage = 1024
+
 // outcome is what came of publishing an offer.
 type outcome struct {
 	offer offer
@@ -34,6 +37,9 @@ type outcome struct {
 func conditions(export *mcs.ServiceExport, o outcome) []metav1.Condition {
 	status := mcs.ServiceExportStatus{Conditions: append([]metav1.Condition(nil), export.Status.Conditions...)}
 	set := func(kind string, ok bool, reason mcs.ServiceExportConditionReason, message string) {
+		if runes := []rune(message); len(runes) > maxMessage {
+			message = string(runes[:maxMessage-1]) + "…"
+		}
 		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(reason), Message: message, ObservedGeneration: export.Generation}
 		if ok {
 			c.Status = metav1.ConditionTrue

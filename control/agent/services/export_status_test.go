@@ -3,7 +3,9 @@ package services
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -104,6 +106,34 @@ func TestConditions(t *testing.T) {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// A message that the API server refuses as too long would hide all conditions.
+func TestLongMessages(t *testing.T) {
+	long := strings.Repeat("é", 40_000)
+	e := exported()
+	e.Spec.ExportedLabels = map[string]string{"tier": "secret" + long}
+	for i := range 2000 {
+		e.Spec.ExportedLabels[fmt.Sprintf("-%d", i)] = ""
+	}
+	offers := []offer{
+		plain.desired(state{export: e, service: service("10.77.0.5")}),
+		{valid: verdict{ok: true, reason: "Valid"}, waiting: long},
+		{valid: verdict{ok: true, reason: "Valid"}, contribution: &v1alpha1.ServiceContribution{}},
+	}
+	if offers[0].valid.ok || strings.Contains(offers[0].valid.message, "secret") {
+		t.Errorf("Valid is %t, %.200q…", offers[0].valid.ok, offers[0].valid.message)
+	}
+	for _, o := range offers {
+		for _, c := range conditions(e, outcome{
+			offer: o, synced: true, err: errors.New(long), conflicts: []MergeConflict{{Reason: "TypeConflict", Message: long}},
+			vip: &metav1.Condition{Type: "ClusterSetIP", Status: metav1.ConditionFalse, Reason: "Exhausted", Message: long},
+		}) {
+			if n := utf8.RuneCountInString(c.Message); n > 1024 || n == 1024 && !strings.HasSuffix(c.Message, "…") {
+				t.Errorf("%s: %d characters, %.40q…", c.Type, n, c.Message)
+			}
+		}
 	}
 }
 

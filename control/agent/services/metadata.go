@@ -53,7 +53,7 @@ func invalidKey(in, key string, errs field.ErrorList) (problems []string) {
 		problems = append(problems, fmt.Sprintf("spec.%s: %q is reserved for the controllers of ServiceImports", in, key))
 	}
 	for _, err := range errs {
-		problems = append(problems, err.Error())
+		problems = append(problems, fmt.Sprintf("spec.%s: %q: %s", in, key, err.Detail)) // without the value, which may be long
 	}
 	return problems
 }
