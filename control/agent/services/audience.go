@@ -34,9 +34,11 @@ func (c cluster) exportTo(a topology.Audience, members map[string]map[string]str
 	slices.Sort(to)
 	to = slices.Compact(to)
 	others := slices.DeleteFunc(slices.Clone(to), func(id string) bool { return id == c.id })
-	message = "the Service can be exported, to " + list(others)
-	if len(others) == 0 {
-		message = "the Service can be exported, but its annotation " + v1alpha1.AnnotationExportTo + " selects no other cluster"
+	message = "the Service can be exported"
+	if len(others) > 0 {
+		message += ", to " + list(others)
+	} else if members != nil {
+		message += ", but its annotation " + v1alpha1.AnnotationExportTo + " selects no other cluster"
 	}
 	absent := slices.DeleteFunc(others, func(id string) bool { _, member := members[id]; return member })
 	if len(absent) > 0 && members != nil {

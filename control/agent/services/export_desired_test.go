@@ -330,6 +330,10 @@ func TestExportTo(t *testing.T) {
 			t.Errorf("%q: Valid is %t, %s", text, got.valid.ok, got.valid.reason)
 		}
 	}
+	selected := plain.desired(state{export: to("env=prod"), service: service("10.77.0.5")})
+	if got := selected.valid.message; got != "the Service can be exported" {
+		t.Errorf("before the labels of the clusters are known: %q", got)
+	}
 	if got := plain.desired(state{export: exported(), service: service("10.77.0.5")}).contribution.Spec.ExportTo; got != nil {
 		t.Errorf("without the annotation it is exported to %v", got)
 	}
