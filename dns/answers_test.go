@@ -374,16 +374,26 @@ func TestBadTables(t *testing.T) {
 
 // TestNamesTooLong: what cannot be asked for is left out, the rest is served.
 func TestNamesTooLong(t *testing.T) {
-	long := strings.Repeat("h", 63)
-	h := serving(t, sample(ModeSubmariner, Service{
-		Name: strings.Repeat("s", 63), Type: Headless, Ports: http,
-		Clusters: []Cluster{in(strings.Repeat("c", 63), pod(long, "120.2.0.1"), pod("ok", "120.2.0.2"))},
-	}))
-	name := strings.Repeat("s", 63) + zoneSuffix
+	long, zone := strings.Repeat("h", 63), strings.Repeat("z", 63)+".local"
+	with := func(pods ...Endpoint) *Handler {
+		table := sample(ModeSubmariner, Service{
+			Name: strings.Repeat("s", 63), Type: Headless, Ports: http, Clusters: []Cluster{in(strings.Repeat("c", 63), pods...)},
+		})
+		table.Zones = []string{zone}
+		return serving(t, table)
+	}
+	h := with(pod(long, "120.2.0.1"), pod("ok", "120.2.0.2"))
+	name := strings.Repeat("s", 63) + ".sample.svc." + zone
 	if got := asked(t, h, name+" A", 4); len(got) != 2 {
 		t.Errorf("both pods belong to the service, got %q", got)
 	}
 	if got := ask(t, h, name+" SRV"); strings.Contains(got, long) || !strings.Contains(got, "ok.") {
 		t.Errorf("SRV: got %s, want only the pod whose name fits", got)
+	}
+	h = with(pod(long, "120.2.0.1"))
+	for _, question := range []string{name, "_http._tcp." + name} {
+		if got := ask(t, h, question+" SRV"); got != "NODATA" { // with the SOA, which ask requires
+			t.Errorf("SRV without a pod whose name fits: got %s", got)
+		}
 	}
 }

@@ -254,7 +254,7 @@ func (o *owner) records(qtype uint16, zoneIndex int) *set {
 	case miekg.TypeAAAA:
 		return o.aaaa
 	case miekg.TypeSRV:
-		if o.srv != nil {
+		if o.srv != nil && len(o.srv[zoneIndex].records) > 0 { // else all targets are too long
 			return &o.srv[zoneIndex].set
 		}
 	case miekg.TypeTXT:
