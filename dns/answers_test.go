@@ -117,6 +117,27 @@ func TestRoundRobinBesideSRV(t *testing.T) {
 	}
 }
 
+// Each address family has its rotation: a resolver that queries A, then AAAA gets every cluster in both.
+func TestRoundRobinOfBothFamilies(t *testing.T) {
+	for name, service := range map[string]Service{
+		"one cluster of two": {Clusters: []Cluster{in("g2", ready("120.2.0.1"), ready("fd00:2::1")), in("g3", ready("120.3.0.1"), ready("fd00:3::1"))}},
+		"the first of two pods": {Type: Headless, Clusters: []Cluster{
+			in("g2", pod("a", "120.2.0.1"), pod("b", "120.3.0.1")), in("g3", pod("a", "fd00:2::1"), pod("b", "fd00:3::1"))}},
+	} {
+		h := serving(t, sample(ModeSubmariner, service))
+		seen := map[string]int{}
+		for range 10 {
+			for _, family := range []string{" A", " AAAA"} {
+				first, _, _ := strings.Cut(ask(t, h, "web"+zoneSuffix+family), ", ")
+				seen[first]++
+			}
+		}
+		if diff := cmp.Diff(map[string]int{"120.2.0.1": 5, "120.3.0.1": 5, "fd00:2::1": 5, "fd00:3::1": 5}, seen); diff != "" {
+			t.Errorf("%s: ten times A, then AAAA (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 // TestRoundRobinGoesOnOverChanges: a service that changes often must not send
 // everybody to the first cluster of the list.
 func TestRoundRobinGoesOnOverChanges(t *testing.T) {

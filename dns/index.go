@@ -269,12 +269,16 @@ func (o *owner) records(qtype uint16, zoneIndex int) *set {
 	return nil
 }
 
-// turnOf preserves the rotation of a service over an update.
-func turnOf(old *service) *atomic.Uint32 {
+// turns are a service's rotations, one for each address family: a resolver that queries both would otherwise get the same first
+// address of a family each time.
+type turns struct{ a, aaaa atomic.Uint32 }
+
+// turnsOf preserves the rotations of a service over an update.
+func turnsOf(old *service) *turns {
 	if old != nil {
-		return old.turn
+		return old.turns
 	}
-	return new(atomic.Uint32)
+	return new(turns)
 }
 
 // Every record is packed once, when the table is compiled. Its owner is always
@@ -340,7 +344,7 @@ const (
 type set struct {
 	records [][]byte
 	order   order
-	// turn is shared by all sets of one service.
+	// turn is shared by all sets of one service and address family.
 	turn *atomic.Uint32
 	// to are the clusters named in the answer: one per record if oneByOne,
 	// else each cluster once.

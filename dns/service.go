@@ -5,14 +5,13 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 )
 
 // service is one compiled service: every name at and below
 // <service>.<namespace>.svc, by what stands left of that; "" is the service.
 type service struct {
 	from   Service
-	turn   *atomic.Uint32
+	turns  *turns
 	owners map[string]*owner
 	to     map[[2]string]*destination // by cluster id and address
 	names  map[netip.Addr]*owner      // with PTR records
@@ -53,7 +52,7 @@ type target struct {
 // former state or nil. Without any owner the service does not exist.
 func compileService(from Service, x *index, m *metrics, old *service) *service {
 	b := builder{
-		service: &service{from: from, turn: turnOf(old), owners: map[string]*owner{}, to: map[[2]string]*destination{}},
+		service: &service{from: from, turns: turnsOf(old), owners: map[string]*owner{}, to: map[[2]string]*destination{}},
 		x:       x, m: m, srv: map[string][]target{}, longest: map[netip.Addr]string{},
 	}
 	if from.Type == Headless {
@@ -187,12 +186,12 @@ func (b *builder) owner(prefix string) *owner {
 // address adds an address of a cluster ("" for a clusterset IP) to a name.
 func (b *builder) address(prefix string, ip netip.Addr, order order, cluster string) {
 	o := b.owner(prefix)
-	s := &o.a
+	s, turn := &o.a, &b.turns.a
 	if ip.Is6() {
-		s = &o.aaaa
+		s, turn = &o.aaaa, &b.turns.aaaa
 	}
 	if *s == nil {
-		*s = &set{order: order, turn: b.turn}
+		*s = &set{order: order, turn: turn}
 	}
 	if former, ok := b.longest[ip]; !ok || len(prefix) > 0 && strings.Count(prefix, ".") >= strings.Count(former, ".") {
 		b.longest[ip] = prefix
