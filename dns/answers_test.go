@@ -289,8 +289,11 @@ func TestZone(t *testing.T) {
 func TestLetterCase(t *testing.T) {
 	h := serving(t, sample(ModeSubmariner, Service{Ports: http, Clusters: []Cluster{in("g2", ready("120.2.0.1"))}}))
 	const name = "wEB.SamPLE.sVc.ClusterSET.LocaL."
-	for _, qtype := range []uint16{miekg.TypeA, miekg.TypeSRV, miekg.TypeAAAA} {
+	for qtype, answers := range map[uint16]int{miekg.TypeA: 1, miekg.TypeSRV: 1, miekg.TypeAAAA: 0} {
 		r := exchange(t, h, new(miekg.Msg).SetQuestion(name, qtype))
+		if r.Rcode != miekg.RcodeSuccess || len(r.Answer) != answers || len(r.Ns) != 1-answers {
+			t.Errorf("want NOERROR and %d answers, or the SOA without any, got\n%s", answers, r)
+		}
 		if got := r.Question[0].Name; got != name {
 			t.Errorf("question came back as %s", got)
 		}
@@ -309,11 +312,15 @@ func TestLetterCase(t *testing.T) {
 
 func TestTTL(t *testing.T) {
 	h := serving(t, sample(ModeSubmariner, Service{Clusters: []Cluster{in("g2", ready("120.2.0.1"))}}))
-	for question, want := range map[string]uint32{"web" + zoneSuffix: 5, "none" + zoneSuffix: 5} {
+	for question, rcode := range map[string]int{"web" + zoneSuffix: miekg.RcodeSuccess, "none" + zoneSuffix: miekg.RcodeNameError} {
 		r := exchange(t, h, new(miekg.Msg).SetQuestion(question+".", miekg.TypeA))
-		for _, rr := range append(r.Answer, r.Ns...) {
-			if got := rr.Header().Ttl; got != want {
-				t.Errorf("%s: TTL %d, want %d", rr, got, want)
+		records := append(r.Answer, r.Ns...)
+		if r.Rcode != rcode || len(records) != 1 || (len(r.Answer) == 1) != (rcode == miekg.RcodeSuccess) {
+			t.Errorf("want %s with the address or the SOA, got\n%s", miekg.RcodeToString[rcode], r)
+		}
+		for _, rr := range records {
+			if got := rr.Header().Ttl; got != 5 {
+				t.Errorf("%s: TTL %d, want 5", rr, got)
 			}
 		}
 	}
