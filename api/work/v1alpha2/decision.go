@@ -33,6 +33,9 @@ type Decision struct {
 	Term string `json:"term,omitempty"`
 	// Unhealthy is since when the template has been unhealthy in clusters; kept for failover.application only.
 	Unhealthy map[string]metav1.MicroTime `json:"unhealthy,omitempty"`
+	// Failed are the clusters that the template left because it was unhealthy there, with its hash (see AnnotationTemplate); kept for
+	// failover.application only, and until the template is another one.
+	Failed map[string]string `json:"failed,omitempty"`
 	// Near is the annotation pelago.io/near by which the last success was decided.
 	Near string `json:"near,omitempty"`
 	// Held says why the template stays in a cluster that it should leave; it becomes the condition Failover.

@@ -1,24 +1,18 @@
 package placement
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
-	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/util/jsonpath"
 	"k8s.io/utils/ptr"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -130,6 +124,10 @@ type Eviction struct {
 	Ended []string // clusters
 	// Unhealthy is since when the template has been unhealthy in clusters.
 	Unhealthy map[string]metav1.MicroTime
+	// Failed are the clusters that this very template has left because it was unhealthy there, with its hash.
+	Failed map[string]string
+	// Nearer: it leaves a cluster for a nearer one, but stays if no other than Return.Excluded can have it.
+	Nearer bool
 	// Held is why the template stays in a cluster that it should leave.
 	Held   []string
 	Return Return
@@ -166,6 +164,10 @@ func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction 
 	former := b.Spec.Clusters
 	v.end(b, before, &e)
 	v.watchHealth(b, before, &e)
+	failed := FailedIn(b, before)
+	for _, name := range failed {
+		e.failed(b, name)
+	}
 	names := make([]string, 0, len(b.Spec.Clusters))
 	for _, t := range b.Spec.Clusters {
 		names = append(names, t.Name)
@@ -193,12 +195,21 @@ func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction 
 		}
 		e.Began = append(e.Began, task)
 		delete(e.Unhealthy, t.Name)
+		switch task.Reason {
+		case workv1alpha2.EvictionReasonApplicationFailure:
+			e.failed(b, t.Name)
+		case workv1alpha2.EvictionReasonNearerCluster:
+			e.Nearer = true
+		}
 	}
 	if len(e.Began) > 0 {
 		b.Spec.Clusters = stay
 		b.Spec.GracefulEvictionTasks = append(b.Spec.GracefulEvictionTasks, e.Began...)
 	}
 	v.failback(b, before, former, &e)
+	if b.GetAnnotations()[policyv1alpha1.AnnotationNear] != "" { // else the cluster where it runs is preferred
+		e.Return.Excluded = append(e.Return.Excluded, failed...)
+	}
 	for _, t := range b.Spec.GracefulEvictionTasks {
 		if !timed(t) {
 			continue
@@ -280,6 +291,27 @@ func (v *Evictor) watchHealth(b kube.Binding, before *workv1alpha2.Decision, e *
 	}
 }
 
+// FailedIn are the clusters that this very template has left because it was unhealthy there, sorted: it does not move there to be nearer
+// to something, since it would leave them again.
+func FailedIn(b kube.Binding, before *workv1alpha2.Decision) (out []string) {
+	if b.Spec.Failover == nil || b.Spec.Failover.Application == nil {
+		return nil
+	}
+	for _, cluster := range slices.Sorted(maps.Keys(before.Failed)) {
+		if before.Failed[cluster] == b.GetAnnotations()[workv1alpha2.AnnotationTemplate] && !has(b.Spec.Clusters, cluster) {
+			out = append(out, cluster)
+		}
+	}
+	return out
+}
+
+func (e *Eviction) failed(b kube.Binding, cluster string) {
+	if e.Failed == nil {
+		e.Failed = map[string]string{}
+	}
+	e.Failed[cluster] = b.GetAnnotations()[workv1alpha2.AnnotationTemplate]
+}
+
 // due is the task of a cluster that the template is to leave now.
 func (v *Evictor) due(b kube.Binding, t workv1alpha2.TargetCluster, e *Eviction) (workv1alpha2.GracefulEvictionTask, bool) {
 	f := v.Of[t.Name]
@@ -354,13 +386,6 @@ func clusterTask(c *policyv1alpha1.ClusterFailoverBehavior, reason, producer, me
 	return workv1alpha2.GracefulEvictionTask{Reason: reason, Producer: producer, Message: message, PurgeMode: mode}
 }
 
-func preservationOf(c *policyv1alpha1.ClusterFailoverBehavior) *policyv1alpha1.StatePreservation {
-	if c == nil {
-		return nil
-	}
-	return c.StatePreservation
-}
-
 // task completes a task with the state to be preserved. A template whose state cannot be read stays: it would start from nothing.
 func (v *Evictor) task(b kube.Binding, t workv1alpha2.TargetCluster, task workv1alpha2.GracefulEvictionTask, p *policyv1alpha1.StatePreservation,
 	e *Eviction,
@@ -372,44 +397,6 @@ func (v *Evictor) task(b kube.Binding, t workv1alpha2.TargetCluster, task workv1
 	}
 	task.PreservedLabelState = labels
 	return task, true
-}
-
-// preserve reads the values that statePreservation names from the status of the template in one cluster.
-func preserve(p *policyv1alpha1.StatePreservation, in *workv1alpha2.AggregatedStatusItem) (map[string]string, error) {
-	if p == nil || len(p.Rules) == 0 {
-		return nil, nil
-	}
-	var status any
-	if in != nil && in.Status != nil {
-		if err := utiljson.Unmarshal(in.Status.Raw, &status); err != nil { // whole numbers stay whole: as float64 large ones would print as 1e+06
-			return nil, fmt.Errorf("read its status: %w", err)
-		}
-	}
-	out := map[string]string{}
-	for _, r := range p.Rules {
-		path := jsonpath.New(r.AliasLabelName)
-		if err := path.Parse(r.JSONPath); err != nil {
-			return nil, fmt.Errorf("statePreservation rule %s: parse %q: %w", r.AliasLabelName, r.JSONPath, err)
-		}
-		var text bytes.Buffer
-		results, err := path.FindResults(status)
-		if err != nil {
-			return nil, fmt.Errorf("statePreservation rule %s: %w", r.AliasLabelName, err)
-		}
-		for _, values := range results {
-			if slices.ContainsFunc(values, func(v reflect.Value) bool { return v.Kind() == reflect.Interface && v.IsNil() }) {
-				return nil, fmt.Errorf("statePreservation rule %s: %s is null", r.AliasLabelName, r.JSONPath)
-			}
-			if err := path.PrintResults(&text, values); err != nil {
-				return nil, fmt.Errorf("statePreservation rule %s: %w", r.AliasLabelName, err)
-			}
-		}
-		if problems := validation.IsValidLabelValue(text.String()); len(problems) > 0 || text.Len() == 0 {
-			return nil, fmt.Errorf("statePreservation rule %s: %q is no value of a label: %s", r.AliasLabelName, text.String(), strings.Join(problems, "; "))
-		}
-		out[r.AliasLabelName] = text.String()
-	}
-	return out, nil
 }
 
 // tolerationOf is the first toleration of a taint, the one that counts for pods, too; nil: it is not tolerated.

@@ -29,7 +29,8 @@ type Return struct {
 	// To is the assignment as of now, and Clusters are those of it that have been healthy for long enough; none: nothing returns yet.
 	To       []workv1alpha2.TargetCluster
 	Clusters []string
-	// Excluded are clusters that are ready, but have not been for long enough: nothing is scheduled there.
+	// Excluded are clusters that are ready, but have not been for long enough, and those of FailedIn: nothing is scheduled there if there
+	// is another cluster.
 	Excluded []string
 	// Failed: something is due to return, and cannot.
 	Failed bool

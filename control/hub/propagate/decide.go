@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -128,7 +129,7 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 		out.began, out.first = time.Now(), before.Scheduled.IsZero()
 		req.Evicted = append(req.Evicted, e.Return.Excluded...)
 		d, reservation, err := r.Capacity.Decide(capacityKey(b), req)
-		if err != nil && len(e.Return.Excluded) > 0 { // better there than nowhere
+		if err != nil && len(e.Return.Excluded) > 0 && !e.Nearer { // better there than nowhere
 			req.Evicted = req.Evicted[:len(req.Evicted)-len(e.Return.Excluded)]
 			d, reservation, err = r.Capacity.Decide(capacityKey(b), req)
 		}
@@ -156,7 +157,7 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 	if len(e.Began) == 0 && (fresh || applied != observed.Placement) { // decided anew: that is no detour any more
 		e.Return.Record = nil
 	}
-	record.Unhealthy, record.Held, record.Failback = e.Unhealthy, strings.Join(e.Held, "; "), e.Return.Record
+	record.Unhealthy, record.Failed, record.Held, record.Failback = e.Unhealthy, e.Failed, strings.Join(e.Held, "; "), e.Return.Record
 	out.message, out.retry = record.Message, retried(record.Reason)
 	out.moved = !equality.Semantic.DeepEqual(clusters, b.Spec.Clusters)
 	if out.moved && equality.Semantic.DeepEqual(sortedByName(clusters), sortedByName(b.Spec.Clusters)) { // Karmada's order is another one
@@ -320,7 +321,8 @@ func kept(before *workv1alpha2.Decision, hash string, now time.Time) *workv1alph
 // sameRecord compares two records without their times, and without the reasons for which other clusters were not chosen: these
 // change with every decision and are not worth a write.
 func sameRecord(a, b *workv1alpha2.Decision) bool {
-	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && equality.Semantic.DeepEqual(a.Failback, b.Failback) && a.Reason == b.Reason && a.Message == b.Message && a.Term == b.Term && a.Near == b.Near &&
+	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && equality.Semantic.DeepEqual(a.Failback, b.Failback) && a.Reason == b.Reason &&
+		a.Message == b.Message && a.Term == b.Term && a.Near == b.Near && maps.Equal(a.Failed, b.Failed) &&
 		a.Scheduled.IsZero() == b.Scheduled.IsZero() && (!retried(a.Reason) || equality.Semantic.DeepEqual(a.Rejected, b.Rejected))
 }
 

@@ -11,6 +11,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
 )
@@ -61,6 +62,7 @@ func (r *reconciler) nearer(b kube.Binding, n *scheduler.Near) map[string]string
 	}
 	req, _ := request(b, before)
 	req.Near, req.Fresh = n, true
+	req.Evicted = append(req.Evicted, placement.FailedIn(b, before)...)
 	fresh, err := r.Capacity.Try(capacityKey(b), req)
 	if err != nil {
 		fresh.Clusters = nil

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -149,4 +151,52 @@ func TestNearIsFollowed(t *testing.T) {
 		p.Annotations[policyv1alpha1.AnnotationNear] = `{"cluster": "cache"}`
 	})
 	h.runs("web-deployment", "member2:1")
+}
+
+// A template that was unhealthy in the nearest cluster does not move back there, whether that is nearer or the only one within maxRTT,
+// until it is another template.
+func TestNearAfterApplicationFailure(t *testing.T) {
+	for name, tt := range map[string]struct{ near, held string }{
+		"preferred":     {near: `{"cluster": "db"}`},
+		"within maxRTT": {near: `{"cluster": "db", "maxRTT": "20ms", "prefer": false}`, held: "it stays in cluster member2, since no other can have it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := readyHub(t, "member1", "member2")
+			h.measures("member1", map[string]int{"db": 1})
+			h.measures("member2", map[string]int{"db": 5})
+			p := h.nearTo(tt.near, "member1, member2")
+			edit(h, p, func(p *policyv1alpha1.PropagationPolicy) {
+				p.Spec.PropagateDeps = true
+				p.Spec.Failover = &policyv1alpha1.FailoverBehavior{Application: &policyv1alpha1.ApplicationFailoverBehavior{
+					DecisionConditions: policyv1alpha1.DecisionConditions{TolerationSeconds: ptr.To[int32](1)}, PurgeMode: policyv1alpha1.PurgeModeGracefully}}
+			})
+			web := h.deployment("web", 2)
+			h.Make(web)
+			h.run(nil, holding(time.Millisecond))
+			h.runs("web-deployment", "member1:2")
+			await.True(t, "the status is written", func() bool {
+				b := h.binding("web-deployment")
+				b.Status.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{{ClusterName: "member1", Applied: true, Health: workv1alpha2.ResourceUnhealthy}}
+				return h.Status().Update(h.Context(), b) == nil
+			})
+			h.runs("web-deployment", "member2:2")
+			h.reports("web-deployment")
+			await.Equal(t, "", func() string { return h.tasks("web-deployment") })
+			h.measures("member2", map[string]int{"db": 60})
+			if tt.held != "" {
+				await.True(t, "the binding says why it stays", func() bool {
+					return strings.Contains(workv1alpha2.ReadDecision(h.binding("web-deployment").Annotations).Held, tt.held)
+				})
+			}
+			h.reloads("member1") // a later decision has seen it
+			if b := h.runs("web-deployment", "member2:2"); len(b.Spec.GracefulEvictionTasks) > 0 {
+				t.Errorf("tasks %v", b.Spec.GracefulEvictionTasks)
+			}
+			edit(h, web, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "mended" })
+			h.runs("web-deployment", "member1:2")
+			if got := h.tasks("web-deployment"); got != "member2:NearerCluster" {
+				t.Errorf("tasks %q", got)
+			}
+		})
+	}
 }
