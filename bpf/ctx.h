@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What tc and XDP share: access to the bytes, the length, the one exit of every program. `ctx` is a struct __sk_buff,
+ * What tc and XDP share: access to the bytes, the length, the exit of every program. `ctx` is a struct __sk_buff,
  * at HOOK_UPLINK_XDP a struct xdp_md. In inlined functions the hook is a constant, so each program keeps its own
  * half; of a function that is not inlined the verifier walks that half only.
  */

@@ -422,7 +422,7 @@ struct {
 
 /*
  * key: hook * COUNTER_VERDICTS + verdict; value: packets and bytes. The stride is fixed, so that a new verdict or hook
- * changes no size. Writer: finish(). Reader: collector.
+ * changes no size. Writer: count_verdict(). Reader: collector.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

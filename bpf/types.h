@@ -480,8 +480,8 @@ ASSERT_SIZE(struct probe_slot, 16);
 
 /*
  * The path to a peer (key: its outer address): a gateway of this cluster, a remote gateway, and, on gateways, every
- * node. Probes number up; the last PROBE_RING of them have a slot. Written by the programs only, on several CPUs
- * without a lock: a lost update makes a path look worse or better for one probe.
+ * node. Probes number up; the last PROBE_RING of them have a slot. Written by the programs, on several CPUs
+ * without a lock (the loader replaces an entry): a lost update makes a path look worse or better for one probe.
  */
 struct path {
 	__u64 seen;  /* when the last valid reply came in, ns since boot */

@@ -74,7 +74,7 @@ int wire_in(struct __sk_buff *skb)
 }
 
 /*
- * Lets an overlay or cable packet leave only with the mark of our programs or of the daemon's prober. Otherwise a pod
+ * Lets an overlay or cable packet leave only with the mark of our programs, which probes get in edge_out. Otherwise a pod
  * could send to a node's overlay port under the node's address, which CNI masquerading gives it. Later fragments have
  * no port and pass: our packets are never fragmented, and no receiver delivers a datagram without its first fragment.
  */

@@ -9,7 +9,7 @@ import (
 )
 
 // primes are the sizes that a table may have: at least 100 slots for every node that holds backends keep the shares
-// within 1 % (Eisenbud et al., "Maglev", NSDI 2016, section 3.4).
+// within 2 % (Eisenbud et al., "Maglev", NSDI 2016, section 3.4).
 var primes = []int{251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071}
 
 // Maglev builds the table of a service: slot → node index. weights gives the number of ready backends of each node; a

@@ -32,7 +32,7 @@ type State struct {
 	Routes map[netip.Prefix]uint16
 	// Nodes of this cluster by index, this one included.
 	Nodes map[uint16]Hop
-	// Gateways of this cluster by node index, sorted; all of them are active.
+	// Gateways of this cluster by node index, sorted; all of them are active, unless Settings.Single.
 	Gateways []uint16
 	// Clusters are the remote clusters by index.
 	Clusters map[uint16][]RemoteGateway

@@ -3,7 +3,7 @@
 //
 // pelago-hub runs it for each push member, pelago-agent --roles=execution for its own cluster. It deletes an object
 // only if its Work is being deleted, and changes no object without the hub's id, except to adopt one where the template
-// asks for it. Taints follow in control/hub/cluster, placement in scheduler; the status of the cluster is package collect's.
+// or its policy asks for it, or Karmada made it of the same template. Taints follow in control/hub/cluster, placement in scheduler; the status of the cluster is package collect's.
 package execute
 
 import (

@@ -2,8 +2,8 @@
 // and how statuses of several members aggregate. Built-in rules cover Kubernetes' own kinds and the bundled ones
 // (bundled/); users add KindRules in CEL.
 //
-// pelago-hub and agents that execute Works run package rules, which feeds the KindRules, customizations in Lua and webhooks of users
-// into an Interpreter; the hub also writes their conditions.
+// pelago-hub and agents that execute Works run package execute, which feeds the KindRules, customizations in Lua and webhooks of
+// users into an Interpreter; the hub also writes their conditions.
 package kinds
 
 import (

@@ -1,6 +1,6 @@
 // Package netdev manages the host networking around the programs: pelago0, the device of the vxlan cable, their routes, rules
 // and sysctls, and firewall rules that accept their packets. It works in the network namespace of the calling thread, changes
-// only what it created, and every call is idempotent.
+// only what it created, besides nf_conntrack_tcp_be_liberal, which stays, and leftovers of Submariner; every call is idempotent.
 package netdev
 
 import (

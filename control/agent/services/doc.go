@@ -5,6 +5,6 @@
 //
 // Merge computes ports, properties and conflicts of a service from all contributions; every agent runs it over the same
 // input, so no object at the hub has two writers. pelago-agent runs the controllers. They change only objects that
-// carry this cluster's id at the hub and our labels in the member, and delete nothing before the hub's cache has
-// synced.
+// carry this cluster's id at the hub and our labels in the member, and delete nothing of other clusters before the hub's
+// cache has synced.
 package services

@@ -52,7 +52,8 @@ type CollectorOptions struct {
 	Cluster string
 	// Hub reads the Cluster and writes its status, and the Lease if that is set. It may read from a cache.
 	Hub client.Client
-	// Member connects to the cluster, with rights to get /readyz and /healthz, and to get, list and watch nodes and pods.
+	// Member connects to the cluster, with rights to get /readyz and /healthz, to get, list and watch nodes and pods,
+	// and perhaps to list Gateways.
 	Member *rest.Config
 	// Every is the time between two probes.
 	Every time.Duration

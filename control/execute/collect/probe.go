@@ -20,7 +20,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// healthTimeout bounds one probe to half of the default period: a member that hangs is probed as often as one that refuses.
+// healthTimeout bounds one probe of a member that hangs.
 const healthTimeout = 5 * time.Second
 
 // probe reads /readyz of the member's API server, or /healthz if it does not exist. It returns the condition Ready without times.

@@ -22,7 +22,7 @@ import (
 // ErrNotReady reports that SetClusters was not called yet. Without clusters nothing fits, and acting on that would remove what runs.
 var ErrNotReady = errors.New("decide: the clusters have not been read yet: try again")
 
-// DefaultLag is three times the time between two reports of a cluster.
+// DefaultLag is several times the time between two probes of a cluster.
 const DefaultLag = 30 * time.Second
 
 // CacheOptions of a Cache; the zero value is for production.

@@ -49,7 +49,7 @@ func (s *Settings) Add(f *pflag.FlagSet) {
 		"the driver of the network card (XDP) on gateways: off, auto (uplinks that are network cards), on (all uplinks)",
 		config.XDPSettings()...)
 	view.AddChoice(f, &s.Datapath, "datapath", config.Datapaths()[0], "path of packets between pods and other clusters: strict (through "+
-		"the node's stack), hybrid (those of established connections bypass it, conntrack and policies see one a second), fast (all "+
+		"the node's stack), hybrid (those of established connections bypass it, conntrack and policies see one about every 0.7 s), fast (all "+
 		"bypass it, except those of pods that a NetworkPolicy selects). The label "+pelagov1alpha1.LabelDatapath+" of a node or namespace "+
 		"overrides it", config.Datapaths()...)
 	f.BoolVar(&s.nat, "natt", true, "gateways with a public address are behind NAT: peers try that address first; NAT discovery runs in any case")
