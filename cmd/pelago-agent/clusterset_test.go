@@ -73,8 +73,8 @@ type member struct {
 	ended         chan error // gets what the agent returned, if it was not stopped
 }
 
-// ranges are the addresses of a member; without a GlobalCIDR there is no globalnet.
-type ranges struct{ pods, services, global string }
+// ranges are the addresses of a member; without a GlobalCIDR there is no globalnet, without vips no ClusterSetIPs.
+type ranges struct{ pods, services, global, vips string }
 
 func (r ranges) globalCIDRs() []netip.Prefix {
 	if r.global == "" {
@@ -88,7 +88,8 @@ func newClusterset(t *testing.T) *clusterset {
 	book, err := broker.NewBook(true, globalRange, 256)
 	must(t, err)
 	return newClustersetWith(t, book,
-		ranges{podCIDR.String(), serviceCIDR.String(), "120.1.0.0/24"}, ranges{podCIDR.String(), serviceCIDR.String(), "120.2.0.0/24"})
+		ranges{pods: podCIDR.String(), services: serviceCIDR.String(), global: "120.1.0.0/24"},
+		ranges{pods: podCIDR.String(), services: serviceCIDR.String(), global: "120.2.0.0/24"})
 }
 
 // newClustersetWith makes one whose members have these ranges.
@@ -104,13 +105,13 @@ func newClustersetWith(t *testing.T, book broker.Book, first, second ranges) *cl
 	must(t, err)
 	must(t, deploy.Hub(ctx, installer(t, hubConfig), t.Logf))
 	s := &clusterset{hub: hub, config: hubConfig, line: apiserver.NewLine(t, hubConfig)}
-	s.g1 = s.join(t, hubConfig, hubID, "g1", first, "192.0.2.1", psk.Data)
-	s.g2 = s.join(t, hubConfig, hubID, "g2", second, "192.0.2.2", psk.Data)
+	s.g1 = s.join(t, hubConfig, hubID, "g1", first, "192.0.2.1", psk.Data, book.ClusterSetIPs)
+	s.g2 = s.join(t, hubConfig, hubID, "g2", second, "192.0.2.2", psk.Data, book.ClusterSetIPs)
 	return s
 }
 
 // join makes a member: an API server with what `pelago join` installs, a gateway node and a running agent.
-func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string, r ranges, address string, psk map[string][]byte) *member {
+func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string, r ranges, address string, psk map[string][]byte, vips netip.Prefix) *member {
 	t.Helper()
 	ctx := t.Context()
 	cfg := apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"), apiserver.ServiceCIDR(r.services))
@@ -127,6 +128,9 @@ func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string
 	for _, g := range r.globalCIDRs() {
 		request.GlobalCIDR = g
 	}
+	if r.vips != "" {
+		request.ClusterSetIPCIDR = netip.MustParsePrefix(r.vips)
+	}
 	entry, err := broker.Claim(ctx, s.hub, deploy.BrokerNamespace, request)
 	must(t, err)
 	proof, err := broker.Identity(ctx, s.hub, deploy.BrokerNamespace, id, "")
@@ -141,6 +145,7 @@ func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string
 		PodCIDRs: []netip.Prefix{pods}, ServiceCIDRs: []netip.Prefix{services}, FabricCIDR: fabricCIDR,
 		Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
 		HubID: hubID, HubServer: "https://" + s.line.Address(), BrokerNamespace: deploy.BrokerNamespace,
+		ClusterSetIPCIDRs: entry.ClusterSetIPCIDR, ClusterSetIPRange: vips,
 	}
 	system := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: name}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,10 +26,14 @@ import (
 func TestClustersetWithoutGlobalnet(t *testing.T) {
 	book, err := broker.NewBook(false, netip.Prefix{}, 0)
 	must(t, err)
-	s := newClustersetWith(t, book, ranges{"10.7.0.0/16", "10.77.0.0/16", ""}, ranges{"10.8.0.0/16", "10.88.0.0/16", ""})
+	book, err = book.WithClusterSetIPs(netip.MustParsePrefix("10.100.0.0/16"))
+	must(t, err)
+	s := newClustersetWith(t, book, ranges{pods: "10.7.0.0/16", services: "10.77.0.0/16", vips: "10.100.0.16/28"},
+		ranges{pods: "10.8.0.0/16", services: "10.88.0.0/16", vips: "10.100.1.0/24"})
 	t.Run("peers know each other", s.testPlainPeers)
 	t.Run("an exported service", s.testPlainExport)
 	t.Run("headless", s.testPlainHeadless)
+	t.Run("ClusterSetIPs that another cluster names", s.testNamedVIPs)
 	t.Run("a cluster that is refused", s.testRefused)
 }
 
@@ -86,6 +92,48 @@ func (s *clusterset) testPlainHeadless(t *testing.T) {
 	within(t, "g2", s.g2.viewIs(ns, name,
 		"import Headless TCP/80 g2", "copy whereami-ss-headless-g2: Headless TCP/80",
 		"slice of g2: whereami-0=10.8.0.10, whereami-1=192.0.2.2, port 8080"))
+}
+
+// Another cluster names addresses of g1's range of ClusterSetIPs for services of its own: g1 allocates the one that is left first, and
+// then the others nevertheless.
+func (s *clusterset) testNamedVIPs(t *testing.T) {
+	const ns = "vips"
+	namespace(t, ns, s.g1)
+	const left = "10.100.0.20"
+	for host := 17; host <= 30; host++ {
+		name, ip := fmt.Sprintf("named-%d", host), fmt.Sprintf("10.100.0.%d", host)
+		if ip == left {
+			continue
+		}
+		must(t, s.hub.Create(t.Context(), &v1alpha1.ServiceContribution{
+			ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: "g4.vips." + name, Labels: map[string]string{
+				submarinerv1.LabelClusterID: "g4", mcs.LabelServiceName: name, submarinerv1.LabelSourceNamespace: ns,
+			}},
+			Spec: v1alpha1.ServiceContributionSpec{Cluster: "g4", Namespace: ns, Service: name, Type: v1alpha1.ContributionClusterSetIP,
+				ClusterSetIP: ip, ExportedAt: metav1.NewTime(time.Unix(1700000000, 0))},
+		}))
+	}
+	var seen []string
+	for _, name := range []string{"first", "second", "third"} {
+		s.g1.service(t, ns, name, web)
+		s.g1.create(t, &mcs.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name,
+			Annotations: map[string]string{submarinerv1.AnnotationUseClusterSetIP: "true"}}})
+		var ip string
+		within(t, "the ClusterSetIP of "+name, func() string {
+			var c v1alpha1.ServiceContribution
+			if err := s.hub.Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "g1.vips." + name}, &c); err != nil {
+				return err.Error()
+			}
+			if ip = c.Spec.ClusterSetIP; ip == "" {
+				return s.g1.condition(ns, name, "ClusterSetIP")
+			}
+			return ""
+		})
+		if name == "first" && ip != left || slices.Contains(seen, ip) {
+			t.Errorf("service %s has %s, after %s", name, ip, seen)
+		}
+		seen = append(seen, ip)
+	}
 }
 
 // A third cluster has pods where a node of g1 is. g2 imports its services, g1 does not and says why; after that node is

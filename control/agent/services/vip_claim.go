@@ -152,11 +152,12 @@ func (r *reconciler) assignVIP(ctx context.Context, service types.NamespacedName
 }
 
 // claimVIP creates the GlobalAddress of a ClusterSetIP: of the given address if it is valid and not another service's, else of
-// the first candidate that is free. None is free if the result is not valid.
+// the first candidate that is free. An address that only other clusters name for another service is taken if no other is left: one of
+// them could name the whole range, and this cluster's claim comes before theirs (vips.valid). None is free if the result is not valid.
 func (r *reconciler) claimVIP(ctx context.Context, service types.NamespacedName, ranges []netip.Prefix, given netip.Addr) (netip.Addr, error) {
-	try := func(ip netip.Addr) (mine bool, err error) {
+	try := func(ip netip.Addr, named bool) (mine bool, err error) {
 		naming, err := r.hub.ContributionsNaming(ctx, ip.String())
-		if err != nil || slices.ContainsFunc(naming, func(x v1alpha1.ServiceContribution) bool {
+		if err != nil || !named && slices.ContainsFunc(naming, func(x v1alpha1.ServiceContribution) bool {
 			return x.Spec.Namespace != service.Namespace || x.Spec.Service != service.Name
 		}) {
 			return false, err
@@ -176,13 +177,15 @@ func (r *reconciler) claimVIP(ctx context.Context, service types.NamespacedName,
 		return true, r.setReleased(ctx, a, nil)
 	}
 	if given.IsValid() {
-		if mine, err := try(given); mine || err != nil {
+		if mine, err := try(given, false); mine || err != nil {
 			return given, err
 		}
 	}
-	for ip := range candidates(service, ranges) {
-		if mine, err := try(ip); mine || err != nil {
-			return ip, err
+	for _, named := range []bool{false, true} {
+		for ip := range candidates(service, ranges) {
+			if mine, err := try(ip, named); mine || err != nil {
+				return ip, err
+			}
 		}
 	}
 	return netip.Addr{}, nil
