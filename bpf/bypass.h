@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Past the node's stack: which packets of a pod may take the short way between its device and the overlay. In
- * hybrid mode those of a connection that the stack has accepted in this direction within the last second, so
- * that conntrack and policies keep deciding: packets take the stack until one of them gets through, which
- * records the time in the flow.
+ * Bypassing the node's stack: which packets of a pod may take the fast path between its device and the overlay. In
+ * hybrid mode, those of a connection of which the stack has accepted a packet in this direction within the last
+ * second, so that conntrack and policies keep deciding: packets take the stack until one gets through; its time is
+ * then recorded in the flow.
  */
 #pragma once
 #include "flow.h"
@@ -11,9 +11,9 @@
 
 enum passed {
 	PASSED_TICK = 28,     /* a tick is 2^28 ns, 0.27 s */
-	PASSED_TICKS = 254,   /* ticks are counted from 1 to this, 68 s, and again */
+	PASSED_TICKS = 254,   /* ticks count from 1 to this (68 s) and wrap around */
 	PASSED_FRESH = 3,     /* for so many ticks the rest of the flow bypasses the stack */
-	PASSED_PENDING = 255, /* the packets take the stack: whoever sees one behind it stores the tick */
+	PASSED_PENDING = 255, /* packets take the stack: the hook that sees one after it stores the tick */
 };
 
 static __always_inline __u8 passed_tick(__u64 now)
@@ -22,9 +22,9 @@ static __always_inline __u8 passed_tick(__u64 now)
 }
 
 /*
- * Reports whether the stack has let a packet of this direction pass a moment ago. If not, the next one that it
- * lets pass records so: an old tick must not look fresh again after a turn of the counter. A flow without
- * packets keeps its tick for that long, but not its `seen`.
+ * Reports whether the stack has recently let a packet of this direction pass. If not, the next one that it lets
+ * pass is to be recorded: an old tick must not look fresh again once the counter has wrapped around. An idle flow
+ * may keep its tick that long, but its `seen` is old by then.
  */
 static __always_inline int passed_fresh(struct flow *f, __u64 now)
 {
@@ -63,7 +63,7 @@ extern struct nf_conn *bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_
 					 struct bpf_ct_opts *opts, __u32 opts_size) __ksym __weak;
 extern void bpf_ct_release(struct nf_conn *conn) __ksym __weak;
 
-/* Reports whether the connection of a packet as it stands is one that conntrack does not drop early. */
+/* Reports whether the connection of a packet, by its current tuple, is assured: conntrack does not drop it early. */
 static __always_inline int conntrack_assured(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS, .l4proto = p->proto };
@@ -74,8 +74,8 @@ static __always_inline int conntrack_assured(struct __sk_buff *skb, const struct
 	int assured;
 
 	/*
-	 * Not by the addresses of the kfuncs: where conntrack is a module, cilium/ebpf writes the module's
-	 * index into that load as well, which the verifier refuses.
+	 * Testing the addresses of the kfuncs would not work: where conntrack is a module, cilium/ebpf writes the
+	 * module's index into that load as well, which the verifier rejects.
 	 */
 	if (!has_conntrack)
 		return 0;
@@ -88,8 +88,8 @@ static __always_inline int conntrack_assured(struct __sk_buff *skb, const struct
 }
 
 /*
- * A packet that the stack has let pass, p as it is then: records the tick in the flow entry f of its direction
- * if that was asked for. other is the entry of the other direction.
+ * Records in the flow entry f that the stack has let a packet of its direction pass; p is the packet after the
+ * stack. Callers check that the record is pending. other is the entry of the other direction.
  */
 static __always_inline void passed_record(struct __sk_buff *skb, const struct packet *p, struct flow *f,
 					  const struct flow *other)
@@ -99,8 +99,8 @@ static __always_inline void passed_record(struct __sk_buff *skb, const struct pa
 }
 
 /*
- * Reports whether a packet may bypass the stack as far as its headers tell: TCP or UDP, complete, and not its
- * last hop. The others are the stack's business: it answers them, or keeps the state that they change.
+ * Reports whether a packet may bypass the stack, judging by its headers: TCP or UDP, not fragmented, and not on its
+ * last hop. All others are left to the stack, which answers them or keeps the state that they change.
  */
 static __always_inline int may_bypass(const struct packet *p, const struct ipv4 *ip, enum datapath datapath)
 {
@@ -109,7 +109,7 @@ static __always_inline int may_bypass(const struct packet *p, const struct ipv4 
 	return datapath == DATAPATH_FAST || !(p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST));
 }
 
-/* Length of the IPv4 packet, of a GSO packet that of its segments. */
+/* Length of the IPv4 packet, or of the segments of a GSO packet. */
 static __always_inline __u32 segment_len(struct __sk_buff *skb, enum hook hook, const struct packet *p)
 {
 	struct tcp *tcp;

@@ -11,14 +11,14 @@
 #define MILLISECOND 1000000ULL
 
 volatile const __u64 udp_timeout = 300 * SECOND;
-/* UDP towards a well-known port, if its port or its room is needed (RFC 4787 REQ-5a: such flows may be shorter). */
+/* UDP to a well-known port, if its port or table entry is needed (RFC 4787 REQ-5a allows a shorter timeout). */
 volatile const __u64 udp_known_timeout = 30 * SECOND;
 volatile const __u64 icmp_timeout = 60 * SECOND;
 volatile const __u64 tcp_established_timeout = 7440 * SECOND;
 volatile const __u64 tcp_transitory_timeout = 240 * SECOND;
 /* UDP and ICMP without a reply, and TCP before its handshake is complete, under the same condition (RFC 6888 REQ-4). */
 volatile const __u64 unreplied_timeout = 10 * SECOND;
-/* A closed TCP flow may be reclaimed after this long if its port or its room is needed. */
+/* A closed TCP flow may be reclaimed after this long if its port or table entry is needed. */
 volatile const __u64 closed_floor = 2 * SECOND;
 
 /* Entries of the map `slots`, a power of two: twice the flows that the table holds. */
@@ -34,19 +34,19 @@ volatile const __s64 cluster_quota = DEFAULT_FLOWS / 2;
 /* 1: the kernel has the kfuncs by which programs read conntrack (bypass.h). */
 volatile const __u32 has_conntrack = 0;
 
-/* A gateway whose daemon has not confirmed its tables for this long is used if no fresher one is there; seconds. */
+/* A gateway whose daemon has not confirmed its tables for this long is used only if no other is fresher; seconds. */
 volatile const __u32 stale_after = 120;
 
 /*
- * Handshakes with an encrypted wire from addresses that no peer has: one each so often, and so many at once, as a
- * time.
+ * Rate limit of handshakes with an encrypted wire from addresses that belong to no peer: interval, and burst as a time
+ * (bucket_take()).
  */
 volatile const __u64 handshake_interval = SECOND / 100;
 volatile const __u64 handshake_burst = SECOND / 2;
-/* Beyond these, from each network. */
+/* For handshakes beyond this rate, per source network. */
 volatile const __u64 network_interval = SECOND / 2;
 volatile const __u64 network_burst = 2 * SECOND;
 
-/* ICMP errors to local sources whose flow gets no port, as the rate of handshakes. */
+/* Rate limit of ICMP errors to local sources whose flow gets no port, in the same form. */
 volatile const __u64 answer_interval = SECOND / 1000;
 volatile const __u64 answer_burst = SECOND / 10;

@@ -33,8 +33,8 @@ static __always_inline int is_xdp(enum hook hook)
 
 /*
  * The bytes [off, off+len) of a packet as linear memory, or 0. Invalidates earlier pointers. The empty asm keeps the
- * compiler from computing the checked pointer a second time, which would be another one to the verifier. So does the
- * check of off, whose bounds the verifier loses when it is spilled.
+ * compiler from recomputing the checked pointer, which the verifier would take for a different one. off is checked
+ * since the verifier loses its bounds when it is spilled.
  */
 static __always_inline void *skb_at(struct __sk_buff *skb, __u32 off, __u32 len)
 {

@@ -28,8 +28,8 @@ static __always_inline int tcp_reset(struct __sk_buff *skb, const struct node_se
 #define SHOWN_PORT_TRIES 16
 
 /*
- * The device of the pod, node or host outside the cluster with an address. Its stack is not that of
- * flow_open_server().
+ * The device of the pod, node or host outside the cluster with an address. Not inlined, to keep its variables off
+ * the stack frame of flow_open_server().
  */
 static __noinline __u32 device_at(__be32 address)
 {
@@ -39,8 +39,8 @@ static __noinline __u32 device_at(__be32 address)
 }
 
 /*
- * Opens the flow of a remote client to a pod of this node. If another flow shows the pod the same tuple (two VIPs on
- * one pod port, one client port), the new one is shown under another source port.
+ * Opens the flow of a remote client to a pod of this node. If the pod already sees another flow with the same tuple
+ * (two VIPs on one pod port, one client port), the new one gets another source port.
  */
 __noinline enum verdict flow_open_server(const struct packet *p, const struct flow_key *of, const struct backend *b,
 					 __u16 cluster, struct tuple *t)
@@ -91,10 +91,10 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 }
 
 /*
- * Reports whether an answer of another node than the stored one moves the flow there. A SYN that was sent again
- * may have opened the connection at a second node, whose SYN-ACK comes late; and the node of the former connection
- * on the tuple may still send. So TCP keeps the node whose SYN-ACK the client has acknowledged. Until then it is the
- * first one, unless the client has refused that or left it unanswered for a second. A node that is gone needs no
+ * Reports whether an answer from a node other than the stored one moves the flow to that node. A retransmitted SYN
+ * may have opened the connection on a second node, whose SYN-ACK comes late; and the node of the previous connection
+ * on the tuple may still send. So TCP stays with the node whose SYN-ACK the client has acknowledged; until then with
+ * the first one, unless the client has reset it or left it unanswered for a second. A node that is gone needs no
  * move: a gateway picks another one, which resets a connection that it does not know. f: the answer entry.
  */
 static __always_inline int flow_moves(const struct flow *f, const struct flow *primary, const struct packet *p,
@@ -127,11 +127,11 @@ static __always_inline void flow_learn_node(const struct flow_key *key, struct f
 }
 
 /*
- * Decapsulates a packet that is no GSO packet and receives it on pelago0. The mark proves to edge_in that it was
- * validated: nothing runs in between, and a veth pair clears the mark of a pod's packets. Redirection clears
- * skb->priority. The checksum state is kept, less the one level that a device may have verified for the outer UDP
- * header; the outer ECN field goes to the inner one as RFC 6040 section 4.2 says, in normal mode.
- * pod: the packet bypasses the stack; else 0.
+ * Decapsulates a non-GSO packet and injects it into pelago0. The mark proves to edge_in that it was validated:
+ * nothing runs in between, and a veth pair clears the mark of a pod's packets. Redirection clears skb->priority.
+ * The checksum state is kept, minus the level that a device may have verified for the outer UDP header; the outer
+ * ECN field is merged into the inner one (RFC 6040 section 4.2, normal mode).
+ * pod: the device of the pod if the packet bypasses the stack, else 0.
  */
 static __always_inline int deliver_direct(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
 					  const struct endpoint *pod)
@@ -173,8 +173,8 @@ ASSERT_SIZE(struct handed_over, 22);
  * it survives the local socket and the receiver, and no CNI uses it there. skb->mark does not qualify: Calico
  * and kube-proxy clear and match bits of it on the way, and policy routing selects by it. The secret is in the
  * source MAC address as well, since GRO after the receiver does not compare priorities: it keeps packets with
- * and without the proof apart. source: of the inner packet. Hairpinned, the outer one gets it: it has the node's own
- * address, which the reverse path filter drops on pelago0.
+ * and without the proof apart. source: the inner source. A hairpinned packet gets it as outer source, too: with the
+ * node's own address there, the reverse path filter of pelago0 would drop it.
  */
 static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
 				     __be32 source, int bypass)
@@ -205,8 +205,8 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct node_se
 }
 
 /*
- * A new flow for a service without a ready backend here, since the view of this node and of the picking gateway
- * differ, or a sticky index is out of date: bounced once to another node. A gateway picks the node itself.
+ * Bounces a new flow to another node, once, if its service has no ready backend here: this node and the gateway
+ * that picked it disagree, or a sticky node index is stale. A gateway picks the node itself.
  */
 static __always_inline int deliver_elsewhere(struct __sk_buff *skb, const struct node_settings *s,
 					     const struct packet *p, const struct rx *rx, const struct service_key *key,

@@ -30,7 +30,7 @@ static __always_inline int flow_may_send(const struct flow *f, const struct pack
 	return src && (src->flags & SOURCE_EXTERNAL) && comes_from(f->device, ingress);
 }
 
-/* How a packet leaves the edge: translated to t, to a node of the cluster if it is known. */
+/* How a packet leaves the edge: translated to t, for a cluster and, once known, one of its nodes. */
 struct translation {
 	struct tuple t;
 	__u16 node;
@@ -39,7 +39,7 @@ struct translation {
 	struct flow *f; /* none: the flow is yet to be opened */
 };
 
-/* Uses a flow. A function of its own, since kernels before 6.8 allow edge_out no more stack. */
+/* Translates by an existing flow. Not inlined, since edge_out has no stack left on kernels before 6.8. */
 static __noinline enum verdict use_flow_out(struct __sk_buff *skb, const struct node_settings *s,
 					    const struct packet *p, struct translation *to, __u64 now)
 {
@@ -99,9 +99,9 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 }
 
 /*
- * Answers a packet of a local source that is dropped: a TCP segment without a flow, for example after the flow
- * table was lost, by a reset; one for whose flow no port is free by an ICMP error, at a limited rate. The
- * answer comes back on pelago0, where edge_in accepts it by its mark.
+ * Answers a dropped packet of a local source: a TCP segment without a flow, for example after the flow table was
+ * lost, with a reset; a packet whose flow gets no port with an ICMP error, which is rate-limited. The answer
+ * comes back on pelago0, where edge_in accepts it by its mark.
  */
 static __noinline int edge_answer(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
 				  enum verdict v)
@@ -174,9 +174,9 @@ static __always_inline int hairpin(struct __sk_buff *skb, const struct node_sett
 
 /*
  * Accepts only what uplink_in or wire_in verified: decapsulated packets by their mark (deliver_direct() in
- * deliver.h), those of the vxlan receiver by VNI and priority (hand_over()). A pod or a host socket reaches the
- * receiver's UDP socket without passing an uplink, a packet from the network by a device without our program.
- * The VNI alone is no proof: a pod can try all 24 bits.
+ * deliver.h), those from the vxlan receiver by VNI and priority (hand_over()). Pods and host sockets can reach the
+ * receiver's UDP socket without passing an uplink, and packets from the network can over a device without our
+ * program. The VNI alone proves nothing: a pod can try all 24 bits.
  */
 SEC("tc")
 int edge_in(struct __sk_buff *skb)

@@ -56,7 +56,7 @@ static const __u16 strides[16] = {
 	7919, 7927, 7933, 7937, 7949, 7951, 7963, 7993, 8009, 8011, 8017, 8039, 8053, 8059, 8069, 8081,
 };
 
-/* By value: the verifier of flow_open_client() accepts no pointer into its arguments. */
+/* Takes the address by value: in flow_open_client() the verifier rejects a pointer into an argument. */
 static __always_inline struct egress *egress_of(__be32 address)
 {
 	return bpf_map_lookup_elem(&egresses, &address);
@@ -82,9 +82,9 @@ _Static_assert(MAX_BLOCKS <= 256, "the search finds 256 blocks");
 
 /*
  * Opens the flow of a local source to the destination in t, which becomes the tuple after translation: claims
- * the answer entry, then inserts the primary one. CPUs with packets of one new flow may both claim an answer:
- * the one that loses the primary removes its own and takes the winner's translation. A source that is in t
- * already is that of a mapping. With the key of a mapping it opens that.
+ * the answer entry, then inserts the primary one. Two CPUs with packets of the same new flow may both claim an
+ * answer entry: the one that fails to insert the primary entry removes its answer entry and uses the winner's
+ * translation. A source already in t is that of a mapping. With the key of a mapping, it opens the mapping.
  */
 __noinline enum verdict flow_open_client(const struct packet *p, const struct flow_key *of, const struct source *src,
 					 __u16 cluster, struct tuple *t)

@@ -88,9 +88,9 @@ static __always_inline __u32 csum_words(__be32 a)
 }
 
 /*
- * Reports whether the packet, grown by `more` bytes, fits the device, which would drop it uncounted. A GSO packet
- * does: its segments were sized by the route to pelago0 (edge) or came in by an uplink (gateway). If the MTU is
- * unknown, it does.
+ * Reports whether the packet, grown by `more` bytes, fits the device, which would otherwise drop it uncounted. A GSO
+ * packet does: its segments were sized by the route to pelago0 (edge) or came in by an uplink (gateway). So does any
+ * packet if the MTU is unknown.
  */
 static __always_inline int encap_fits(void *ctx, enum hook hook, const struct encap *to, __s32 more)
 {
@@ -121,9 +121,9 @@ static __always_inline int encap_send(struct __sk_buff *skb, const struct node_s
 }
 
 /*
- * The same for a packet of the node's stack. It still carries the route to pelago0: with an unresolved next hop the
- * kernel would take the MAC address of that route for the queued packet. A tunnel key replaces the route; no device
- * behind uses it.
+ * The same for a packet from the node's stack. It still carries its route to pelago0: while the next hop is
+ * unresolved, the kernel would use the MAC address of that route for the queued packet. Setting a tunnel key replaces
+ * the route; no later device uses the key.
  */
 static __always_inline int encap_send_from_stack(struct __sk_buff *skb, const struct node_settings *s,
 						 const struct encap *to)

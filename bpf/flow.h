@@ -7,10 +7,10 @@
 #include "nat.h"
 
 /*
- * Functions that are neither static nor inline are verified once, for any arguments, instead of once per call path:
- * nested loops would exceed the limit. Hence their null checks, and their copies of keys: the verifier of Linux 6.1
- * accepts no helper that reads through such an argument. Their stacks are small because one call chain shares 512
- * bytes, counted in steps of 32 per function.
+ * Global functions are verified once, for arbitrary arguments, instead of once per call path, where nested loops would
+ * exceed the instruction limit. Hence their null checks, and their copies of keys: the verifier of Linux 6.1 rejects
+ * helpers that read through such an argument. Their stack frames are small because a call chain shares 512 bytes,
+ * counted in steps of 32 per function.
  */
 
 #define DYING 1ULL
@@ -29,7 +29,7 @@ static __always_inline void flow_key_of(struct flow_key *k, const struct packet 
 	k->pad = 0;
 }
 
-/* The key of the other entry of a flow: the reply to what this entry turns a packet into. */
+/* Makes the key of the other entry of a flow: that of a reply to a packet which this entry has translated. */
 static __always_inline void flow_key_other(struct flow_key *k, const struct flow_key *own, const struct flow *f)
 {
 	k->saddr = f->daddr;
@@ -78,10 +78,10 @@ static __always_inline int flow_well_known(const struct flow_key *key, const str
 
 /*
  * Reports whether a flow may be removed. a is the entry of key, b the other one, which may be missing.
- * under_pressure: its port or its room is needed; then closed_floor bounds a closed TCP flow, udp_known_timeout
- * UDP to a well-known port, and unreplied_timeout what has no reply yet. Races with the packet path, which may
- * refresh `seen` between the check and the removal. Worst result: a flow that wakes up at the very end of its
- * timeout is removed. Accepted, as in every NAT.
+ * under_pressure: its port or table entry is needed; then closed_floor bounds a closed TCP flow, udp_known_timeout
+ * a UDP flow to a well-known port, and unreplied_timeout any flow without a reply yet. Races with the packet path,
+ * which may refresh `seen` between the check and the removal. In the worst case a flow is removed that becomes
+ * active again at the very end of its timeout. Accepted, as in every NAT.
  */
 static __always_inline int flow_expired(const struct flow_key *key, const struct flow *a, const struct flow *b,
 					__u64 now, int under_pressure)
@@ -125,9 +125,9 @@ static __always_inline __u64 flow_state(const struct flow *f)
 }
 
 /*
- * Marks an entry as dying. Of several removers the compare-and-swap on state, generation included, lets one delete;
- * flow_find() ignores a dying entry. Until the delete, a packet that opens the same flow finds the key taken and is
- * dropped; its sender retries. `seen` becomes the time of the mark, before it is there, for flow_bury().
+ * Marks an entry as dying. The compare-and-swap on state, generation included, lets only one of several removers
+ * delete it; flow_find() ignores a dying entry. Until the delete, a packet that opens the same flow finds the key taken
+ * and is dropped; its sender retries. `seen` is set to the time of the mark just before, for flow_bury().
  */
 static __always_inline int flow_mark_dying(struct flow *f, __u64 state, __u64 now)
 {
@@ -139,8 +139,8 @@ static __always_inline int flow_mark_dying(struct flow *f, __u64 state, __u64 no
 
 /*
  * Deletes an entry that has been dying for a second: kernels without d35381aa73f7 refuse a delete (EBUSY) while this
- * CPU holds a lock of the table. Sooner its remover may still be at it, which would delete the next tenant of the key.
- * Its flow is not counted any more.
+ * CPU holds a lock of the table. Sooner, its remover may still be about to delete the key, and would then delete the
+ * next flow with that key. The flow is no longer counted in `usage`.
  */
 static __always_inline int flow_bury(const struct flow_key *key, struct flow *f, __u64 now)
 {
@@ -158,7 +158,7 @@ struct usage_scratch {
 };
 _Static_assert(sizeof(struct usage_scratch) <= sizeof(struct flow_key), "usage_scratch fits a flow_key");
 
-/* Whose flow the primary entry of a flow counts for. */
+/* Makes the key in `usage` under which a flow, given by its primary key, is counted. */
 static __always_inline void usage_key_of(struct usage_key *k, const struct flow_key *primary, __u8 role, __u16 cluster)
 {
 	k->source = role == FLOW_CLIENT ? primary->saddr : 0;
@@ -195,7 +195,7 @@ static __always_inline __s64 usage_count(const struct flow_key *primary, __u8 ro
 	return 0;
 }
 
-/* Removes a flow by its primary entry. Returns 1 if this caller did. *other is the caller's, and becomes the other key. */
+/* Removes a flow by its primary entry. Returns 1 if this call did. *other, the caller's, receives the other key. */
 static __always_inline int flow_remove(const struct flow_key *primary, struct flow *f, __u64 state, __u64 now,
 				       struct flow_key *other)
 {
@@ -322,8 +322,8 @@ __noinline int flow_take_slot(const struct flow_key *primary, __u64 now)
 }
 
 /*
- * Removes one flow when the table is full, the oldest removable one of the ring first, and rewinds the ring to its
- * slot for the new flow. Races with other CPUs. Worst result: one of two new flows has no slot.
+ * Removes one flow when the table is full, the oldest removable one of the ring, and rewinds the ring so that the new
+ * flow gets its slot. Races with other CPUs. In the worst case one of two new flows has no slot.
  */
 __noinline int flow_make_room(__u64 now)
 {
@@ -357,8 +357,8 @@ static __always_inline int flow_insert(const struct flow_key *key, const struct 
 }
 
 /*
- * Inserts an entry of a flow, which claims its tuple on that side. Removes an expired or dying entry in the way first.
- * Errors as of flow_insert().
+ * Inserts an entry of a flow, which claims the tuple on that side. An expired or dying entry with the same key is
+ * removed first. Errors: as flow_insert().
  */
 static __always_inline int flow_claim(const struct flow_key *key, const struct flow *f, __u64 now, int under_pressure)
 {
@@ -394,7 +394,7 @@ static __always_inline void flow_make_answer(struct flow *f, const struct flow_k
 	};
 }
 
-/* Its key: `key` is the tuple before translation, `t` after it. */
+/* Makes the key of the answer entry: `key` is the tuple before translation, `t` after it. */
 static __always_inline void flow_key_answer(struct flow_key *k, const struct flow_key *key, const struct tuple *t)
 {
 	k->saddr = t->daddr;
@@ -417,8 +417,8 @@ static __always_inline void flow_make_primary(struct flow *f, const struct tuple
 }
 
 /*
- * Refreshes the mapping of a flow by a packet of it: both directions do (RFC 4787 REQ-6), so that it outlives
- * its flows. out: the packet is one of the local source.
+ * Refreshes the mapping of a flow on a packet in either direction (RFC 4787 REQ-6), so that the mapping outlives
+ * its flows. out: the packet comes from the local source.
  */
 __noinline int mapping_touch(const struct packet *p, __u32 out, __u64 now)
 {

@@ -169,8 +169,8 @@ static __always_inline enum verdict fwd_decide(const struct node_settings *s, co
 		if (!s->gateway)
 			return VERDICT_DROP_NOT_GATEWAY;
 		/*
-		 * An ICMP error belongs to the flow of the packet that it quotes: its edge sends it from where
-		 * that one went. Else a cluster could speak for another one's flows (RFC 5927).
+		 * An ICMP error belongs to the flow of the packet that it quotes: the edge sends it from the address
+		 * that packet went to. Otherwise a cluster could disrupt another one's flows (RFC 5927).
 		 */
 		route = route_lookup(p->saddr);
 		if (!route || route->cluster != rx->peer_cluster || (p->error && p->quoted_peer != p->saddr))
@@ -180,7 +180,7 @@ static __always_inline enum verdict fwd_decide(const struct node_settings *s, co
 	if (!s->gateway)
 		return VERDICT_DELIVERED;
 	if (rx->flags & OVERLAY_SWITCH) {
-		/* What was bounced may come from a remote cluster; what was not is hairpinned by a node of this one. */
+		/* A bounced packet may come from a remote cluster; any other is hairpinned by a node of this one. */
 		if ((rx->flags & OVERLAY_BOUNCED) ? !route_lookup(p->saddr) : !bpf_map_lookup_elem(&globals, &p->saddr))
 			return VERDICT_DROP_SPOOFED_SOURCE;
 		return fwd_in(s, p, rx, fwd);

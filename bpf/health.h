@@ -27,8 +27,8 @@ static __always_inline __u64 path_oldest(const struct path *p)
 }
 
 /*
- * When a path becomes suspect unless a reply comes in: with enough probes open, the oldest for longer than a
- * reply takes. A reply settles all earlier probes; a prober that stops sending makes nothing suspect.
+ * When a path becomes suspect unless a reply comes in: enough probes are unanswered, the oldest for longer than a
+ * reply takes. A reply settles all earlier probes; a prober that stops sending does not make a path suspect.
  */
 static __always_inline __u64 path_suspect_at(const struct path *p)
 {
@@ -38,8 +38,8 @@ static __always_inline __u64 path_suspect_at(const struct path *p)
 }
 
 /*
- * When a path is gone: it is suspect and silent for long. On an idle path the last reply is old from the start, so many
- * probes must be open as well, or one for long.
+ * When a path is gone: it is suspect and has been silent for long. On an idle path the last reply is old anyway, so in
+ * addition many probes must be unanswered, or the oldest one for long.
  */
 static __always_inline __u64 path_gone_at(const struct path *p)
 {
@@ -66,8 +66,8 @@ static __always_inline __u64 path_interval(const struct path *p)
 }
 
 /*
- * When the next probe is overdue, to be sent with a packet. The prober gets half an interval of grace; nodes
- * have no prober.
+ * When the next probe is overdue and is sent along with a packet. The prober gets half an interval of grace; paths to
+ * nodes have no prober.
  */
 static __always_inline __u64 path_probe_at(const struct path *p)
 {
@@ -79,7 +79,7 @@ static __always_inline __u64 path_probe_at(const struct path *p)
 	return at;
 }
 
-/* Quality of a path, or of a way by a gateway, best first. Traffic takes the best one; if all are bad, all are used. */
+/* Quality of a path, or of a gateway for a cluster, best first. The best is taken; if all are bad, all are used. */
 enum rank {
 	RANK_GOOD = 0,
 	RANK_STALE = 1, /* the peer's tables were not confirmed for stale_after */
@@ -108,7 +108,7 @@ static __always_inline void path_note_loss(struct path *p, __u32 sample, __u64 n
 	}
 }
 
-/* After an outage, all of whose probes were lost, a path need not average for minutes: it starts as a lossy one. */
+/* Caps the loss after an outage, so that the path recovers as a lossy one does, instead of averaging for minutes. */
 static __always_inline void path_note_return(struct path *p)
 {
 	if (p->loss > 2 * LIVENESS_AVOIDED)
@@ -121,7 +121,7 @@ static __always_inline __u32 path_base_rank(const struct path *p)
 	return p->lossy ? RANK_LOSSY : p->age > stale_after ? RANK_STALE : RANK_GOOD;
 }
 
-/* One that is not probed is used; one that is, from its first reply on. */
+/* A path that is not probed is used at once; a probed one, once a reply says that the peer is ready. */
 static __always_inline int path_ready(const struct path *p)
 {
 	return !p->probed || p->ready;
@@ -136,7 +136,7 @@ static __always_inline __u32 path_rank(const struct path *p, __u64 now)
 	return p->no_reply || now > path_suspect_at(p) ? RANK_BAD : path_base_rank(p);
 }
 
-/* Reports whether the peer has not answered for long. One that leaves, and says so, still forwards and delivers. */
+/* Reports whether the peer has not answered for long. A draining peer still answers, forwards and delivers. */
 static __always_inline int path_dead(__be32 address, __u64 now)
 {
 	const struct path *p = path_lookup(address);
@@ -150,14 +150,14 @@ static __always_inline int has_bit(const __u64 *words, __u32 n)
 }
 
 /*
- * A clone is as long as its packet. Of a larger one than CLONE_SMALL bytes none is sent unless the probe is
- * overdue by so many intervals, and of a GSO packet never: each of its segments would be a probe with the same
+ * A clone is as long as its packet. A packet larger than CLONE_SMALL bytes is cloned only if the probe is overdue
+ * by this many intervals, and a GSO packet never: each of its segments would become a probe with the same
  * number.
  */
 #define CLONE_INTERVALS 3
 #define CLONE_SMALL 256
 
-/* How long a line may differ from its path where programs of two versions, or a change of the tables, leave it out. */
+/* How long a line may be stale if programs of another version, or a change of the tables, have not updated it. */
 #define PATH_LINE_AGE (250 * MILLISECOND)
 
 /* The slot of a peer in `path_lines`. cluster: 0 for a node of this cluster. */
@@ -234,8 +234,8 @@ static __always_inline void set_bit(__u64 *words, __u32 n, int on)
 #define LOSS_UNKNOWN 2
 
 /*
- * Records whether any gateway of a remote cluster answers this gateway, and whether by paths that lose packets
- * only; replies to probes advertise it to the nodes.
+ * Records whether any gateway of a remote cluster answers this gateway, and whether only over lossy paths; replies
+ * to probes advertise both to the nodes.
  */
 __noinline int advertise_reach(__u32 cluster, __u32 reached, __u32 lossy)
 {

@@ -9,7 +9,7 @@
 #define PICK_DOUBTFUL 0x10000 /* no gateway is good, this one is arbitrary */
 #define PICK_LOSSY 0x20000    /* the best path loses packets */
 
-/* The hash of all flows with node_settings.single: they pick the same gateway everywhere. */
+/* The hash used for every flow with node_settings.single: all nodes then pick the same gateway. */
 #define ONE_FOR_ALL 0
 
 /* Seeds that make hashes of one flow for different choices independent. */
@@ -206,8 +206,8 @@ static __always_inline __u32 lb_pick_node(const struct service_key *key, const s
 #define LIVE_TRIES 64
 
 /*
- * Another node for a packet that opens a flow to a service, where that of lb_pick_node() is dead: the next one in the
- * table that is not. 0: none was found. A node that returns is noticed without packets to it, since nodes probe their
+ * Another node for a packet that opens a flow to a service, if the pick of lb_pick_node() is dead: the next live one in
+ * the table. 0: none was found. The return of a node is noticed without sending it packets, since nodes probe their
  * gateways. A global function, to save the caller's stack.
  */
 __noinline __u32 lb_pick_live_node(const struct packet *p, __u32 except, __u64 now)

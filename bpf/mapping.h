@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Endpoint-independent mapping and filtering of UDP (RFC 4787 REQ-1, REQ-8), where the egress IP of a source
- * has it: the entries are described at struct flow_key. All UDP of such an egress IP is mapped, so a mapping's
- * port has no flows but its own.
+ * Endpoint-independent mapping and filtering of UDP (RFC 4787 REQ-1, REQ-8), for sources whose egress IP has it
+ * enabled. The entries are described at struct flow_key. All UDP of such an egress IP is mapped, so the port of a
+ * mapping carries only the flows of that mapping.
  */
 #pragma once
 #include "edge.h"
@@ -21,8 +21,8 @@ static __always_inline int mapping_applies(const struct packet *p, const struct 
 }
 
 /*
- * Reports whether a packet is an ICMP error of a local source about one that it got by an open mapping, without
- * a flow.
+ * Reports whether a packet is an ICMP error of a local source about a packet that it received through an open
+ * mapping, without a flow.
  */
 static __always_inline int mapping_error(const struct packet *p, const struct source *src)
 {
@@ -30,8 +30,8 @@ static __always_inline int mapping_error(const struct packet *p, const struct so
 }
 
 /*
- * Fills the source of t with that of the mapping of a packet. VERDICT_DROP_NO_FLOW: there is none yet. A source
- * has mappings on half of the ports at most. One in a block that was withdrawn is removed; its flows keep their
+ * Fills the source of t from the mapping of a packet. VERDICT_DROP_NO_FLOW: there is none yet. A source may have
+ * mappings on at most half of the ports. A mapping in a block that was withdrawn is removed; its flows keep their
  * port.
  */
 __noinline enum verdict mapping_find(const struct packet *p, const struct source *src, struct tuple *t)
@@ -82,9 +82,9 @@ static __always_inline enum verdict mapping_out(const struct packet *p, struct f
 }
 
 /*
- * Translates a UDP packet from the overlay that has no flow by an open mapping. Only an address of an accepted
- * cluster may send it. It opens no flow and refreshes nothing, so that no remote cluster can fill the table or
- * keep a mapping; the pod's answer does.
+ * Translates, by an open mapping, a UDP packet from the overlay that has no flow. Only addresses of accepted
+ * clusters may send such a packet. It opens no flow and refreshes nothing, so that no remote cluster can fill the
+ * table or keep a mapping alive; the pod's answer does.
  */
 __noinline int mapping_in(const struct packet *p, struct tuple *t)
 {

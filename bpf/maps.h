@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Every map. All are pinned by name in one bpffs directory and outlive the daemon. "loader" is user space. A
- * change of a layout takes a new map name, a step in package loader (migrate.go) and a new LAYOUT_VERSION,
- * never a silent recreate. The loader sets the sizes of `flows` and `slots`.
+ * layout change requires a new map name, a step in package loader (migrate.go) and a new LAYOUT_VERSION; maps
+ * are never silently recreated. The loader sets the sizes of `flows` and `slots`.
  */
 #pragma once
 #include <linux/bpf.h>
@@ -10,10 +10,10 @@
 #include "types.h"
 
 /*
- * key: 0; value: what this node is. Writer: loader. Reader: every program. An array's value is not replaced in one
- * step, so a program may see some fields as they were. Accepted where both values are valid: one packet meets the old
- * address, token or MSS. The fields that open a gate (ready, gateway) are written by a later call than those they
- * guard.
+ * key: 0; value: what this node is. Writer: loader. Reader: every program. Updates of an array element are not atomic,
+ * so a program may see old and new fields mixed. Accepted where both values are valid: one packet is handled with the
+ * old address, token or MSS. The fields that open a gate (ready, gateway) are written by a later call than those
+ * they guard.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -35,8 +35,8 @@ struct {
 
 /*
  * key: node index; value: how to reach it. Writer: loader. Reader: edge, gateway.
- * Not replaced in one step either: where a node changes its address, a packet in the nanoseconds of the write may go to
- * one address by the next hop of the other. Accepted: one packet is lost.
+ * Updates are not atomic here either: when a node's address changes, a packet may be sent during the write to one
+ * address over the next hop of the other. Accepted: one packet is lost.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -48,8 +48,8 @@ struct {
 
 /*
  * key: 0; value: node indexes of this cluster's gateways. Writer: loader. Reader: edge, gateway.
- * An array's value is not replaced in one step: a reader in the nanoseconds of a write may see some indexes of the old
- * set and some of the new, or one entry too many, which is 0 and names no node. Accepted: one packet is lost.
+ * Updates of an array element are not atomic: during a write, a reader may see some indexes of the old set and some
+ * of the new, or one entry too many, which is 0 and names no node. Accepted: one packet is lost.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -217,7 +217,7 @@ struct {
 
 /*
  * key: ClusterIP of this cluster that is a target in `vips`; value: nothing. Writer: loader. Reader: edge, to
- * leave other packets to pods alone.
+ * recognise their answers among the packets to pods.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -256,8 +256,8 @@ struct {
 
 /*
  * key: slot; value: key of the primary entry of the flow that took the slot. A new flow takes the next slot of this
- * ring whose flow is gone or expired and removes the latter; when the flow table is full the oldest slots are searched
- * for flows that may go. So a dead daemon cannot let it fill up. Writer and reader: edge.
+ * ring whose flow is gone or expired, and removes an expired one; when the flow table is full, the oldest slots are
+ * searched for removable flows. So the table does not fill up even without a daemon. Writer and reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -268,9 +268,9 @@ struct {
 } slots SEC(".maps");
 
 /*
- * key: a local source or a remote cluster; value: the flows that it has open. Writer: edge, sweep, by atomic
- * operations; loader, at migration. Reader: edge. The loader's sweep
- * removes the idle ones of sources that are not in `sources`.
+ * key: a local source or a remote cluster; value: its number of open flows. Writer: edge and sweep, by atomic
+ * operations; loader, at migration. Reader: edge. The loader's sweep removes entries without flows whose source is
+ * not in `sources`.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -281,7 +281,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } usage SEC(".maps");
 
-/* The CLOCK head of `slots`. key: 0; value: the next slot to inspect (wraps). Writer and reader: edge. */
+/* The clock hand of `slots`. key: 0; value: the next slot to inspect (wraps). Writer and reader: edge. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -291,10 +291,10 @@ struct {
 } hand SEC(".maps");
 
 /*
- * key: source and slot of a fragmented datagram on its way out, or from the own service of a ClusterSetIP to a
- * pod; value: its ports. So no source has more than FRAGMENT_SLOTS entries, and a datagram lives as long as the
- * stack takes to send its fragments, one after the other. LRU: losing one costs one datagram. Writer, reader:
- * edge.
+ * key: source and slot of a fragmented datagram on its way out, or from this cluster's own service of a
+ * ClusterSetIP to a pod; value: its ports. So a source has at most FRAGMENT_SLOTS entries, and an entry is needed
+ * only while the stack sends the fragments, one after the other. LRU: losing an entry costs one datagram. Writer,
+ * reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -318,9 +318,9 @@ struct {
 } paths SEC(".maps");
 
 /*
- * key: path_slot(); value: a cache of `paths`, of a quarter of a second at most. Peers may share a slot. Writer
- * and reader: edge, gateway, without a lock: one packet may see the former rank. Mappable, so that a value does
- * not straddle two cache lines.
+ * key: path_slot(); value: cached state of a path, at most a quarter of a second old. Peers may share a slot.
+ * Writer and reader: edge, gateway, without a lock: one packet may see the previous rank. Mappable, because values
+ * are then aligned and do not straddle two cache lines.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -357,8 +357,8 @@ struct {
 } standings SEC(".maps");
 
 /*
- * key: 0; value: the remote clusters that this gateway reaches by paths that lose packets only. Writer:
- * advertise, gateway, both by atomic operations. Reader: reflector, gateway.
+ * key: 0; value: the remote clusters that this gateway reaches only over lossy paths. Writer: advertise, gateway,
+ * both by atomic operations. Reader: reflector, gateway.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -369,8 +369,8 @@ struct {
 } own_losses SEC(".maps");
 
 /*
- * key: outer address of a gateway of this cluster; value: the same of that gateway, from its last reply. LRU: a
- * gateway that is gone leaves its entry. Writer: the receiver of replies. Reader: edge, gateway, loader.
+ * key: outer address of a gateway of this cluster; value: its own_losses, from its last reply. LRU, because entries
+ * of removed gateways are not deleted. Writer: the receiver of replies. Reader: edge, gateway, loader.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -432,7 +432,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } counters2 SEC(".maps");
 
-/* key: hash of a network; value: as of `calls`, for what that rate does not cover. Writer and reader: guard. */
+/* key: hash of a network; value: as in `calls`, for handshakes above that rate. Writer and reader: guard. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, HANDSHAKE_NETWORKS);
@@ -441,7 +441,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } network_calls SEC(".maps");
 
-/* key: 0; value: when all ICMP errors to local sources so far are paid for, ns since boot. Writer and reader: edge. */
+/* Token bucket of ICMP errors to local sources. key, value: as in `calls`. Writer and reader: edge. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -49,10 +49,10 @@ ASSERT_SIZE(struct overlay_header, 8);
 enum probe_flag {
 	PROBE_NO_REPLY = 1, /* the sender's last probes found no answer */
 	PROBE_LARGE = 2,    /* as long as the largest packet; does not affect liveness */
-	PROBE_SHORT = 8,    /* has no struct probe: made of a packet in hand, whose rest follows */
+	PROBE_SHORT = 8,    /* has no struct probe: cloned from a packet, the rest of which follows */
 };
 
-/* The frame by which the daemon has edge_out send a probe: as long as the probe, its body in place (struct probe). */
+/* The frame that the daemon has edge_out turn into a probe: as long as the probe, its body in place (struct probe). */
 enum probe_frame {
 	PROBE_BODY = 64,       /* offset of the body: that of the inner packet */
 	PROBE_FRAME_OLD = 208, /* of a version that does not know struct probe_losses */
@@ -85,10 +85,10 @@ struct cluster_set {
 };
 
 /*
- * Follows struct probe. With `unreachable` it is a rank of two bits for each remote cluster. The sender of a
+ * Follows struct probe. Together with `unreachable` it forms a two-bit rank of each remote cluster. The sender of a
  * probe leaves it 0, so that a reflector that does not know it reports no losses.
  */
 struct probe_losses {
-	struct cluster_set lossy; /* reply: those that the reflector reaches by paths that lose packets only */
+	struct cluster_set lossy; /* reply: those that the reflector reaches only over lossy paths */
 };
 ASSERT_SIZE(struct probe_losses, PROBE_FRAME - PROBE_FRAME_OLD);

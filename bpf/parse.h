@@ -67,7 +67,7 @@ struct tcp {
 	__be16 urgent;
 };
 
-/* The checksum (CRC32c) covers the ports and no addresses, so that ports are never translated. */
+/* The checksum (CRC32c) covers the ports but not the addresses, so ports are never translated. */
 struct sctp {
 	__be16 source;
 	__be16 dest;

@@ -14,7 +14,7 @@ static __always_inline __u32 probe_clone_mark(const struct node_settings *s)
 	return s->probe_mark ^ 1;
 }
 
-/* An occasional packet does not put an idle path in use: the second one within this time does. */
+/* `used` of a path is written at most this often. */
 #define USED_GRAIN (100 * MILLISECOND)
 
 /* Records that a packet takes the path. */
@@ -76,8 +76,8 @@ static __always_inline int probe_encap(const struct node_settings *s, __be32 add
 _Static_assert(PROBE_BODY == OUTER_LEN, "the body has the place of the inner packet");
 
 /*
- * A nonce that is unpredictable off the path, not a secret: bpf_get_prandom_u32 is no cryptographic generator, the
- * token is the secret. The first half is not 0.
+ * Makes a nonce that an off-path attacker cannot predict. It is not a secret: bpf_get_prandom_u32 is no cryptographic
+ * generator; the token is the secret. The first half is never 0.
  */
 static __always_inline void make_nonce(__u32 *nonce)
 {

@@ -9,8 +9,8 @@
 #include "overlay.h"
 
 /*
- * The fate of a packet. The word in Go, in the metric label and in `pelago nat stats` is the name below
- * in lower case with dashes; it is read from BTF, so there is no second list.
+ * What became of a packet. Go, metric labels and `pelago nat stats` use the names below, in lower case with
+ * dashes and without the prefix; they are read from BTF, so there is no second list to maintain.
  */
 enum verdict {
 	VERDICT_SENT,		      /* edge: translated and sent towards a gateway or a cable */
@@ -38,8 +38,8 @@ enum verdict {
 	VERDICT_DROP_PORTS_EXHAUSTED, /* no free port found in the node's blocks towards this destination */
 	VERDICT_DROP_FLOWS_FULL,      /* the flow table is full */
 	VERDICT_DROP_TUPLE_CLASH,     /* another live flow shows the same tuple and no other port was free */
-	VERDICT_DROP_FRAGMENT,	      /* later fragment whose first one was never seen, or an ICMP error in fragments */
-	VERDICT_DROP_PROTOCOL,	      /* none that is carried, or SCTP whose port would change */
+	VERDICT_DROP_FRAGMENT,	      /* later fragment whose first one was never seen, or a fragmented ICMP error */
+	VERDICT_DROP_PROTOCOL,	      /* protocol that is not carried, or SCTP whose port would have to change */
 	VERDICT_DROP_TTL,	      /* time to live ran out */
 	VERDICT_DROP_TOO_BIG,	 /* larger with its overlay header than the uplink's MTU or an IPv4 packet can be */
 	VERDICT_DROP_INJECTED,	 /* to one of our ports, and not sent by our programs */
@@ -47,12 +47,12 @@ enum verdict {
 	VERDICT_DROP_NOT_READY,	 /* tables not loaded yet */
 	VERDICT_DROP_HANDSHAKE,	 /* a wire's handshake from an unknown address, beyond their rate */
 	VERDICT_DROP_INTERNAL,	 /* a helper failed */
-	VERDICT_DROP_QUOTA,	 /* the local source or the remote cluster has its share of the flow table */
+	VERDICT_DROP_QUOTA,	 /* the local source or remote cluster has used up its share of the flow table */
 	VERDICT_OWN_SERVICE, /* to a ClusterSetIP: translated to the service of this cluster, for the node's stack */
 	VERDICT_DROP_NOT_EXPORTED, /* the service is not exported to the cluster of the source */
-	VERDICT_DROP_STALE_PROBE,  /* reply to a probe that is not awaited: late, repeated or forged */
+	VERDICT_DROP_STALE_PROBE,  /* unexpected reply to a probe: late, duplicate or forged */
 	VERDICT_MAX,
-	VERDICT_CONTINUE, /* none yet: the caller goes on. Never counted */
+	VERDICT_CONTINUE, /* no verdict yet: the caller continues. Never counted */
 };
 
 /* Where a verdict was counted. */
@@ -78,8 +78,8 @@ enum counter_limit {
 _Static_assert(HOOK_MAX <= COUNTER_HOOKS && VERDICT_MAX <= COUNTER_VERDICTS, "the map of counters is full");
 
 /*
- * The layout of the pinned maps. 1 (without the map `abi`): counters had a stride of VERDICT_MAX, then 34. 2:
- * counters2, usage.
+ * The layout of the pinned maps. Layout 1 had no map `abi`, and its counters had a stride of VERDICT_MAX, at that time
+ * 34. Layout 2 has the maps counters2 and usage.
  */
 enum layout {
 	LAYOUT_VERSION = 2,
@@ -102,9 +102,9 @@ struct node_settings {
 	__u16 cluster;	      /* this cluster's index */
 	__u16 gateway;	      /* 1: this node switches between overlay and cable */
 	__u16 mss;	      /* TCP MSS that fits into every wire; 0 = do not clamp */
-	__u32 cookie;	      /* secret of this node since boot: mark of own packets, VNI of verified ones */
-	__u32 probe_mark;     /* another one: mark of frames that become probes and of hairpinned packets, priority of
-				 verified ones */
+	__u32 cookie;	      /* per-boot secret of this node: skb mark of own packets, VNI of verified ones */
+	__u32 probe_mark;     /* a second secret: skb mark of frames that become probes and of hairpinned packets,
+				 skb priority of verified packets */
 	__u32 edge;	      /* interface index of pelago0 */
 	__u32 overlay_token;  /* low 24 bits */
 	__u32 overlay_token_old;
@@ -113,7 +113,7 @@ struct node_settings {
 	__u32 generation;  /* of the tables, counts up with every change */
 	__u16 ready;	   /* 1 once the first full set of tables is in */
 	__be16 cable_port; /* UDP port of the vxlan wire; 0 = another wire, or no gateway */
-	__u32 leaving;	   /* 1: a gateway that others are to leave; it goes on switching what still comes */
+	__u32 leaving;	   /* 1: a draining gateway: peers use others, it keeps switching what still arrives */
 	__u32 single;	   /* 1: all flows take one gateway of a cluster while it is good */
 };
 ASSERT_SIZE(struct node_settings, 60);
@@ -208,7 +208,7 @@ enum source_flag {
 	SOURCE_EXTERNAL = 2, /* a host outside the cluster, behind a device that is no pod's */
 	SOURCE_ROUTED = 4,   /* in `externals`: other clusters may send to it, under its own address */
 	SOURCE_MAPPED = 8,   /* its UDP has endpoint-independent mappings, as that of all sources with this egress IP */
-	SOURCE_OPEN = 16,    /* SOURCE_MAPPED: any address of an accepted cluster may send to them */
+	SOURCE_OPEN = 16,    /* with SOURCE_MAPPED: any address of an accepted cluster may send to its mappings */
 };
 
 enum source_device {
@@ -226,9 +226,9 @@ ASSERT_SIZE(struct source, 16);
 
 /* How packets get from a local pod to the overlay and back. */
 enum datapath {
-	DATAPATH_STRICT = 0, /* all through the node's stack */
-	DATAPATH_HYBRID = 1, /* those of an established connection past it, but for one now and then */
-	DATAPATH_FAST = 2,   /* all past it */
+	DATAPATH_STRICT = 0, /* all packets pass through the node's stack */
+	DATAPATH_HYBRID = 1, /* packets of established connections bypass it, except one now and then */
+	DATAPATH_FAST = 2,   /* all packets bypass it */
 };
 
 /* A pod's own device: the node's end of its veth pair. */
@@ -262,7 +262,7 @@ enum global_flag {
 
 struct global {
 	__u8 kind;  /* enum global_kind */
-	__u8 flags; /* enum global_flag; once the high byte of kind, which was 0 */
+	__u8 flags; /* enum global_flag; formerly the high byte of kind, always 0 */
 	__u16 node; /* GLOBAL_POD: index of the pod's node */
 	__be32 pod; /* GLOBAL_POD on this node: the pod's address; GLOBAL_EXTERNAL on a gateway: the endpoint's; else 0 */
 };
@@ -366,16 +366,16 @@ ASSERT_SIZE(struct affinity_choice, 16);
 enum direction {
 	DIRECTION_OUT = 0,     /* the packet leaves the node for the overlay */
 	DIRECTION_IN = 1,      /* the packet comes from the overlay */
-	DIRECTION_MAPPING = 2, /* flag: the entry of a mapping, which is the key of no packet */
+	DIRECTION_MAPPING = 2, /* flag: the entry of a mapping; no packet has such a key */
 };
 
 /*
  * A flow has two entries in one map, one for each direction. The key is the tuple as it stands before translation.
  * ICMP echo: a request has its identifier as source port, a reply as destination port, the other port is 0. An ICMP
- * error belongs to the flow of the packet that it quotes: its key is the quoted tuple turned round.
+ * error belongs to the flow of the packet that it quotes: its key is the quoted tuple reversed.
  *
- * An endpoint-independent mapping (RFC 4787 REQ-1) of UDP is a flow whose remote address and port are 0, with
- * DIRECTION_MAPPING: a local address and port, and the egress IP and port that all its flows show.
+ * An endpoint-independent mapping (RFC 4787 REQ-1) of UDP is a flow with DIRECTION_MAPPING whose remote address and
+ * port are 0: it maps a local address and port to the egress IP and port that all its flows use.
  */
 struct flow_key {
 	__be32 saddr;
@@ -395,8 +395,8 @@ enum flow_role {
 
 enum tcp_seen {
 	/*
-	 * A segment with ACK; seen both ways, the handshake is complete or nearly so. Other protocols: a
-	 * packet; seen in the answer entry, the flow was replied to.
+	 * A segment with ACK was seen; if in both directions, the handshake is complete or nearly so. Other
+	 * protocols: any packet was seen; if in the answer entry, the flow has been replied to.
 	 */
 	TCP_SEEN_ACK = 1,
 	TCP_SEEN_FIN = 2,
@@ -406,8 +406,8 @@ enum tcp_seen {
 
 struct flow {
 	/*
-	 * Generation << 1 | dying. Whoever swaps in the dying bit removes the flow; the generation keeps a
-	 * remover that holds a pointer to a recycled element from killing its next tenant.
+	 * Generation << 1 | dying. Whoever sets the dying bit by compare-and-swap removes the flow; because of the
+	 * generation, the swap fails if the element has been recycled for another flow in the meantime.
 	 */
 	__u64 state;
 	__u64 seen;   /* last packet of this direction, coarse ns since boot */
@@ -420,16 +420,16 @@ struct flow {
 	__u8 role;     /* enum flow_role */
 	__u8 tcp;      /* enum tcp_seen, this direction */
 	__u8 primary;  /* 1: the entry of the direction that opened the flow */
-	__u8 passed;   /* when the stack last let a packet of this direction pass, see bypass.h; 0 = not asked */
+	__u8 passed;   /* tick when the stack last let a packet of this direction pass (bypass.h); 0 = not asked */
 	__u32 device;  /* where the local side's packets come from: an interface index, or enum source_device */
 };
 ASSERT_SIZE(struct flow, 40);
 
 enum usage_cluster {
-	USAGE_MAPPINGS = 1 << 15, /* times DIRECTION_MAPPING, which is no index: mappings of the source */
+	USAGE_MAPPINGS = 1 << 15, /* times DIRECTION_MAPPING, so no cluster index: counts mappings of the source */
 };
 
-/* Whose flows are counted: a local source, or a remote cluster. */
+/* Flows are counted for each local source and for each remote cluster. */
 struct usage_key {
 	__be32 source; /* of the flows that it opened; 0: a cluster */
 	__u32 cluster; /* index of the cluster whose clients opened them, or enum usage_cluster */
@@ -462,10 +462,10 @@ ASSERT_SIZE(struct fragment, 12);
 /* The numbers of the liveness rule, which user space applies to what it reads (health.h, loader.Path). Times in ns. */
 enum liveness {
 	LIVENESS_INTERVAL = 10000000,  /* between two probes of a path in use */
-	LIVENESS_UNANSWERED = 3,       /* a path is suspect with so many probes open, */
-	LIVENESS_UNANSWERED_LOSSY = 6, /* so many if its loss exceeds LIVENESS_LOSSY, */
-	LIVENESS_LOSSY = 65536 / 20,   /* in the unit of struct path.loss, */
-	LIVENESS_FLOOR = 30000000,     /* and the oldest one open for so long beyond the expected reply */
+	LIVENESS_UNANSWERED = 3,       /* a path is suspect once this many probes are unanswered, */
+	LIVENESS_UNANSWERED_LOSSY = 6, /* or this many if its loss exceeds LIVENESS_LOSSY, */
+	LIVENESS_LOSSY = 65536 / 20,   /* (in the unit of struct path.loss) */
+	LIVENESS_FLOOR = 30000000,     /* and the reply to the oldest of them is overdue by this much */
 	LIVENESS_GONE = 450000000,     /* a suspect path is dead when silent for so long beyond its round-trip time */
 	LIVENESS_LOSS_WINDOW = 128,    /* probes over which loss is averaged, exponentially */
 	LIVENESS_AVOIDED = 65536 / 10, /* a path of more loss is avoided, */
@@ -480,8 +480,8 @@ ASSERT_SIZE(struct probe_slot, 16);
 
 /*
  * The path to a peer (key: its outer address): a gateway of this cluster, a remote gateway, and, on gateways, every
- * node. Probes number up; the last PROBE_RING of them have a slot. Written by the programs, on several CPUs
- * without a lock (the loader replaces an entry): a lost update makes a path look worse or better for one probe.
+ * node. Probes are numbered consecutively; the last PROBE_RING of them have a slot. The programs write it on several
+ * CPUs without a lock (the loader replaces entries): a lost update makes a path look worse or better for one probe.
  */
 struct path {
 	__u64 seen;  /* when the last valid reply came in, ns since boot */
@@ -501,7 +501,7 @@ struct path {
 	__u32 ready;	  /* from the last reply, like the next two */
 	__u32 generation;
 	__u32 age;
-	__u32 lossy; /* seconds since boot + 1 from which on it is avoided for its loss; 0: it is not */
+	__u32 lossy; /* since when it is avoided for its loss, seconds since boot + 1; 0: not avoided */
 	struct probe_slot ring[PROBE_RING]; /* by sequence */
 	__u64 unreachable[CLUSTER_WORDS];   /* from the last reply */
 	__u32 histogram[RTT_BUCKETS]; /* replies by RTT: bucket n counts those below 2^n µs and not below 2^(n-1) */
@@ -509,18 +509,18 @@ struct path {
 ASSERT_SIZE(struct path, 48 + 48 + 16 * PROBE_RING + 8 * CLUSTER_WORDS + 4 * RTT_BUCKETS);
 
 /*
- * What packets need of a path, one cache line: the rank that it has until its next probe is sent or answered,
- * computed from struct path whenever that happens.
+ * What the packet path needs to know about a path, in one cache line: its rank until the next probe is sent or
+ * answered. It is recomputed from struct path whenever that happens.
  */
 struct path_line {
-	__be32 address;	  /* of the peer; another one: the line is that of another path */
+	__be32 address;	  /* of the peer; if it differs, the line belongs to another path */
 	__u32 rank;	  /* enum rank until suspect_at */
 	__u64 suspect_at; /* ns since boot, like the next five; ~0 = not before the next probe */
 	__u64 gone_at;
-	__u64 probe_at; /* when a small packet is to take a probe along, */
-	__u64 clone_at; /* and when any packet is that is no GSO packet */
+	__u64 probe_at; /* from when on a small packet is cloned into a probe, */
+	__u64 clone_at; /* and from when on any packet is, except a GSO packet */
 	__u64 used;	/* as of struct path */
-	__u64 until;	/* then it is recomputed */
+	__u64 until;	/* when it must be recomputed */
 	__u64 doubtful; /* bit n: the peer does not reach one of the clusters n, n + 64, ... well */
 };
 ASSERT_SIZE(struct path_line, 64);

@@ -21,8 +21,8 @@ static __always_inline int is_vip(__be32 address)
 }
 
 /*
- * Reports whether a flow is one to a ClusterSetIP that the own cluster serves itself. f: the entry of key, of
- * DIRECTION_OUT.
+ * Reports whether a flow goes to a ClusterSetIP and is served by this cluster (own: its index). f: the entry of key,
+ * of DIRECTION_OUT.
  */
 static __always_inline int flow_to_own_vip(const struct flow_key *key, const struct flow *f, __u16 own)
 {
@@ -94,9 +94,9 @@ struct vip_client {
 };
 
 /*
- * The target of a new connection, its position plus 1: the client's former cluster with session affinity, else
- * that of the slot, else any that is reached. If no cluster is, the one of the slot all the same, as gateways
- * are picked. 0: there is none.
+ * Chooses the target of a new connection; returns its position plus 1. With session affinity the client's previous
+ * cluster, else that of the slot, else any that is reachable. If no cluster is reachable, that of the slot all the
+ * same, as for gateways. 0: there is none.
  */
 static __always_inline __u32 vip_choose(const struct node_settings *s, const struct vip *v, const struct vip_client *c)
 {
@@ -167,8 +167,8 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 use, struct vip_t
 }
 
 /*
- * Reports whether a packet on a flow whose cluster is not reached finds another cluster that is. If none is, the
- * flow keeps cluster, port and node: they are good again after the outage.
+ * Reports whether a flow whose cluster is unreachable can move to another cluster that is reachable. If there is
+ * none, the flow keeps its cluster, port and node: they are valid again after the outage.
  */
 static __always_inline int vip_moves(const struct packet *p, __u32 cluster, __u32 use)
 {
@@ -225,9 +225,9 @@ __noinline int vip_flow_state(const struct flow_key *of, const struct flow *f, c
 }
 
 /*
- * Reports whether the flow of a packet to a ClusterSetIP is to choose its cluster again. TCP: a SYN on the
- * tuple of a connection that is over, or whose cluster no longer serves it; the handshake that a cluster's
- * death has interrupted goes on with another. Other protocols: the cluster no longer serves it, which is
+ * Reports whether the flow of a packet to a ClusterSetIP must choose its cluster again. TCP: on a SYN, if the
+ * connection on the tuple is over or its cluster no longer serves the port; a handshake interrupted by the failure
+ * of a cluster continues with another one. Other protocols: if the cluster no longer serves the port, which is
  * checked once a second. use: enum vip_use.
  */
 static __always_inline int vip_chooses_again(const struct flow_key *key, const struct flow *f, const struct packet *p,

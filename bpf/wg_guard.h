@@ -14,9 +14,9 @@
 #define HANDSHAKE_INITIATION 1 /* WireGuard: type in the first 32 bits, little endian */
 
 /*
- * Reports whether an initiation from an address passes. Up to a rate all do; above it those of networks (/24) that send
- * few. So one network cannot keep out peers that roam elsewhere, and forged addresses of all networks remain bounded.
- * Networks are mixed with a secret, or an attacker could choose one that shares the bucket of another.
+ * Reports whether an initiation from an address passes. Up to a global rate all do; above it, those from networks (/24)
+ * that send few. So one network cannot lock out peers that roam elsewhere, and forged addresses of all networks remain
+ * bounded. Networks are hashed with a secret, so that an attacker cannot choose one that shares another's bucket.
  */
 static __always_inline int wg_may_call(__be32 from)
 {

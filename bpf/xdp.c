@@ -46,7 +46,7 @@ static __always_inline int send_frame(struct xdp_md *xdp, const struct bpf_fib_l
 	return way->ifindex == xdp->ingress_ifindex ? XDP_TX : bpf_redirect(way->ifindex, 0);
 }
 
-/* Reflects a probe by the route of packets to its sender, so that the reply vouches for them. */
+/* Reflects a probe over the route of packets to its sender, so that a reply proves that this route works. */
 static __always_inline int reflect_frame(struct xdp_md *xdp, const struct node_settings *s, const struct rx *rx,
 					 __be32 own, __be32 peer)
 {

@@ -38,7 +38,7 @@ type Change struct {
 	Value any
 }
 
-// Diff is the steps from have to want, in an order in which no state half-way misroutes a packet:
+// Diff returns the steps from have to want, in an order in which no intermediate state misroutes a packet:
 //
 //  1. what others refer to comes first (nodes, remote gateways, peers, blocks, global addresses, services);
 //  2. then what refers to it (gateways, routes) and what lets traffic begin (egresses, sources);
@@ -74,7 +74,7 @@ func Diff(have, want State) []Change {
 	both(diffMap(TableExternals, have.Externals, want.Externals, comparePrefix, same))
 	both(diffMap(TableEndpoints, have.Endpoints, want.Endpoints, netip.Addr.Compare, same))
 
-	// What closes a gate comes before everything, what opens one behind everything.
+	// A gate is closed before everything else and opened after everything else.
 	closed := have.Settings
 	closed.Ready = have.Settings.Ready && want.Settings.Ready
 	closed.Gateway = have.Settings.Gateway && want.Settings.Gateway

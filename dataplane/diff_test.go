@@ -240,8 +240,8 @@ func drawState(t *rapid.T, label string) State {
 	return s
 }
 
-// From any state to any other: the steps lead there, no state half-way refers to what is missing, no gate is open half-way
-// that is closed at either end, and the steps do not depend on the order of maps.
+// From any state to any other: the steps lead there, no intermediate state has a dangling reference or an open gate that is
+// closed at either end, and the steps do not depend on map iteration order.
 func TestDiffLeadsThere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, want := drawState(t, "have"), drawState(t, "want")

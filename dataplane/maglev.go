@@ -38,7 +38,7 @@ func Maglev(weights map[uint16]int) []uint16 {
 	return fill(nodes, weights, float64(heaviest), size)
 }
 
-// fill builds a table of so many slots, a prime, for claimants that have weights above 0.
+// fill builds a table of size slots, a prime, for nodes with weights above 0.
 func fill(nodes []uint16, weights map[uint16]int, heaviest float64, size int) []uint16 {
 	type claimant struct{ next, skip int }
 	claimants := make([]claimant, len(nodes))

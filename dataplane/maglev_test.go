@@ -28,7 +28,7 @@ func TestMaglevEdges(t *testing.T) {
 	}
 }
 
-// Each node has its share to within two slots of a hundred of its own; a hundred nodes as well as two.
+// Each node's number of slots is within 2 % of its share, plus two slots; with a thousand nodes as well as with two.
 func TestMaglevShares(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

@@ -28,7 +28,7 @@ const (
 // State is the desired content of every map that user space writes. The zero value is "nothing". All addresses are IPv4.
 type State struct {
 	Settings Settings
-	// Routes leads from a prefix to the index of its cluster: those of remote ones, and the own global range (hairpin).
+	// Routes maps a prefix to the index of its cluster: the prefixes of remote clusters, and this one's global range (hairpin).
 	Routes map[netip.Prefix]uint16
 	// Nodes of this cluster by index, this one included.
 	Nodes map[uint16]Hop
@@ -43,7 +43,7 @@ type State struct {
 	// Externals are the prefixes of hosts outside the cluster, and of its ClusterIPs where they are routed (gateways only). An address
 	// in Sources takes precedence.
 	Externals map[netip.Prefix]Source
-	// Endpoints are the devices of local pods that have programs: packets may bypass the node's stack there, or go to a ClusterSetIP.
+	// Endpoints are the devices of local pods that get programs, so that packets may bypass the node's stack or go to a ClusterSetIP.
 	Endpoints map[netip.Addr]Endpoint
 	// Egresses are the blocks in which this node opens flows, by egress IP: first ports, sorted.
 	Egresses map[netip.Addr][]uint16
@@ -60,7 +60,7 @@ type State struct {
 	VIPs     map[ServiceKey]VIP
 }
 
-// Settings is what a node is.
+// Settings describes this node.
 type Settings struct {
 	Address      netip.Addr // on the overlay
 	CableAddress netip.Addr // on the cable: Address with the vxlan wire, else the node's fabric address
@@ -78,7 +78,7 @@ type Settings struct {
 	Leaving      bool // a gateway being drained: peers use others, it keeps switching
 }
 
-// Tokens are the secret of a wire, 24 bits, and the one before it; 0 means none.
+// Tokens are the current and the previous secret of a wire, 24 bits each; 0 means none.
 type Tokens struct {
 	Current, Old uint32
 }
@@ -98,7 +98,7 @@ type RemoteGateway struct {
 	Tunnels []uint32 // encrypted wire: the devices that lead to it, at most MaxTunnels
 }
 
-// Paths are the peers whose liveness the node keeps, by outer address; true: it probes them. Every node probes the gateways
+// Paths returns the peers whose liveness the node tracks, by outer address; true: it probes them. Every node probes the gateways
 // of its cluster, every gateway those of the other clusters; gateways listen for the probes of all nodes as well.
 func (s State) Paths() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
@@ -147,7 +147,7 @@ type Source struct {
 	// Routed: other clusters may send to the prefix.
 	Routed bool
 	// Mapped: its UDP has endpoint-independent mappings (RFC 4787 REQ-1). All sources with one egress IP have the same value. Open:
-	// accepted clusters may send to these without having been addressed (REQ-8).
+	// accepted clusters may send to these mappings unsolicited (REQ-8).
 	Mapped, Open bool
 }
 
@@ -176,8 +176,8 @@ func (s State) Mapped() map[netip.Addr]bool {
 	return out
 }
 
-// Masqueraded are the destinations outside the cluster, sorted, and the ranges of ClusterIPs that are routed. What pelago0 passes on
-// to either gets an address of the node as source, so that replies come back to the node that has the flow.
+// Masqueraded returns the destinations outside the cluster, sorted, and the ranges of ClusterIPs that are routed. Packets forwarded from
+// pelago0 to either get an address of the node as source, so that replies come back to the node that has the flow.
 func (s State) Masqueraded() (beside, clusterIPs []netip.Prefix) {
 	var all []netip.Prefix
 	for p, e := range s.Externals {
@@ -208,9 +208,9 @@ type Datapath uint8
 
 // Datapaths.
 const (
-	Strict Datapath = 0 // all through the node's stack
-	Hybrid Datapath = 1 // those of established connections past it, but for one now and then
-	Fast   Datapath = 2 // all past it, conntrack and policies included
+	Strict Datapath = 0 // all packets pass through the node's stack
+	Hybrid Datapath = 1 // packets of established connections bypass it, except one now and then
+	Fast   Datapath = 2 // all packets bypass it, conntrack and policies included
 )
 
 // Datapaths by name.
@@ -295,7 +295,7 @@ type Service struct {
 type VIP struct {
 	// Targets are the clusters that serve it, at most MaxTargets, sorted by cluster.
 	Targets []VIPTarget
-	// Slots leads from a slot to a position in Targets, in proportion to the weights; empty: none has a weight. See VIPTable.
+	// Slots maps a slot to a position in Targets, in proportion to the weights; empty: no target has a weight. See VIPTable.
 	Slots []uint8
 	// Affinity is the time for which a client keeps its cluster, in seconds; 0: none.
 	Affinity uint32

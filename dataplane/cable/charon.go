@@ -140,7 +140,7 @@ func (c *charon) close() {
 	c.log.Close()
 }
 
-// call sends a request with these fields and returns the response. Without one its error is errDaemon.
+// call sends a request with these fields and returns the response. If there is no response, the error is errDaemon.
 func (c *charon) call(command string, in ...any) (*vici.Message, error) {
 	if c.broken != nil {
 		return nil, c.broken

@@ -171,10 +171,10 @@ func ensureAddresses(link netlink.Link, want ...netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// ensureRoutes routes what the node itself sends to the fabric address of each peer into devices, wanted by index, and removes our
-// other routes of devices, which are all of the wire's. Packets of pods need no route, but the stack, which receives those of GSO,
-// drops what comes by a device that the route of its source does not lead to: rp_filter of "all" counts if it is stricter. During a
-// rotation of keys that concerns a draining tunnel: TCP retransmits until the peer has left it.
+// ensureRoutes routes what the node itself sends to each peer's fabric address into the wanted devices, given by index, and removes our
+// other routes into devices, which are all devices of the wire. Packets of pods need no route, but the stack receives their GSO packets,
+// and drops those that arrive on a device other than that of the route to their source if rp_filter of "all" is strict. During a key
+// rotation this affects a draining tunnel: TCP retransmits until the peer has left it.
 func ensureRoutes(local netip.Addr, wanted map[netip.Addr][]int, devices []int) error {
 	routes, err := netdev.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: netdev.Protocol}, netlink.RT_FILTER_PROTOCOL)
@@ -296,7 +296,7 @@ func retireTunnels(r retired[int], first int, now time.Time, linger time.Duratio
 	return tunnels, indexes, errors.Join(errs...)
 }
 
-// host is a as a prefix of one address.
+// host returns the prefix that contains only a.
 func host(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }

@@ -51,7 +51,7 @@ type IPsec struct {
 	mu    sync.Mutex
 	vici  *charon
 	peers []Peer
-	// loaded are the connections, and the private key, as loaded into the daemon; since is when, or since when a connection has no keys.
+	// loaded are the connections and the private key as loaded into the daemon; since is when a connection was loaded or lost its keys.
 	loaded map[string]string
 	since  map[string]time.Time
 	// up are the connections that have had keys.

@@ -224,7 +224,7 @@ func (w *IPsec) ensureConnection(c connection, known bool, state sa) error {
 	// the initiator responderDelay from when it first observes that keys are missing: a gateway that is restarting initiates, and
 	// two exchanges that collide end with two pairs of keys, where the switch from one to the other loses packets in flight.
 	if state.ike == "CONNECTING" && state.calls && c.peer.Address.IsValid() && state.endpoint.Addr().Unmap() != c.peer.Address.Unmap() {
-		// An SA that was up when the address changed: its daemon restarts it with the former address, for ever.
+		// The SA was up when the address changed: the daemon restarts it towards the previous address, forever.
 		if err := w.terminate(name); err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// pollInterval is that of the configuration file.
+	// pollInterval is how often the configuration file is read.
 	pollInterval = 300 * time.Millisecond
 	// restartDelay before a daemon that ended is started again.
 	restartDelay = time.Second
@@ -28,7 +28,7 @@ const (
 	// longer than both.
 	drainTimeout = 10500 * time.Millisecond
 	stopTimeout  = 1500 * time.Millisecond
-	// watchInterval is that of requests to the daemon. One that leaves maxUnanswered of them in a row without an answer hangs.
+	// watchInterval is how often the daemon is asked for its state. One that leaves maxUnanswered requests in a row unanswered hangs.
 	watchInterval = 10 * time.Second
 	maxUnanswered = 3
 	// charonBinary and charonPID are the paths of the binary and the PID file in Debian's package strongswan-charon.
@@ -62,7 +62,7 @@ type ikeProcess struct {
 }
 
 // Run returns when ctx is done. With ESP in the kernel it then kills the daemon, which otherwise would delete all SAs: packets pass
-// until the next daemon has negotiated new ones. ESP in the daemon ends with it, so it is terminated and notifies its peers.
+// until the next daemon has negotiated new ones. ESP in the daemon ends with it, so it is terminated gracefully and notifies its peers.
 func (s Supervisor) Run(ctx context.Context) error {
 	file := filepath.Join(s.Dir, confName)
 	if s.Start == nil {
@@ -150,7 +150,7 @@ func (s Supervisor) start(file, conf string) (*ikeProcess, error) {
 }
 
 // watch kills a daemon that hangs: it would neither rekey nor answer its peers, and each reconcile of pelago-node would wait for it.
-// Requests are counted, not time, so that a machine that was suspended is not mistaken for it.
+// Requests are counted, not time, so that a machine that was suspended is not mistaken for a hung daemon.
 func (s Supervisor) watch(d *ikeProcess) {
 	tick := time.NewTicker(s.WatchInterval)
 	defer tick.Stop()

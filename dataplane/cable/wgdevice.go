@@ -171,8 +171,8 @@ func readable(file *os.File) (bool, error) {
 	return ready > 0, errors.Join(cerr, err)
 }
 
-// batched is a TUN that hands over the packets that it holds in one Read. The library reads one at a time, unless the kernel leaves
-// segmentation to it, which it does not for packets inside our overlay header; but it encrypts, sends and delivers by the batch.
+// batched is a TUN whose Read returns all packets that it holds. By itself the library reads one at a time, unless the kernel leaves
+// segmentation to it, which it does not for packets with our overlay header; but the library encrypts, sends and delivers in batches.
 type batched struct{ tun.Device }
 
 // Read implements tun.Device. Half of a batch stays free for the segments of the last packet.

@@ -126,8 +126,8 @@ type tunnelKey struct {
 	key    wgtypes.Key
 }
 
-// lingeringKeys are the keys that stay in a tunnel for Linger after their peers, which remain for other tunnels, have retired from
-// this one: until the caller has acted on the result of Ensure it sends into the tunnel. A removed peer is cut off at once.
+// lingeringKeys returns the keys that stay in a tunnel for Linger after their peers have retired from it but not from other tunnels:
+// the caller still sends into the tunnel until it has acted on the result of Ensure. A removed peer is cut off at once.
 func (w *WireGuard) lingeringKeys(tunnel int, have []wgtypes.Peer, now time.Time) map[wgtypes.Key]bool {
 	wanted := map[string]wgtypes.Key{} // by fabric address
 	for _, p := range w.peers {

@@ -31,7 +31,7 @@ type WireGuardOptions struct {
 	Settle time.Duration
 	// Deadline bounds how long a rotation waits for the handshakes of peers with a new key; 0: 10 min.
 	Deadline time.Duration
-	// Linger is how long a retired tunnel still receives after the last packet by it, and a retired peer in a tunnel; 0: 30 s.
+	// Linger is how long a retired tunnel, or a retired peer in a tunnel, still receives after its last packet; 0: 30 s.
 	Linger time.Duration
 	Log    *slog.Logger
 }
@@ -171,8 +171,8 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	return devices, nil
 }
 
-// loadKeys sets the tunnels and their keys. Those from the first on whose key cannot be loaded are left out: they are new, and the
-// others carry packets. Without the first or the standby tunnel the former ones stay: Identity never publishes the zero key.
+// loadKeys sets the tunnels and their keys. From the first tunnel whose key cannot be loaded, tunnels are left out: they are new, and
+// the others carry packets. Without key 0 or the standby key the previous tunnels stay: Identity never publishes the zero key.
 func (w *WireGuard) loadKeys(local *Local) error {
 	load := func(i int) error {
 		if _, loaded := w.keys[i]; loaded {

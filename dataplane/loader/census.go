@@ -6,8 +6,8 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 )
 
-// census counts flows by kind as their entries come in, in any order. What a TCP flow's state is both of its entries say,
-// so the first of the two waits for the other; of all other flows the opener's is enough.
+// census counts flows by kind as their entries are read, in any order. The state of a TCP flow depends on both of its entries,
+// so the first one waits for the other; for all other flows the opener's entry is enough.
 type census struct {
 	kinds map[FlowKind]int
 	half  map[bpf.PelagoFlowKey]half // by the key of the answers' entry
@@ -51,7 +51,7 @@ func (c *census) note(k bpf.PelagoFlowKey, v bpf.PelagoFlow) {
 	delete(c.half, at)
 }
 
-// result counts as well the flows of which the answers' entry did not come: it was made or removed meanwhile.
+// result also counts the flows whose answer entry was not read, because it was created or removed meanwhile.
 func (c *census) result() map[FlowKind]int {
 	for k, h := range c.half {
 		if h.opener {

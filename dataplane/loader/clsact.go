@@ -12,8 +12,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
-// Before Linux 6.6 there is no TCX: programs sit in filters of a clsact qdisc. A filter holds its program, so it too
-// outlives the process, and replacing it is one step. Its place and name make it ours.
+// Before Linux 6.6 there is no TCX: programs sit in filters of a clsact qdisc. A filter holds a reference to its program,
+// so it also outlives the process, and it is replaced atomically. Its place and name identify it as ours.
 const (
 	filterHandle   = 0x50 // 'P'
 	filterPriority = 1

@@ -155,7 +155,7 @@ func sharesOf(v dataplane.VIP) []vipShare {
 	return out
 }
 
-// plain is a value with the field names of JSON: the types of package dataplane have none.
+// plain converts a value to one with JSON field names, since the types of package dataplane have no tags.
 func plain(v reflect.Value) any {
 	switch x := v.Interface().(type) {
 	case netip.Addr:

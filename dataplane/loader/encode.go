@@ -10,7 +10,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// The sizes that package dataplane names are those of the kernel side.
+// Compile-time checks: the sizes in package dataplane are those of the kernel side.
 var (
 	_ = [dataplane.MaxGateways]uint16(bpf.PelagoGatewaySet{}.Nodes)
 	_ = [dataplane.MaxGateways]bpf.PelagoRemoteGateway(bpf.PelagoCluster{}.Gateways)

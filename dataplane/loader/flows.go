@@ -160,7 +160,7 @@ func bootClock() time.Duration {
 type SweepStats struct {
 	Flows   int // entries of openers seen, which is the number of flows
 	Removed int // flows removed
-	// Kinds counts the flows by their kind, those among them that were then removed as well.
+	// Kinds counts the flows by kind, including those that were then removed.
 	Kinds map[FlowKind]int
 	// Crowding is, for each egress IP, the largest number of flows towards one remote endpoint: the port demand.
 	Crowding map[netip.Addr]int
@@ -168,8 +168,8 @@ type SweepStats struct {
 	InUse map[dataplane.BlockKey]bool
 }
 
-// Sweep removes flows whose time is up. The kernel side decides, under the same guard as the packet path; this only
-// picks candidates. shortest is the shortest timer in use: entries seen within it are no candidates.
+// Sweep removes expired flows. It only picks candidates; the kernel side decides, with the same compare-and-swap as the packet
+// path. shortest is the shortest timeout in use: entries with a packet within that time are no candidates.
 func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 	stats := SweepStats{Crowding: map[netip.Addr]int{}, InUse: map[dataplane.BlockKey]bool{}}
 	towards, seen := map[bpf.PelagoFlowKey]int{}, newCensus() // flows by egress IP and remote endpoint
@@ -218,8 +218,8 @@ func (l *Loader) pruneUsage() error {
 	return err
 }
 
-// PurgeFunc removes every flow for whose local address gone returns true, whatever its age: the next pod of an address must get none
-// of the packets of the last one.
+// PurgeFunc removes every flow for whose local address gone returns true, whatever its age: the next pod with an address must not
+// receive packets for the previous one.
 func (l *Loader) PurgeFunc(gone func(netip.Addr) bool) (removed int, err error) {
 	return l.Flush(func(local netip.Addr, _ uint16) bool { return gone(local) })
 }
@@ -237,7 +237,7 @@ func (l *Loader) PurgeRevoked(audiences map[netip.Addr]dataplane.ClusterSet) (re
 	})
 }
 
-// PurgeUnmapped removes the flows that mapped egress IPs had opened before they were mapped: their ports could be those of mappings.
+// PurgeUnmapped removes the UDP flows of mapped egress IPs that were opened before they were mapped: mappings could use the same ports.
 func (l *Loader) PurgeUnmapped(mapped map[netip.Addr]bool) (removed int, err error) {
 	return l.purge(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
 		return k.Proto == unix.IPPROTO_UDP && !isMapping(k) && v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) &&

@@ -26,7 +26,7 @@ const DefaultPinPath = "/sys/fs/bpf/pelago"
 // Timers are idle times after which a flow may be removed. Zero fields keep the defaults of bpf/config.h.
 type Timers struct {
 	UDP, ICMP, TCPEstablished, TCPTransitory time.Duration
-	// ClosedFloor and UDPWellKnown apply to closed TCP flows, and UDP to ports below 1024, while ports or room are short.
+	// ClosedFloor and UDPWellKnown apply to closed TCP flows, and UDP to ports below 1024, while ports or table entries run short.
 	ClosedFloor, UDPWellKnown time.Duration
 	// Unreplied applies to flows without a reply, TCP handshakes included, under the same condition.
 	Unreplied time.Duration
@@ -45,7 +45,7 @@ type Options struct {
 
 // Loader holds the loaded programs and the open maps. Methods that only read maps (Counters, Flows, Paths, Path, LargeProbe,
 // Marks), and Sweep, are safe for concurrent use, also with one other method at a time; the other methods are not. Sweep changes no
-// field of the Loader, and the program that removes flows for it decides on each under the guard of the packet path.
+// field of the Loader, and the program that removes flows for it uses the same compare-and-swap as the packet path.
 type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects
@@ -222,7 +222,7 @@ func (l *Loader) setConntrack(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// Conntrack reports whether the programs read conntrack, which the datapath hybrid needs: without it, it is strict.
+// Conntrack reports whether the programs read conntrack, which the hybrid datapath needs: without it, hybrid acts like strict.
 func (l *Loader) Conntrack() bool { return l.conntrack }
 
 func setTimers(spec *ebpf.CollectionSpec, t Timers) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 )
 
-// Pinned maps outlive versions. A map whose layout changes gets a new name; the former one is read once and unpinned here.
-// Flows keep their map and size, so that an upgrade, and the way back, breaks no connection.
+// Pinned maps outlive versions. A map whose layout changes gets a new name; the old one is read once and unpinned here.
+// Flows keep their map and size, so that neither an upgrade nor a downgrade breaks connections.
 
 const (
 	// abi is the layout of this version's maps.
@@ -66,8 +66,8 @@ func checkABI(pinPath string) (uint32, error) {
 	return number, err
 }
 
-// migrate takes over what maps of the former layout hold, and records the present one. Packets that programs of the former version
-// count after it are missing in the counters.
+// migrate takes over the content of maps of the previous layout, and records the current layout. Packets that programs of the previous
+// version count afterwards are missing from the counters.
 func (l *Loader) migrate(former uint32) error {
 	old, err := ebpf.LoadPinnedMap(filepath.Join(l.pinPath, counters1), nil)
 	switch {
@@ -80,7 +80,7 @@ func (l *Loader) migrate(former uint32) error {
 			return fmt.Errorf("migrate map %s: %w", counters1, err)
 		}
 	}
-	// What the map fragments held was for the next instant only.
+	// The content of the map fragments was valid only for a moment.
 	if err := os.Remove(filepath.Join(l.pinPath, fragments1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unpin map %s: %w", fragments1, err)
 	}
@@ -93,9 +93,9 @@ func (l *Loader) migrate(former uint32) error {
 	return nil
 }
 
-// countUsage counts the flows of each source and cluster, which layout 1 did not, if all is set, and the mappings of sources that have
-// some: programs of a version without mappings do not count those that expire. Flows that programs of the former version open or
-// remove meanwhile make a count wrong by their number, until these flows are gone.
+// countUsage recounts the mappings of sources that have any: programs of a version without mappings do not subtract those that expire.
+// If all is set, it also counts the flows of each source and cluster, which layout 1 did not. A count is off by the number of flows that
+// programs of the previous version open or remove meanwhile, until these flows are gone.
 func (l *Loader) countUsage(all bool) error {
 	counts := map[bpf.PelagoUsageKey]int64{}
 	err := readBatches(l.objs.Usage, func(k bpf.PelagoUsageKey, n int64) bool {
@@ -162,8 +162,8 @@ func flowsFor(memory uint64) int {
 	return min(max(1<<(bits.Len64(fits|1)-1), minFlows), maxFlows)
 }
 
-// setFlows sets the size of the flow table: that of the pinned one, whose flows go on, else what was asked for, else by the
-// node's memory.
+// setFlows sets the size of the flow table: that of the pinned one, to keep its flows; else the requested size; else one that
+// depends on the node's memory.
 func setFlows(spec *ebpf.CollectionSpec, pinPath string, flows int) error {
 	entries, err := pinnedEntries(pinPath)
 	if err != nil {

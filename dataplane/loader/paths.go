@@ -12,7 +12,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Path is the liveness state of one peer. Ages are relative to the reading; what never happened is as old as the boot.
+// Path is the liveness state of one peer. Ages are relative to the time of reading; what never happened is as old as the last boot.
 type Path struct {
 	// Probed reports whether this node probes the peer. A gateway does not probe nodes; their probes show that they live.
 	Probed          bool
@@ -73,7 +73,7 @@ func (p Path) Dead() bool {
 // Degraded reports whether the peer answers but probes are lost.
 func (p Path) Degraded() bool { return !p.Dead() && p.Lossy() }
 
-// Lossy reports whether so many probes are lost that the rules of liveness are more patient.
+// Lossy reports whether so many probes are lost that the liveness rule tolerates more unanswered ones.
 func (p Path) Lossy() bool { return p.Loss > float64(bpf.PelagoLivenessLIVENESS_LOSSY)/lossUnit }
 
 // lossUnit is 1 in the fixed-point unit of struct path.loss.
@@ -138,8 +138,8 @@ func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 // confirm advertises that the tables are up to date; peers prefer such gateways.
 func (l *Loader) confirm() error { return l.advertise(bpf.PelagoAdvertisement{Confirm: 1}) }
 
-// Reach replaces what this gateway advertises of the remote clusters: which it does not reach, and which by paths that lose packets
-// only. The programs maintain it for those that they send to; this corrects it for those without traffic.
+// Reach replaces what this gateway advertises about the remote clusters: which it does not reach, and which only over lossy paths. The
+// programs maintain this for the clusters that they send to; Reach corrects it for those without traffic.
 func (l *Loader) Reach(unreachable, lossy map[uint16]bool) error {
 	return l.advertise(bpf.PelagoAdvertisement{Replace: 1, Unreachable: clustersOf(unreachable), Lossy: clustersOf(lossy)})
 }

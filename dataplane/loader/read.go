@@ -71,7 +71,7 @@ func readMap[KV, VV any, K comparable, V any](m *ebpf.Map, key func(KV) K, value
 	return out, err
 }
 
-// Chunks of a batch, entries: the first is for small maps, the last for large ones.
+// Sizes of a batch, in entries: reading starts with the first, for small maps, and grows to the last, for large ones.
 const firstChunk, lastChunk = 16, 4096
 
 // readBatches calls yield for every entry of a map until it returns false, with a system call for many entries.

@@ -19,7 +19,7 @@ type Tables struct {
 	Paths map[netip.Addr]Path
 	// Unreachable are the remote clusters of which no gateway answers this one.
 	Unreachable dataplane.ClusterSet
-	// Lossy are those that it reaches by paths that lose packets only; LossyAt the same of other gateways of this cluster.
+	// Lossy are those that it reaches only over lossy paths; LossyAt is the same for the other gateways of this cluster.
 	Lossy   dataplane.ClusterSet
 	LossyAt map[netip.Addr]dataplane.ClusterSet
 	// Confirmed is how long ago the daemon last confirmed the tables.
@@ -29,7 +29,7 @@ type Tables struct {
 	MTU  map[uint32]int
 	// PortsInUse counts the client flows by source and destination after translation, without the source's port.
 	PortsInUse map[Packet]int
-	// Mappings lead from a local address and UDP port to those that other clusters see.
+	// Mappings maps a local address and UDP port to those that other clusters see.
 	Mappings map[netip.AddrPort]netip.AddrPort
 
 	trail *trail // of the step that is made; nil: nothing is recorded

@@ -19,7 +19,7 @@ import (
 
 // Config of a Discovery.
 type Config struct {
-	// Name is that of this gateway at its peers, unique in the clusterset.
+	// Name is the name by which peers know this gateway, unique in the clusterset.
 	Name string
 	// Port is the UDP port for requests of peers; 0: DefaultPort.
 	Port uint16

@@ -45,8 +45,8 @@ func (t *track) state(now time.Time) State {
 	return Unreachable
 }
 
-// calls reports whether the peer calls but does not answer: its addresses were probed while it called. A call from before the silence
-// began is none: the peer may be dead.
+// calls reports whether the peer's requests arrive while it leaves ours unanswered, for long enough to have probed its addresses. Requests
+// from before the silence do not count: the peer may be dead.
 func (t *track) calls(now time.Time) bool {
 	return !t.lastInbound.Before(t.silentSince) && min(now.Sub(t.silentSince), now.Sub(t.inboundSince)) >= failedAfter*t.timing.Probe
 }

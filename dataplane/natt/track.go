@@ -191,8 +191,8 @@ func (t *track) answer(now time.Time, from netip.AddrPort, n nonce, r report) ou
 	return answers
 }
 
-// confirm processes a valid confirmation by the peer. If it is the first one, also since the peer is silent, or has another source, the
-// peer may be reachable again: the next step starts a round.
+// confirm processes a valid confirmation by the peer. If it is the first one, or the first since the peer fell silent, or its source
+// has changed, the peer may be reachable again: the next step starts a round.
 func (t *track) confirm(now time.Time, source netip.AddrPort, in Rewriting) {
 	known := t.inbound(now)
 	first := !known || t.lastInbound.Before(t.silentSince)

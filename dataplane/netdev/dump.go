@@ -6,11 +6,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// dumpAttempts bounds how often a list is read that changes meanwhile.
+// dumpAttempts bounds how often a list that changes during the read is tried.
 const dumpAttempts = 3
 
-// Dump returns a list of the kernel as it was at one time. Netlink returns it in parts; if it changes between two of them, entries
-// may be missing or doubled (NLM_F_DUMP_INTR), and it is read again.
+// Dump returns a consistent snapshot of a kernel list. Netlink returns lists in parts; if one changes between two parts, entries may
+// be missing or duplicated (NLM_F_DUMP_INTR), and it is read again.
 func Dump[T any](list func() ([]T, error)) ([]T, error) {
 	for attempt := 1; ; attempt++ {
 		all, err := list()

@@ -11,9 +11,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Endpoints finds the devices of pods that have a veth pair of their own, as a route of the node leads to them: to the pair
-// itself, or to a bridge one of whose ports it is. A pod whose device or MAC address the kernel does not know yet, because
-// it has not sent anything, is missing, and so is one with a device of another kind.
+// Endpoints finds the devices of pods that have their own veth pair, by following the node's routes to them: to the pair
+// itself, or to a bridge of which it is a port. A pod whose device or MAC address the kernel does not know yet, because
+// the pod has not sent anything, is missing, and so is one with another kind of device.
 func Endpoints(pods []netip.Addr) (map[netip.Addr]dataplane.Endpoint, error) {
 	links, err := Dump(netlink.LinkList)
 	if err != nil {

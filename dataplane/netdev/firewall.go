@@ -52,8 +52,8 @@ type Filter struct {
 	Open      []uint16
 	// External are destinations outside the cluster: what pelago0 passes on to them is masqueraded.
 	External []netip.Prefix
-	// ClusterIPs are ranges that packets from pelago0 may go to: those that the node translates are masqueraded, and no packet with
-	// such a source is passed on to pelago0.
+	// ClusterIPs are ranges that packets from pelago0 may go to: those that undergo DNAT on the node are masqueraded, and packets with
+	// such a source are not forwarded to pelago0.
 	ClusterIPs []netip.Prefix
 }
 

@@ -218,7 +218,7 @@ func TestEnsureRepairs(t *testing.T) {
 	}
 }
 
-// A version before had a rule for each prefix. With the one rule of now, all that is for no remote prefix goes as ever.
+// An earlier version had a rule for each prefix. With today's single rule, packets for other destinations are routed as before.
 func TestOneRule(t *testing.T) {
 	ns := newNode(t)
 	for _, p := range []string{"120.2.0.0/24", "120.3.0.0/16", "120.9.0.0/24"} {
@@ -242,7 +242,7 @@ func TestOneRule(t *testing.T) {
 	}
 }
 
-// Somebody who listens on the cable's port is named as the reason, and when he has gone all is well.
+// A program that listens on the cable's port is reported as the reason; once it has ended, Ensure succeeds.
 func TestPortInUse(t *testing.T) {
 	ns := newNode(t)
 	var c *net.UDPConn

@@ -37,8 +37,8 @@ import (
 // can masquerade it; an ACCEPT in a chain of ours would not prevent that. Conntrack keeps the true addresses, on which policy
 // engines rely.
 //
-// A host outside the cluster, or the node of a pod behind a ClusterIP, would send replies by another gateway, which has no flow.
-// The source of a reply of a ClusterIP is translated after the chain forward: a packet that has it in the chain is forged by a pod.
+// Without masquerading, a host outside the cluster, or the node of a pod behind a ClusterIP, could reply by another gateway, which has
+// no flow. A reply's source becomes the ClusterIP only after the chain forward: a packet that has it in that chain is forged by a pod.
 const nftTable = "pelago"
 
 // beforeMasquerade is just before the priority of masquerading (srcnat, 100).

@@ -23,10 +23,10 @@ type PodDevices struct {
 	namespaces map[uint64]map[netip.Addr]uint32
 }
 
-// Find returns the interface indexes by address. It is that of the route to a pod, if that leads to a device of the pod or to a
-// bridge. Some CNIs, Cilium for one, route all pods to one device and receive from another, a veth device each: that one is found
-// from the pod's end, in the namespaces bound in dir. Pods whose device is not found are missing: those to which only the route of an
-// uplink leads, too, unless the uplink is a bridge that pods are attached to.
+// Find returns the interface indexes by address. It is that of the route to a pod, if the route leads to the pod's own device or to a
+// bridge. Some CNIs, such as Cilium, route all pods to one device but receive from a veth device per pod: that one is found from the
+// pod's end, in the namespaces bound in dir. Pods whose device is not found are missing. So are pods to which only the route of an
+// uplink leads, unless the uplink is a bridge that pods are attached to.
 func (d *PodDevices) Find(pods []netip.Addr, uplinks map[uint32]bool, dir string) (map[netip.Addr]uint32, error) {
 	links, err := Dump(netlink.LinkList)
 	if err != nil {
@@ -59,7 +59,7 @@ func (d *PodDevices) Find(pods []netip.Addr, uplinks map[uint32]bool, dir string
 			shared[pod] = hop.Ifindex
 		}
 	}
-	// Neither is a veth device to which several pods are routed: it leads to a namespace of the CNI.
+	// A veth device to which several pods are routed is no pod's either: it leads to a namespace of the CNI.
 	for pod, ifindex := range out {
 		if l := byIndex[int(ifindex)]; l.Type() == "veth" && routed[ifindex] > 1 {
 			shared[pod] = ifindex

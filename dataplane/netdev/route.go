@@ -18,7 +18,7 @@ import (
 // prefix leaves by the default route in the clear.
 const fallbackMetric = 4096
 
-// ensureRoutes leads every prefix into pelago0, with an unreachable route behind.
+// ensureRoutes routes every prefix into pelago0, with an unreachable route as fallback.
 func ensureRoutes(ifindex int, c Config) error {
 	wanted := map[string]netlink.Route{}
 	for _, p := range c.Prefixes {
@@ -106,10 +106,10 @@ func rulesOf(table int) ([]netlink.Rule, error) {
 
 func routeKey(r netlink.Route) string { return fmt.Sprintf("%s metric %d", r.Dst, r.Priority) }
 
-// ensureRule sends all packets to our table, before other tables: it holds nothing but routes of remote prefixes, so what is
-// for none of them falls through to the next rule (ip-rule(8): a lookup that finds no route is no end). One rule costs each
-// packet of the node the same with any number of prefixes. Every other rule of the table goes: it is damage, or of a version
-// that had a rule for each prefix. Without a prefix there is no rule.
+// ensureRule sends all packets to our table, before other tables: it holds only routes of remote prefixes, so packets for any
+// other destination fall through to the next rule (ip-rule(8)). One rule costs each packet of the node the same, however many
+// prefixes there are. Every other rule that leads to the table is removed: it comes from others, or from a version that had a
+// rule for each prefix. Without a prefix there is no rule.
 func ensureRule(wanted bool) error {
 	have, err := rulesOf(Table)
 	if err != nil {
@@ -117,7 +117,7 @@ func ensureRule(wanted bool) error {
 	}
 	rule := netlink.NewRule()
 	rule.Family, rule.Table, rule.Priority = netlink.FAMILY_V4, Table, RulePriority
-	// The kernel takes any rule of this priority for the one to add (fib4_rule_compare leaves out what is not asked for).
+	// To the kernel, any rule of this priority equals the one to add (fib4_rule_compare ignores attributes that are not set).
 	taken, there := false, false
 	for _, r := range have {
 		taken, there = taken || r.Priority == RulePriority, there || sameRule(r, *rule)
@@ -174,7 +174,7 @@ func UplinkMTU(ifindex uint32) (int, error) {
 	return link.Attrs().MTU, nil
 }
 
-// LocalAddresses are the IPv4 addresses of the node, of every device but loopback and ours.
+// LocalAddresses returns the IPv4 addresses of the node except loopback ones; those on our own devices are included.
 func LocalAddresses() ([]netip.Addr, error) {
 	addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {

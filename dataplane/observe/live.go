@@ -37,8 +37,8 @@ const (
 	maxWatch = time.Minute
 )
 
-// Send sends a probe. That of a local pod is put on the ingress of the pod's device, as if the pod had sent it: nothing runs in the
-// pod. One of the node itself leaves by a raw socket.
+// Send sends a probe. For a local pod it is injected at the ingress of the pod's device, as if the pod had sent it: nothing runs in
+// the pod. For the node itself it is sent through a raw socket.
 func Send(l *loader.Loader, p Probe) error {
 	state, err := l.Read()
 	if err != nil {
@@ -168,15 +168,15 @@ type Sighting struct {
 	To   *netip.Addr `json:"to,omitempty"`
 }
 
-// Watched is what happened on a node meanwhile.
+// Watched is what a node observed during Watch.
 type Watched struct {
 	Sightings []Sighting `json:"sightings"`
-	// Drops are the packets that the programs dropped, whosoever they were.
+	// Drops counts all packets that the programs dropped meanwhile, not only the probe.
 	Drops []loader.Counter `json:"drops"`
 }
 
-// Watch records the sightings of a probe on all devices of this node until done is closed, at most for a minute. ready is called when
-// nothing can be missed any more. The filter runs in the kernel, and only as long as this.
+// Watch records the sightings of a probe on all devices of this node until done is closed, at most for a minute. ready is called once
+// nothing can be missed. The filter runs in the kernel, and only for the duration of the call.
 func Watch(l *loader.Loader, p Probe, ready func() error, done <-chan struct{}) (Watched, error) {
 	before, err := l.Counters()
 	if err != nil {

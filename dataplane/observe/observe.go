@@ -15,7 +15,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
-// Source is the kernel. *loader.Loader is one.
+// Source reads counters and paths from the kernel. *loader.Loader implements it.
 type Source interface {
 	Counters() ([]loader.Counter, error)
 	// Path reads one path: a gateway has as many as its cluster has nodes, and only those to gateways are shown.

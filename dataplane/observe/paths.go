@@ -79,7 +79,7 @@ func pathState(p loader.Path, known bool) string {
 	return "ready"
 }
 
-// histogram makes cumulative buckets of the kernel's. The last one of these has no upper bound.
+// histogram converts the kernel's buckets to cumulative ones. The kernel's last bucket has no upper bound.
 func histogram(p loader.Path) (count uint64, sum float64, buckets map[float64]uint64) {
 	const last = dataplane.RTTBuckets - 1
 	buckets = make(map[float64]uint64, last)

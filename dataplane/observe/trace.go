@@ -69,7 +69,7 @@ func Trace(l *loader.Loader, r Request) (Answer, error) {
 	return Walk(tables, r, &stack), nil
 }
 
-// Walk is Trace without effects. stack: how the node routes the packet, if that is known.
+// Walk is the pure part of Trace. stack: how the node routes the packet, if that is known.
 func Walk(tables loader.Tables, r Request, stack *Stack) Answer {
 	a := Answer{Source: r.Packet.Source.Addr(), Stack: stack, Confirmed: tables.Confirmed}
 	settings := tables.State.Settings

@@ -15,7 +15,7 @@ type View struct {
 	State string
 	// Peers are the gateways of this cluster and, at a gateway, those of all others.
 	Peers []Peer
-	// Reports counts what was handed on for the Gateway and RouteAgent objects.
+	// Reports counts how often state was queued for the Gateway and RouteAgent objects.
 	Reports uint64
 	// Of a gateway: when its Gateway object was made, how many gateways this cluster has, and its global addresses.
 	Created  time.Time
@@ -33,7 +33,7 @@ type Peer struct {
 	Cluster, Gateway string
 	// Path is its outer address, under which the kernel keeps the path.
 	Path netip.Addr
-	// Up is the damped verdict.
+	// Up is the verdict on the path, with hysteresis.
 	Up bool
 	// MTU is the largest packet of a pod that passes, in bytes; 0: not known yet. BlackHole: larger ones should, and are lost.
 	MTU       int
@@ -51,7 +51,7 @@ type Connection struct {
 	RxBytes, TxBytes uint64
 }
 
-// Range is one GlobalCIDR: how many addresses it has, and how many of them were given to whom.
+// Range is one GlobalCIDR: its number of usable addresses, and how many are allocated to each kind of owner.
 type Range struct {
 	CIDR                                   string
 	Usable, Egress, ClusterEgress, Ingress int

@@ -26,14 +26,14 @@ import (
 )
 
 const (
-	// Idle and Busy are the times between two probes of a path that carries no traffic, or does. Probes of a long path are
+	// Idle and Busy are the probe intervals of a path without and with traffic. Probes of a long path are
 	// spread over its round-trip time (bpf/health.h, path_interval).
 	Idle = 150 * time.Millisecond
 	Busy = time.Duration(bpf.PelagoLivenessLIVENESS_INTERVAL)
-	// inUse after a packet the path is probed as one that carries traffic.
+	// inUse is how long after its last packet a path is still probed as one that carries traffic.
 	inUse = 10 * time.Second
-	// maxBusy is how many of these are probed as such, the busiest. Packets on the others take overdue probes along (bpf/probe.h,
-	// path_take), so that the cost of failover follows the traffic, not the number of peers.
+	// maxBusy bounds how many of these are probed at that rate: the busiest. On the others, packets are cloned into overdue probes
+	// (bpf/probe.h, path_take), so that the cost of failover follows the traffic, not the number of peers.
 	maxBusy = 32
 	// ringHalf is half of the probes that a path remembers.
 	ringHalf = time.Duration(len(bpf.PelagoPath{}.Ring) / 2)
@@ -297,7 +297,7 @@ func (p *Prober) intervals(paths map[netip.Addr]loader.Path, now time.Time) map[
 	return out
 }
 
-// every returns the probe interval of a path by itself.
+// every returns the probe interval of a path, regardless of other paths.
 func every(p loader.Path) time.Duration {
 	if p.Used > inUse {
 		return Idle

@@ -42,8 +42,8 @@ func (k *kernel) LargeProbe(netip.Addr) (loader.LargeProbe, bool, error) { retur
 
 func (k *kernel) Marks() (uint32, uint32, error) { return 1, 2, nil }
 
-// Only the answer to the probe that is under way counts, not one that an earlier one of the size has had; what cannot be sent counts as
-// nothing; whoever asked for it hears of a change.
+// Only the answer to the probe in flight counts, not an answer to an earlier probe of the same size; a probe that cannot be sent does
+// not count; the callback is called on a change.
 func TestProberTakesLargeAnswers(t *testing.T) {
 	k := &kernel{peer: netip.MustParseAddr("172.16.1.2"), path: loader.Path{Probed: true, Replies: 1, Ready: true, Seen: time.Millisecond}}
 	changes := 0

@@ -39,13 +39,13 @@ const (
 type stage int
 
 const (
-	// watching: that packets of full size pass.
+	// watching checks that packets of full size pass.
 	watching stage = iota
-	// checking: with packets of full size lost, that those pass that did.
+	// checking checks, while packets of full size are lost, that those of the known size still pass.
 	checking
-	// searching: which size passes.
+	// searching finds the largest size that passes.
 	searching
-	// confirming: after the search, that packets of full size are still lost.
+	// confirming checks, after the search, that packets of full size are still lost.
 	confirming
 )
 
@@ -56,7 +56,7 @@ type sizing struct {
 	stage stage
 	// low passes and high does not; searching.
 	low, high int
-	// lost, passed: probes of the size in a row.
+	// lost and passed count consecutive probes of the current size.
 	lost, passed int
 	next         time.Time
 	// out is the size of the probe that is under way, 0: none is.
@@ -149,7 +149,7 @@ func (s *sizing) missed(path loader.Path, now time.Time) {
 	}
 }
 
-// void discards the probe in flight, which has no significance for sizes.
+// void discards the probe in flight, whose loss says nothing about sizes.
 func (s *sizing) void(now time.Time) { s.out, s.lost, s.passed, s.next = 0, 0, 0, now.Add(LargeEvery) }
 
 func (s *sizing) narrow() {

@@ -75,7 +75,7 @@ func TestBlackHole(t *testing.T) {
 	w.expect(t, "healed", Size{1390, 1390})
 }
 
-// What is no black hole: all is lost, no large probe was ever answered, large ones are lost as often as small ones.
+// No black hole: everything is lost, the path is suspect, no large probe was ever answered, or the peer is not ready.
 func TestNoBlackHole(t *testing.T) {
 	w := newWay(1390, 2000)
 	w.run(time.Second)
@@ -101,7 +101,7 @@ func TestNoBlackHole(t *testing.T) {
 	w.expect(t, "not ready", Size{})
 }
 
-// A changed MTU is looked at at once; a known hole stays until that is better known.
+// A changed MTU is probed at once; a known black hole persists until a probe refutes it.
 func TestChangedMTU(t *testing.T) {
 	w := newWay(1390, 1230)
 	w.run(time.Minute)
