@@ -159,8 +159,8 @@ const (
 func pointer(offset int) []byte { return binary.BigEndian.AppendUint16(nil, uint16(0xc000|offset)) }
 
 // soaRecord packs the zone's SOA with its three names ending in pointers to
-// the zone's name at the question, right for a question for the apex. appendSOA
-// moves them. The serial is constant, because the zone has no secondaries; the
+// the zone's name in the question, as is correct if the question is for the
+// apex. appendSOA adjusts them. The serial is constant, because the zone has no secondaries; the
 // last field is the TTL of negative answers (RFC 2308).
 func soaRecord(ttl uint32) []byte {
 	rdata := append([]byte(nameServer), pointer(headerLen)...)

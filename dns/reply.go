@@ -6,7 +6,7 @@ import (
 	miekg "github.com/miekg/dns"
 )
 
-// reply packs the answer to q behind out, which must be empty, and returns it
+// reply packs the answer to q into out, from its beginning, and returns it
 // with its rcode. limit is the largest message that the transport takes, in
 // octets.
 func (x *index) reply(out []byte, q *query, limit int) ([]byte, int) {

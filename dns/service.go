@@ -96,8 +96,8 @@ func (b *builder) clusterSetIP() {
 }
 
 // nearest gives the service one address of a family: the local cluster's if it
-// is ready, else a ready remote cluster's, each in its turn. A cluster has one
-// vote, however many addresses it shows.
+// is ready, else those of the ready remote clusters, in rotation. Each cluster
+// counts once, however many addresses it has.
 func (b *builder) nearest(family func(netip.Addr) bool) {
 	ready := func(c Cluster) (netip.Addr, bool) {
 		for _, e := range c.Endpoints {

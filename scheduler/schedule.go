@@ -52,8 +52,8 @@ type task struct {
 	descriptions []string
 }
 
-// scratch is the memory of a task that has an element for each cluster. Tasks take turns with it: as garbage it would cost more than
-// a third of a decision over 1,000 clusters.
+// scratch is the memory of a task that has an element for each cluster. It is reused by later tasks: allocating and
+// collecting it each time would cost more than a third of a decision over 1,000 clusters.
 type scratch struct {
 	current     []int64 // replicas of each cluster; -1: it does not run there
 	fit, sorted []candidate

@@ -133,8 +133,8 @@ type Config struct {
 	ClusterSetIPRange netip.Prefix
 	CableDriver       string
 	CablePort         uint16
-	// CableTunnels is the number of tunnels between two gateways, so that a pair uses several cores; of two that differ the smaller one
-	// counts. 1–MaxCableTunnels; 0: 1.
+	// CableTunnels is the number of tunnels between two gateways, so that a pair uses several cores; if the two differ, the smaller
+	// number counts. 1–MaxCableTunnels; 0: 1.
 	CableTunnels int
 	// XDP is one of XDPSettings; empty: off.
 	XDP string
@@ -154,8 +154,8 @@ type Config struct {
 	AirGapped bool
 	// NetworkOnly: the cluster takes no workloads from the hub (`pelago join --network-only`).
 	NetworkOnly bool
-	// WorkloadsOnly: the cluster takes no part in the network (`pelago join --workloads-only`). Beside it only the id, the index
-	// and what names the hub are set.
+	// WorkloadsOnly: the cluster takes no part in the network (`pelago join --workloads-only`). Besides it, only the id, the index
+	// and the fields that identify the hub are set.
 	WorkloadsOnly bool
 	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a dot at the end.
 	CustomDomains []string

@@ -225,7 +225,7 @@ func generated(kind schema.GroupKind, name string) bool {
 		kind == schema.GroupKind{Kind: "ConfigMap"} && name == "kube-root-ca.crt"
 }
 
-// errInUse is the error of a Namespace that was made again at the hub before it was gone in the member: Works that were made since have
+// errInUse is the error of a Namespace that was recreated at the hub before it was gone in the member: Works created since then have
 // objects in it.
 var errInUse = errors.New("it holds objects of Works")
 
@@ -284,8 +284,8 @@ func (t *task) ours(o *metav1.PartialObjectMetadata) bool {
 	return a[pelagov1alpha1.AnnotationHubID] == t.o.HubID && a[workv1alpha1.AnnotationWorkNamespace] == t.namespace
 }
 
-// workOf reports whether an object is ours and its Work exists, and whether that was made since this one was deleted, and stays. A Work
-// that cannot be read counts as an older one: the Namespace waits.
+// workOf reports whether an object is ours and its Work exists, and whether that Work was created after the deletion of this one and is
+// not being deleted itself. A Work that cannot be read counts as an older one: the Namespace waits.
 func (t *task) workOf(ctx context.Context, o *metav1.PartialObjectMetadata) (exists, since bool) {
 	if !t.ours(o) {
 		return false, false

@@ -27,8 +27,8 @@ const (
 	reconcileTimeout = 15 * time.Second
 )
 
-// Result of a reconcile in a member that is to be repeated after wait (0: not) or failed with err. An error of a stale cache only
-// (IsStale) repeats it. Controllers of the hub use StaleCaches.
+// Result is the result of a reconcile in a member that is to be requeued after wait (0: not) or has failed with err. If err is due to a
+// stale cache only (IsStale), the reconcile is requeued without an error. Controllers of the hub use StaleCaches.
 func Result(wait time.Duration, err error) (reconcile.Result, error) {
 	if IsStale(err) {
 		return reconcile.Result{RequeueAfter: RequeueStale}, nil
@@ -54,8 +54,9 @@ func HubControllerOptions(workers int) controller.Options {
 	}
 }
 
-// HubRateLimiter is that of a controller that works with the hub: an object waits for at most lastRetry after an outage.
-// controller-runtime's default lets it wait for as long again as the outage, up to 1000 s, and all objects share 10 retries a second.
+// HubRateLimiter is the rate limiter of a controller that works with the hub: an object waits for at most lastRetry after an outage.
+// With controller-runtime's default it would wait up to as long again as the outage lasted, at most 1000 s, and all objects would share
+// 10 retries a second.
 func HubRateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
@@ -72,7 +73,7 @@ func AddIndex[T client.Object](mgr ctrl.Manager, kind T, field string, values fu
 	return nil
 }
 
-// IndexFlag is the value under which objects are found for which a statement is true; the others are not in the index.
+// IndexFlag is the index value of the objects for which a condition holds; all others are not in the index.
 const IndexFlag = "true"
 
 // AddFlagIndex indexes those objects of one kind for which holds is true, under IndexFlag.

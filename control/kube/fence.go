@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Fence is closed at first.
+// Fence refuses writes unless this process has renewed the leader lease recently. It is closed at first.
 type Fence struct {
 	valid time.Duration
 	now   func() time.Time
@@ -23,8 +23,8 @@ type Fence struct {
 	attempted time.Time // zero: never
 }
 
-// NewFence makes a Fence that is open for valid after each renewal of the lease: less than the lease lasts, because a write takes time,
-// and no less than the leader tries to renew it.
+// NewFence makes a Fence that is open for valid after each renewal of the lease. valid must be shorter than the lease, because a write
+// takes time, and no shorter than the time for which the leader tries to renew it.
 func NewFence(valid time.Duration) *Fence { return &Fence{valid: valid, now: time.Now} }
 
 // Attempted returns when the lease was last read or written, whether that succeeded or not; zero: never. The loop of the leader
@@ -97,7 +97,7 @@ func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(r)
 }
 
-// open returns nil while the fence is open. Of the two clocks, wall and monotonic, that one counts which ran during a suspension.
+// open returns nil while the fence is open. Of the wall and the monotonic clock, the one that ran on while suspended counts.
 func (f *Fence) open() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,8 +111,8 @@ func (f *Fence) open() error {
 	return nil
 }
 
-// FencedLease is the lock on a lease, as controller-runtime makes it, and the fence that it opens. identity is who holds it; "": the host's
-// name, made unique. renewDeadline is the manager's of that name. cfg must not go through the fence.
+// FencedLease returns the lock on a lease, as controller-runtime makes it, and the fence that the lock opens. identity is the holder; if
+// empty, the host's name, made unique. renewDeadline is the manager's RenewDeadline. cfg must not go through the fence.
 func FencedLease(cfg *rest.Config, namespace, name, identity string, renewDeadline time.Duration) (resourcelock.Interface, *Fence, error) {
 	if identity == "" {
 		host, err := os.Hostname()

@@ -285,7 +285,7 @@ func (h *Hub) Endpoints(ctx context.Context) ([]submarinerv1.Endpoint, error) {
 }
 
 // newest leaves out the older of two Endpoints of one gateway if one of them is missing: the gateway has moved, and the name of an
-// Endpoint has its address. The missing ones follow the first present ones.
+// Endpoint contains its address. all has the present ones first (present is their number), then the missing ones.
 func newest(all []submarinerv1.Endpoint, present int) []submarinerv1.Endpoint {
 	older := map[string]bool{}
 	for i, missing := range all[present:] {

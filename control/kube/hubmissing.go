@@ -25,7 +25,7 @@ type missed struct {
 	since  time.Time
 }
 
-// add remembers an object of which only its absence is known, and returns for how long.
+// add remembers an object that a list lacked without a deletion event, and returns for how long it is kept.
 func (m *missing) add(obj client.Object, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

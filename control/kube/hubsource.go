@@ -20,7 +20,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// syncPoll is how often a source looks whether the first full picture of the hub has arrived.
+// syncPoll is how often a source checks whether the hub's cache has synced.
 const syncPoll = 100 * time.Millisecond
 
 // Source turns events of one kind at the hub into requests. Unlike source.Kind it does not hold up its controller: it
@@ -42,7 +42,7 @@ func (h *Hub) Source(obj client.Object, requests func(client.Object) []reconcile
 	})
 }
 
-// OnSync makes requests once, when the hub's cache is synced: what a controller left alone until then.
+// OnSync makes requests once, when the hub's cache has synced: for what a controller could not handle until then.
 func (h *Hub) OnSync(requests func(context.Context) []reconcile.Request) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		go func() {
@@ -57,8 +57,8 @@ func (h *Hub) OnSync(requests func(context.Context) []reconcile.Request) source.
 	})
 }
 
-// OfCluster requests the services that a cluster contributes to, and those with a ClusterSetIP of its range: whether it is a member,
-// and since when, decides on all of them.
+// OfCluster requests the services that a cluster contributes to, and those with a ClusterSetIP in its range: all of them depend on
+// whether it is a member, and since when.
 func (h *Hub) OfCluster(cluster client.Object) []reconcile.Request {
 	ctx := context.Background()
 	requests := ContributionRequests(ctx)(h.ContributionsOf(ctx, cluster.GetName()))
@@ -75,7 +75,7 @@ func (h *Hub) OfCluster(cluster client.Object) []reconcile.Request {
 	return append(requests, ContributionRequests(ctx)(elsewhere, err)...)
 }
 
-// OfContribution requests the service of a contribution, and others that name its ClusterSetIP: one of them has it.
+// OfContribution requests the service of a contribution, and all services that name the same ClusterSetIP: only one of them gets it.
 func (h *Hub) OfContribution(contribution client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	if s := ServiceOf(contribution); s.Name != "" && s.Namespace != "" {
@@ -130,7 +130,7 @@ func (h handler) OnAdd(obj any, _ bool) {
 
 func (h handler) OnUpdate(old, obj any) {
 	h.seen(obj)
-	h.add(old) // what an object spoke of before may be another request
+	h.add(old) // the object's old state may belong to another request
 	h.add(obj)
 }
 

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// slots bounds the table; a string that falls into the place of another one takes it.
+	// slots bounds the table; a string that hashes to an occupied slot replaces the one there.
 	slots = 1 << 14
-	// longest string that is looked for, in bytes: longer ones are data.
+	// maxShared is the longest string that is interned, in bytes: longer ones are data.
 	maxShared = 2048
 )
 
@@ -42,7 +42,7 @@ func (t *StringTable) String(s string) string {
 func (t *StringTable) Transform(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {
-		return in, nil // what an informer holds for an object that is gone
+		return in, nil // the tombstone of a deleted object in an informer
 	}
 	o.SetManagedFields(nil)
 	if u, ok := in.(*unstructured.Unstructured); ok {

@@ -24,7 +24,7 @@ type Versions map[string]string
 
 func (v Versions) String() string { return token(v) }
 
-// Of is the resourceVersion of a part: the single ones "" and "0" are those of all.
+// Of is the resourceVersion of a part: a plain "" or "0" applies to all parts.
 func (v Versions) Of(p Part) string {
 	if all, ok := v[""]; ok {
 		return all

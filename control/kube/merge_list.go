@@ -215,7 +215,7 @@ func (m *Merge) List(ctx context.Context, w http.ResponseWriter, query url.Value
 func (m *Merge) pages(ctx context.Context, w http.ResponseWriter, query url.Values, from Versions, at next, limit int, out *mergedList, budget *atomic.Int64) error {
 	resumed := at.At != ""
 	if resumed {
-		out.versions, from = at.Versions, nil // the latest objects, whose changes since the first page the client's watch repeats
+		out.versions, from = at.Versions, nil // list the latest objects: a watch from the first page's versions repeats the changes
 		query.Del("resourceVersionMatch")
 	}
 	var more next
@@ -274,7 +274,7 @@ func (m *Merge) versions(ctx context.Context, query url.Values, out *mergedList)
 	}
 }
 
-// withVersion is a query from a version of the part. Without one it may not have a rule how to match it.
+// withVersion is the query with a part's resourceVersion. Without a version it must not have a resourceVersionMatch.
 func withVersion(query url.Values, version string) url.Values {
 	query = maps.Clone(query)
 	if version == "" {

@@ -96,7 +96,8 @@ func receive(ctx context.Context, of Part, body io.Reader, to chan<- partEvent) 
 	}
 }
 
-// sending is the merged watch: the versions until which the client has events, and the watches that have yet to end their initial events.
+// sending is the state of the merged watch: the versions up to which the client has received events, and how many watches have not yet
+// ended their initial events.
 type sending struct {
 	versions Versions
 	events   chan partEvent

@@ -299,8 +299,8 @@ type usage struct {
 	window time.Duration
 }
 
-// sums adds up the metrics of pods by the rules of the HorizontalPodAutoscaler: pods that have ended do not count, pending ones, and
-// for a processor metric those that are still starting, are unready.
+// sums adds up the metrics of pods by the rules of the HorizontalPodAutoscaler: failed pods and those being deleted do not count; pending
+// ones and, for a CPU metric, those that are still starting count as unready.
 func sums(pods []corev1.Pod, used map[string]usage, name corev1.ResourceName, requests map[string]int64, now time.Time) (m workv1alpha1.MetricReport) {
 	for i := range pods {
 		p := &pods[i]

@@ -170,10 +170,10 @@ func Claim(ctx context.Context, to client.Client, live client.Reader, obj client
 	return err
 }
 
-// Owner is the clusterset on whose behalf objects are made. Nothing without its labels is changed or deleted.
+// Owner is the clusterset on whose behalf objects are made. Nothing without its label and annotation is changed or deleted.
 type Owner struct{ HubID string }
 
-// Mark adds the owner's labels to an object.
+// Mark adds the owner's label and annotation to an object.
 func (o Owner) Mark(obj client.Object) {
 	labels := obj.GetLabels()
 	if labels == nil {
@@ -189,7 +189,7 @@ func (o Owner) Mark(obj client.Object) {
 	obj.SetAnnotations(annotations)
 }
 
-// Owns reports whether the object has the owner's labels.
+// Owns reports whether the object has the owner's label and annotation.
 func (o Owner) Owns(obj client.Object) bool {
 	return obj.GetLabels()[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy && obj.GetAnnotations()[v1alpha1.AnnotationHubID] == o.HubID
 }

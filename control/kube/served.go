@@ -13,8 +13,8 @@ import (
 )
 
 // NotServed reports whether a request failed because the API server does not serve the kind in this version; that says nothing about
-// the object, which may exist in another version. A RESTMapper keeps the mappings that it has seen, so the request of a version that is
-// no longer served reaches the API server. Its 404 has no Status as body, from which client-go makes a NotFound with this cause.
+// the object, which may exist in another version. A RESTMapper keeps the mappings that it has seen, so a request for a version that is
+// no longer served still reaches the API server. The 404 has no Status in its body, and client-go makes it a NotFound with this cause.
 func NotServed(err error) bool {
 	return meta.IsNoMatchError(err) || apierrors.IsMethodNotSupported(err) ||
 		apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)

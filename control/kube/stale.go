@@ -89,8 +89,8 @@ func NewStaleCaches[K comparable](controller string, log *slog.Logger, events re
 	}, nil
 }
 
-// Result of a reconcile of key that is to be repeated after wait (0: not) or failed with err. If err is only of a stale cache
-// (IsStale) the reconcile is repeated with a growing interval.
+// Result is the result of a reconcile of key that is to be requeued after wait (0: not) or has failed with err. If err is due to a
+// stale cache only (IsStale), the reconcile is requeued with backoff.
 func (s *StaleCaches[K]) Result(key K, wait time.Duration, err error) (reconcile.Result, error) {
 	if !IsStale(err) {
 		s.forget(key)
@@ -192,8 +192,9 @@ func (e *Expectations[K]) Expect(key K, version string, now time.Time) {
 // gone stands for the end of an object among the versions that a watch has shown.
 const gone = ""
 
-// Write does a write, whose version a watch may show before the server has answered, and records the object with which it answered,
-// for Latest. others: the watch has shown versions meanwhile that are not of this write. There must be one write at a time for a key.
+// Write performs a write, whose version a watch may show before the server has responded, and records the object in the response, for
+// Latest. others: meanwhile the watch has shown versions that are not from this write. For each key, there may be only one write at a
+// time.
 func (e *Expectations[K]) Write(key K, o client.Object, do func() error) (others bool, err error) {
 	e.mu.Lock()
 	if e.writing == nil {
@@ -263,8 +264,8 @@ func (e *Expectations[K]) OwnWrite(key K, version string) bool {
 	return ok && version == x.version
 }
 
-// Observed is OwnWrite, and ends the expectation of that version: a later event with it is not taken for that of the write. While a
-// write is under way it is true of every version, and Write tells whether there were others.
+// Observed is OwnWrite, and also ends the expectation of that version, so that a later event with it is not taken for the own write.
+// While a write is under way, it returns true for every version, and Write reports whether there were others.
 func (e *Expectations[K]) Observed(key K, version string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -297,7 +298,7 @@ func (e *Expectations[K]) Forget(key K) {
 	delete(e.of, key)
 }
 
-// OlderVersion compares two resourceVersions of one object: numbers that count up (KEP-5504). What is no number is not older.
+// OlderVersion compares two resourceVersions of one object: increasing numbers (KEP-5504). If one of them is not a number, a is not older.
 func OlderVersion(a, b string) bool {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)

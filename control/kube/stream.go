@@ -28,13 +28,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// UntypedDecoder reads an object without a Go type from its text, which is valid during the call only. The cache's transformation must
-// make the same of an object from a list, and leave what this has made as it is.
+// UntypedDecoder decodes an object without a Go type from its text, which is valid during the call only. The cache's transform must
+// turn a listed object into the same form, and must leave an object from this decoder unchanged.
 type UntypedDecoder func(text []byte) (*unstructured.Unstructured, error)
 
 // NewStreamCache is cache.New with other watches, for a cache of all namespaces. Options must have HTTPClient and Mapper, as a manager
-// gives them. Objects that come as protobuf, or as metadata only, are read as before; read is nil: objects without a Go type are
-// maps.
+// gives them. Objects that come as protobuf, or as metadata only, are read as before. If read is nil, objects without a Go type
+// are maps.
 func NewStreamCache(read UntypedDecoder) cache.NewCacheFunc {
 	return func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
 		if opts.HTTPClient == nil || opts.Mapper == nil {
@@ -235,7 +235,7 @@ var (
 )
 
 // event splits a stream into events (bufio.SplitFunc). API servers write each as one line (Framer in
-// k8s.io/apimachinery/pkg/runtime/serializer/json); what else is one in JSON is looked for with a decoder.
+// k8s.io/apimachinery/pkg/runtime/serializer/json); an event in any other JSON layout is found with a decoder.
 func event(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	n, ours := bytes.IndexByte(data, '\n'), bytes.HasPrefix(data, before)
 	switch {

@@ -94,7 +94,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// The selector of the cache, which stands in the way that the watch does not go, is not lost.
+// The cache's selector is applied, although the watch bypasses the code of client-go that applies it.
 func TestAsked(t *testing.T) {
 	var asked string
 	o := from(t, func(_ http.ResponseWriter, r *http.Request) { asked = r.URL.String() + " " + r.Header.Get("Accept") })
@@ -208,8 +208,8 @@ func clientGo(t testing.TB, o watchSource, of runtime.Object) (w watch.Interface
 	return w
 }
 
-// drain reads a watch to its end. Of an error that the client has made only that it is one is kept: the words are each one's own. Whether a refusal says its
-// kind nobody asks.
+// drain reads a watch to its end. Of an error made by the client, only the fact is kept, because the wordings differ. The kind of a
+// Status from the server is ignored.
 func drain(t testing.TB, w watch.Interface) (events []watch.Event) {
 	t.Helper()
 	defer w.Stop()

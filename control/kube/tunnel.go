@@ -29,7 +29,7 @@ const (
 	attachTimeout = 15 * time.Second
 	// minAttach and maxAttach bound the pauses between attempts to attach to a replica of pelago-hub that has no tunnel yet.
 	minAttach, maxAttach = time.Second, time.Minute
-	// shortSession is how long a session lasts at least for the next attempt to follow without a pause.
+	// shortSession is the minimum duration of a session after which the next attempt follows without a pause.
 	shortSession = 5 * time.Second
 )
 
@@ -114,7 +114,7 @@ func (t *Tunnel) Start(ctx context.Context) error {
 					t.Log.Info("tunnel to the hub has ended", "replica", replica, "error", err)
 				}
 				if !again {
-					return // after the pause: a hub that ends its sessions at once is not asked in a loop
+					return // the next attempt waits: a hub that ends its sessions at once must not be asked in a loop
 				}
 				select {
 				case lost <- struct{}{}:
@@ -187,7 +187,7 @@ func (t *Tunnel) serve(ctx context.Context, session *yamux.Session, handler http
 	return web.Serve(session)
 }
 
-// handler sends requests to this cluster's API server. One that names no user is refused: it would have the rights of the agent.
+// handler forwards requests to this cluster's API server. One that impersonates no user is refused: it would have the agent's rights.
 func (t *Tunnel) handler() (http.Handler, error) {
 	plain, err := rest.TransportFor(t.Member)
 	if err != nil {

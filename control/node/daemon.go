@@ -78,7 +78,7 @@ type Daemon struct {
 	opts   Options
 	log    *slog.Logger
 	loader *loader.Loader
-	// conntrack: the programs read it.
+	// conntrack: the programs can look up conntrack entries.
 	conntrack bool
 	prober    *probe.Prober
 	objects   objectSource
@@ -89,7 +89,8 @@ type Daemon struct {
 	swept   chan sweep
 	// ready: a reconcile has succeeded since the start, or since the node had no index or address (latch).
 	ready atomic.Bool
-	// settled: since its start the node has once been connected to the remote gateways (status.Snapshot.Connected).
+	// settled: since its start, the daemon has at some time been connected to the remote gateways (status.Snapshot.Connected), or
+	// introduction has passed.
 	settled atomic.Bool
 	started time.Time
 	step    atomic.Pointer[time.Time] // when the loop of Run began its last step
@@ -237,7 +238,7 @@ func (d *Daemon) wake() {
 	}
 }
 
-// wakeLater wakes the daemon after a pause, which begins anew with each call.
+// wakeLater wakes the daemon after a pause that restarts with each call.
 func (d *Daemon) wakeLater() {
 	if d.later == nil {
 		d.later = time.AfterFunc(retry, d.wake)
@@ -302,8 +303,8 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	return err
 }
 
-// latch records whether the node is ready, and a gateway that is. Both begin with a reconcile that succeeds; later errors do not
-// end them, because the data path of the last success still works: peers find out by probes whether it does.
+// latch records whether the node is ready, and whether it is a ready gateway. Both become true with a reconcile that succeeds; later
+// errors do not reset them, because the data path of the last success still works: peers find out by probes whether it does.
 func (d *Daemon) latch(r tables.Result, succeeded bool) {
 	d.ready.Store((succeeded || d.ready.Load()) && r.State.Settings.Ready)
 	d.kernel.gateway = (succeeded || d.kernel.gateway) && r.Gateway
@@ -412,5 +413,5 @@ func (d *Daemon) recordEvents(events []status.Event) {
 	}
 }
 
-// end leaves the wire in order.
+// end leaves the wire in an orderly way: the flows move to other gateways first.
 func (d *Daemon) end() error { return errors.Join(d.leave(), d.gateway.left()) }

@@ -15,7 +15,7 @@ import (
 // endpointRetries bounds how often the device of a pod that has not sent a packet yet is looked up after retry.
 const endpointRetries = 15
 
-// endpoints are the devices of pods that were found, kept while they exist: entries of bridges and neighbour tables expire.
+// endpoints caches the devices of pods as long as they exist: the bridge and neighbour entries by which they are found expire.
 type endpoints struct {
 	known map[types.UID]dataplane.Endpoint
 	tries map[types.UID]int

@@ -19,10 +19,10 @@ import (
 	"github.com/pelago-net/pelago/dataplane/natt"
 )
 
-// wireInterval is that of reconciling the wire: handshakes that were not answered, tunnels that have come up, key rotation.
+// wireInterval is the interval at which the wire is reconciled: for unanswered handshakes, tunnels that have come up, key rotation.
 const wireInterval = 5 * time.Second
 
-// wireRetry is that while a tunnel is expected to come up or to get a new key.
+// wireRetry is the interval instead while a tunnel is expected to come up or to get a new key.
 const wireRetry = 500 * time.Millisecond
 
 // statusInterval is that of reading the status of the wire.

@@ -47,7 +47,7 @@ type kernel struct {
 // overlay returns the interface index and the MTU of pelago0.
 func (k *kernel) overlay() (ifindex, mtu int) { return int(k.edge.Load()), int(k.mtu.Load()) }
 
-// install configures what surrounds the programs, and attaches them: uplinks are guarded before the first packet goes out. It
+// install configures devices, routes and firewall, and attaches the programs: uplinks are guarded before the first packet goes out. It
 // continues after an error. checked: packets are checked as the tables of s require, so these may be written.
 func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) (checked bool, err error) {
 	k := &d.kernel
@@ -64,7 +64,7 @@ func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) (checked 
 		errs = append(errs, netdev.LenientConntrack())
 	}
 	err = d.attach(s, host, xdp)
-	// Of the rules, only those against forged ClusterIPs check packets. Without the others some are lost.
+	// Of the rules, only those against forged ClusterIPs check packets. Without the others, some packets are merely lost.
 	checked = err == nil && slices.Equal(k.clusterIPs, filter.ClusterIPs)
 	return checked, errors.Join(append(errs, err)...)
 }
@@ -140,7 +140,7 @@ func uplinks(s dataplane.State) []int {
 			seen[g.Hop.Ifindex] = true
 		}
 	}
-	delete(seen, 0) // a wire is none
+	delete(seen, 0) // packets over tunnels of the wire have no uplink here
 	var out []int
 	for ifindex := range seen {
 		out = append(out, int(ifindex))

@@ -54,8 +54,8 @@ func newPodNodes(source clientcache.ListerWatcher, changed func()) *podNodes {
 	return &podNodes{source: source, changed: changed}
 }
 
-// all returns the node names by pod address. It begins to watch if need be, until ctx ends or end is called, and waits for the first
-// list: tables made of a part of it would remove the other pods. The result must not be changed.
+// all returns the node names by pod address. It starts to watch if necessary, until ctx ends or end is called, and waits for the first
+// list to be complete: tables built from a part of it would lack the other pods. The result must not be changed.
 func (p *podNodes) all(ctx context.Context) (map[netip.Addr]string, error) {
 	p.mu.Lock()
 	if p.stop == nil {

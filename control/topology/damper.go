@@ -8,8 +8,8 @@ import (
 // RecoveryDelay is how long an unreachable cluster must answer again before it is called alive.
 const RecoveryDelay = 3 * time.Second
 
-// UnreachableClustersDamper turns what is seen now into a verdict: a cluster is dead as soon as it is seen dead, and alive again only after
-// it was seen alive for Back. It has no clock; the zero value is ready.
+// UnreachableClustersDamper adds hysteresis to what is observed: a cluster is dead as soon as it is seen dead, and alive again only after
+// it was seen alive for RecoveryDelay. It has no clock; the zero value is ready.
 type UnreachableClustersDamper struct {
 	alive map[string]time.Time // unreachable clusters → since when they are seen alive; zero: they are not
 }

@@ -100,7 +100,7 @@ func TestWatch(t *testing.T) {
 	next(t, got)
 }
 
-// Where no server ever comes, none is dead after a while: a watcher that keeps what the one before it made of a verdict must not for ever.
+// If no server ever appears, no cluster is dead after a while: a watcher must not keep the verdict of a previous watcher for ever.
 func TestWatchWithoutServer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "verdict.sock")
 	var at []time.Duration

@@ -23,11 +23,11 @@ func Drained(n *corev1.Node) (by string, drained bool) {
 }
 
 // WantedGateways returns the names of the nodes that are to be gateways: those labelled and not drained. Until one of
-// these serves, the drained ones are wanted as well, and if none of them serves either, former gateways that still do,
-// although their label was removed. Without any labelled node there is no gateway.
+// these serves, the drained ones are wanted as well, and if none of those serves either, so are former gateways that still
+// serve although their label was removed. Without any labelled node there is no gateway.
 //
-// serving reports whether a node works as a gateway. The evidence is the caller's: labels and cordons do not show that a
-// node has crashed or is still booting.
+// serving reports whether a node works as a gateway. It is up to the caller how to tell: labels and cordons do not show that
+// a node has crashed or is still booting.
 func WantedGateways(nodes []corev1.Node, serving func(node string) bool) map[string]bool {
 	wanted := map[string]bool{}
 	var drained, former []string

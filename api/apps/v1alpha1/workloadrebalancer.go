@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// WorkloadRebalancer has each of its workloads scheduled once more without regard to where it runs, once for each generation.
+// WorkloadRebalancer reschedules each of its workloads from scratch, regardless of where it runs now, once per generation.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

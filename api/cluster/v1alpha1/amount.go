@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// AmountOf is a quantity of a resource as a number: CPU in thousandths of a core, all else in units; at most what an int64 holds.
+// AmountOf converts a quantity of a resource to an integer: CPU in millicores, all else in units; at most the largest int64.
 func AmountOf(name corev1.ResourceName, q resource.Quantity) int64 {
 	n := q.AsApproximateFloat64()
 	if name == corev1.ResourceCPU {
@@ -23,7 +23,7 @@ func AmountOf(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// Plus is a + n × times, or the int64 next to it: anybody may request any amount, and must not turn a sum negative.
+// Plus returns a + n × times, clamped to int64: users can request any amount, and must not make a sum overflow into the negative.
 func Plus(a, n, times int64) int64 { return Sum{}.Add(a, 1).Add(n, times).Int64() }
 
 // Sum is a sum of amounts that does not overflow: what was added to it can be subtracted again.
@@ -39,7 +39,7 @@ func (s Sum) Add(n, times int64) Sum {
 	return Sum{s.high + high + carry, low}
 }
 
-// Int64 is the sum, or the int64 next to it.
+// Int64 returns the sum, clamped to int64.
 func (s Sum) Int64() int64 {
 	switch {
 	case s.high == uint64(int64(s.low)>>63):

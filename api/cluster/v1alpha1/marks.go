@@ -54,8 +54,8 @@ const (
 )
 
 // ConditionDataPlaneReachable says whether the cluster answers the probes of other clusters' gateways; absent if no cluster that is
-// ready reports on it (status.network). While it is True, a cluster that is not Ready is left later: only its way to the hub may
-// have failed.
+// ready reports on it (status.network). While it is True, workloads leave a cluster that is not Ready only after a longer
+// delay: perhaps only its connection to the hub has failed.
 const ConditionDataPlaneReachable = "DataPlaneReachable"
 
 // Reasons of ConditionDataPlaneReachable.

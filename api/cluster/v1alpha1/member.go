@@ -17,8 +17,8 @@ func (c *Cluster) Ready() *metav1.Condition {
 	return meta.FindStatusCondition(c.Status.Conditions, ConditionReady)
 }
 
-// SetReady sets the condition Ready, and reports whether it changed. Its time is that since which the cluster has not been ready, also if
-// it was Unknown meanwhile, or False.
+// SetReady sets the condition Ready, and reports whether it changed. A change between False and Unknown keeps
+// lastTransitionTime, so that it remains the time since which the cluster has not been ready.
 func (s *ClusterStatus) SetReady(ready metav1.Condition) (changed bool) {
 	before := meta.FindStatusCondition(s.Conditions, ConditionReady)
 	if before != nil && before.Status != metav1.ConditionTrue && ready.Status != metav1.ConditionTrue {

@@ -82,11 +82,11 @@ type ResourceSummary struct {
 	//
 	// +optional
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
-	// Allocating is what pods without a node ask for.
+	// Allocating is what unscheduled pods request.
 	//
 	// +optional
 	Allocating corev1.ResourceList `json:"allocating,omitempty"`
-	// Allocated is what pods on nodes have.
+	// Allocated is what scheduled pods request.
 	//
 	// +optional
 	Allocated corev1.ResourceList `json:"allocated,omitempty"`

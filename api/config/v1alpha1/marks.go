@@ -1,7 +1,7 @@
 package v1alpha1
 
-// ConditionAccepted of a customization is False if the API server took it but it cannot work; the kind is interpreted without
-// it then. The condition is ours: Karmada rejects such objects by webhook.
+// ConditionAccepted of a customization is False if the API server accepted the object but it cannot work. On a conflict the kind is
+// interpreted without it; otherwise its operations fail, and objects stay as they are. Karmada rejects such objects by webhook instead.
 const ConditionAccepted = "Accepted"
 
 // Reasons of ConditionAccepted.
@@ -13,8 +13,8 @@ const (
 	ReasonInvalidWebhook = "InvalidWebhook"
 	// ReasonConflict: KindRules, or an older customization, have a rule for the same target and operation.
 	ReasonConflict = "Conflict"
-	// ReasonLimitExceeded: an evaluation of a script was stopped at a bound; the message names the script. The object that it was
-	// for stays as it is, and the other scripts are used.
+	// ReasonLimitExceeded: an evaluation of a script was stopped because it exceeded a limit; the message names the script. The
+	// evaluated object stays unchanged, and the other scripts remain in use.
 	ReasonLimitExceeded = "LimitExceeded"
 	// ReasonNotSupportedYet: nothing acts on a part of the object; the message names the part, or the alternative.
 	ReasonNotSupportedYet = "NotSupportedYet"

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ResourceInterpreterCustomization says by Lua scripts how objects of a kind are read and changed. It comes before what is
-// built in.
+// ResourceInterpreterCustomization defines with Lua scripts how objects of a kind are interpreted. It takes precedence over
+// the built-in rules.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -42,7 +42,7 @@ type CustomizationRules struct {
 	//
 	// +optional
 	ReplicaResource *Script `json:"replicaResource,omitempty"`
-	// ComponentResource defines `GetComponents(desiredObj)`: the kinds of replicas, for objects that have several, as a list of
+	// ComponentResource defines `GetComponents(desiredObj)`: the components of an object with several pod templates, as a list of
 	// {name, replicas, replicaRequirements}. It takes precedence over ReplicaResource: each cluster gets the whole object.
 	//
 	// +optional
@@ -51,7 +51,7 @@ type CustomizationRules struct {
 	//
 	// +optional
 	ReplicaRevision *Script `json:"replicaRevision,omitempty"`
-	// StatusReflection defines `ReflectStatus(observedObj)`: what of the status the hub is told.
+	// StatusReflection defines `ReflectStatus(observedObj)`: the part of the status that is reported to the hub.
 	//
 	// +optional
 	StatusReflection *Script `json:"statusReflection,omitempty"`

@@ -10,7 +10,7 @@ const (
 	ConditionServiceApplied     = "ServiceApplied"
 	ReasonServiceAppliedSucceed = "ServiceAppliedSucceed"
 	ReasonServiceAppliedFailed  = "ServiceAppliedFailed"
-	// ConditionEndpointSliceDispatched: providers and consumers have what the export takes.
+	// ConditionEndpointSliceDispatched: all objects of the service exist in its providers and consumers.
 	ConditionEndpointSliceDispatched     = "EndpointSliceDispatched"
 	ReasonEndpointSliceDispatchedSucceed = "EndpointSliceDispatchedSucceed"
 	ReasonEndpointSliceDispatchedFailed  = "EndpointSliceDispatchedFailed"

@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MultiClusterService has the hub's Service of this name exported by its provider clusters and reached from its consumer clusters, as
-// <name>.<namespace>.svc.clusterset.local, and by the plain name where a consumer is no provider.
+// MultiClusterService exports the hub's Service of this name from its provider clusters to its consumer clusters, which reach it as
+// <name>.<namespace>.svc.clusterset.local. Consumers that are not providers can also use the Service's own name.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

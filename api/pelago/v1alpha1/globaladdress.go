@@ -25,7 +25,7 @@ type GlobalAddress struct {
 type GlobalAddressSpec struct {
 	IP    string       `json:"ip"`
 	Owner AddressOwner `json:"owner"`
-	// ReleasedAt is when the owner went; the claim is deleted after the address has rested (120 s, RFC 6888 REQ-8).
+	// ReleasedAt is when the owner was found gone; the claim is deleted 120 s later, to let the address rest (RFC 6888 REQ-8).
 	//
 	// +optional
 	ReleasedAt *metav1.Time `json:"releasedAt,omitempty"`

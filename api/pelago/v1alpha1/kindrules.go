@@ -7,15 +7,15 @@ const ConditionAccepted = "Accepted"
 
 // Reasons of ConditionAccepted, beside ReasonAccepted.
 const (
-	// ReasonInvalidExpression: a rule does not compile; the message names it, and says what and where. Objects of the kind keep
-	// what they have in the members until it is repaired: nothing is decided without it.
+	// ReasonInvalidExpression: a rule does not compile; the message has the rule, the error and its position. Objects of the kind
+	// stay unchanged in members until the rule is fixed: nothing is decided without it.
 	ReasonInvalidExpression = "InvalidExpression"
 	// ReasonConflict: older KindRules have the same rule for the same kind, and are used.
 	ReasonConflict = "Conflict"
 )
 
-// KindRules say by CEL expressions how the hub and the members' agents read and change objects of some kinds. They come before
-// what is built in; each rule by itself, so what is not said here stays as it is.
+// KindRules define with CEL expressions how the hub and the members' agents interpret objects of some kinds. Each rule takes
+// precedence over the built-in one for the same operation; operations without a rule keep their built-in behaviour.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -81,8 +81,8 @@ type Rules struct {
 	//
 	// +optional
 	Requirements Expression `json:"requirements,omitempty"`
-	// Components lists the kinds of pods of `object` that has several, as maps with name, replicas and replicaRequirements (see
-	// Requirements). They take precedence over Replicas: each cluster gets the whole object.
+	// Components lists the components of an `object` with several pod templates, as maps with name, replicas and
+	// replicaRequirements (see Requirements). They take precedence over Replicas: each cluster gets the whole object.
 	//
 	// +optional
 	Components Expression `json:"components,omitempty"`
@@ -90,23 +90,23 @@ type Rules struct {
 	//
 	// +optional
 	Revise Expression `json:"revise,omitempty"`
-	// Prune gives what of `object` is not for members, as a merge patch: null removes a field.
+	// Prune removes the fields of `object` that members must not get, as a merge patch: null removes a field.
 	//
 	// +optional
 	Prune Expression `json:"prune,omitempty"`
-	// Retain gives what is the member's in the `observed` object, as a merge patch onto the `desired` one.
+	// Retain returns the fields of the `observed` object that the member owns, as a merge patch onto the `desired` one.
 	//
 	// +optional
 	Retain Expression `json:"retain,omitempty"`
-	// Reflect gives what of the status of `observed` the hub is told, as a map; null: there is none yet.
+	// Reflect returns the part of the status of `observed` that is reported to the hub, as a map; null: there is none yet.
 	//
 	// +optional
 	Reflect Expression `json:"reflect,omitempty"`
-	// Aggregate gives the status of `object` made of the `items`, as a map; null: it stays as it is.
+	// Aggregate computes the status of `object` from the `items`, as a map; null: it stays unchanged.
 	//
 	// +optional
 	Aggregate Expression `json:"aggregate,omitempty"`
-	// Healthy says whether `observed` does what it is for.
+	// Healthy reports whether `observed` is healthy.
 	//
 	// +optional
 	Healthy Expression `json:"healthy,omitempty"`

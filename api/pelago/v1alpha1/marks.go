@@ -2,14 +2,14 @@ package v1alpha1
 
 import corev1 "k8s.io/api/core/v1"
 
-// Marks of objects that the agent makes in a member and that others make, too. What does not carry them is neither
+// Marks of the agent's objects in a member, for kinds that others create objects of as well. Objects without them are neither
 // changed nor deleted.
 const (
 	// LabelManagedBy has the value ManagedBy.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	ManagedBy      = "pelago"
-	// AnnotationHubID is the id of the clusterset: the UID of the hub's namespace kube-system. On that namespace itself a user says by it
-	// that this hub goes on for the one with that id.
+	// AnnotationHubID is the id of the clusterset: the UID of the hub's namespace kube-system. A user sets it on
+	// that namespace itself to declare that this hub replaces the hub with that id.
 	AnnotationHubID = "pelago.io/hub-id"
 )
 
@@ -24,8 +24,8 @@ const AnnotationExportTo = "pelago.io/export-to"
 // LabelDatapath of a Namespace or Node sets how packets of its pods get to other clusters and back: strict, hybrid or fast.
 const LabelDatapath = "pelago.io/datapath"
 
-// AnnotationRotateKeys of a gateway node has its wire change all keys, once for each value: an RFC 3339 time. Written by
-// `pelago gateway rotate-keys`; how far it is stands in the NodeIndex, status.keyRotation.
+// AnnotationRotateKeys of a gateway node makes its wire rotate all keys, once for each value: an RFC 3339 time. Written by
+// `pelago gateway rotate-keys`; status.keyRotation of the NodeIndex shows the progress.
 const AnnotationRotateKeys = "pelago.io/rotate-keys"
 
 // Annotations of a Cluster. The admission policies at the hub read all but the last.
@@ -62,8 +62,8 @@ const (
 // has, decimal; above 8 rounded down to three significant bits. Without it the number is unknown.
 const AnnotationReadyBackends = "pelago.io/ready-backends"
 
-// AnnotationUnreachable of an imported EndpointSlice: no gateway reaches its cluster, so no endpoint is ready. The value names those
-// that are otherwise, by their indexes, separated by commas.
+// AnnotationUnreachable of an imported EndpointSlice: no gateway reaches its cluster, so no endpoint is ready. The value lists the
+// indexes of those that would be ready otherwise, separated by commas.
 const AnnotationUnreachable = "pelago.io/unreachable"
 
 // ConditionClusterSetIP of a ServiceExport reports whether the service has a ClusterSetIP, and which.

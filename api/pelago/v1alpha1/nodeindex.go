@@ -76,12 +76,12 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	Wire map[string]string `json:"wire,omitempty"`
-	// PathMTU holds, on a gateway, the clusters on the way to which larger packets are lost than it says, in bytes of a pod's
-	// packet. Every node of the cluster keeps to it. Clusters to which all packets pass that the devices allow are left out.
+	// PathMTU is, on a gateway, the path MTU to other clusters, in bytes of a pod's packet; larger packets are lost. All nodes of
+	// the cluster apply it. Clusters to which packets of the devices' full MTU pass are omitted.
 	//
 	// +optional
 	PathMTU map[string]int32 `json:"pathMTU,omitempty"`
-	// KeyRotation is, on a gateway whose keys were to be changed on command, how far that is.
+	// KeyRotation is, on a gateway for which a key rotation was requested, its progress.
 	//
 	// +optional
 	KeyRotation *KeyRotation `json:"keyRotation,omitempty"`
@@ -110,8 +110,8 @@ type NodeIndexStatus struct {
 // taken over; the message names them. It is on gateways only.
 const NodeSettings = "GatewaySettings"
 
-// NodeXDP is a condition of a NodeIndex: False, with the reason of each device, if XDP could not be put on all uplinks that it
-// was to go onto. Then the programs of tc do all the work. Absent where no XDP is wanted.
+// NodeXDP is a condition of a NodeIndex: False, with the reason of each device, if XDP could not be attached to all intended
+// uplinks. Then the tc programs do all the work. Absent if XDP is not enabled.
 const NodeXDP = "XDP"
 
 // NodeReconciled is a condition of a NodeIndex: False, with the errors, if the last reconcile of the node's daemon failed. A node that

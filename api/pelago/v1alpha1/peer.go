@@ -64,8 +64,8 @@ type PeerSpec struct {
 type PeerGateway struct {
 	// Name is the name of the gateway's node.
 	Name string `json:"name"`
-	// Address is the outer address to use where nothing better is known: the public one if the gateway says that it is behind
-	// NAT, else the private one. NAT discovery of the own gateways decides; it is empty if the gateway can only call.
+	// Address is the outer address to use until NAT discovery by this cluster's gateways has found one: the public address if the
+	// gateway says that it is behind NAT, else the private one. Empty if the gateway can only initiate connections.
 	//
 	// +optional
 	Address string `json:"address,omitempty"`

@@ -12,8 +12,8 @@ const (
 	BlocksPerIP = (65536 - FirstBlockPort) / BlockPorts
 )
 
-// AnnotationOrphanBootID keeps, on a block whose owner is missed, the owner's last boot id. If a node of that name comes
-// back with another one, the flows of the block have ended with the earlier boot.
+// AnnotationOrphanBootID records, on a block whose owner's Node is missing, the owner's last boot id. If a node of that name
+// comes back with another boot id, the flows of the block have ended with the earlier boot.
 const AnnotationOrphanBootID = "pelago.io/orphan-boot-id"
 
 // PortBlock leases the ports FirstPort … FirstPort+255 of one egress IP to one node. Its name is
@@ -65,7 +65,7 @@ type PortBlockSpec struct {
 	// Pool is the egress object that the address belongs to.
 	Pool  EgressPool `json:"pool"`
 	State BlockState `json:"state"`
-	// OrphanedAt is when the owner's Node was first missed; the lease ends the established timer later (fencing).
+	// OrphanedAt is when the owner's Node was first found missing; the lease ends after the timeout of established flows (fencing).
 	//
 	// +optional
 	OrphanedAt *metav1.Time `json:"orphanedAt,omitempty"`

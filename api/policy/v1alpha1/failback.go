@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// AnnotationFailback of a propagation policy is whether templates go back to clusters that they have left for the cluster's sake: because
-// it failed, or because of a taint with effect NoExecute.
+// AnnotationFailback of a propagation policy controls whether templates return to clusters that they left because of the cluster itself:
+// it failed, or had a taint with effect NoExecute.
 //
 //	pelago.io/failback: WhenHealthy(10m)
 //
-// Never is the default. With WhenHealthy the replicas of a cluster return when it has been ready, without taints that are not tolerated,
-// for this time without interruption; 5 minutes if none is given. Meanwhile nothing else is scheduled there.
+// Never is the default. With WhenHealthy the replicas of a cluster return once it has been ready and free of untolerated taints for
+// this time without interruption (default: 5 minutes). Until then it is selected only if no other cluster fits.
 const (
 	AnnotationFailback  = "pelago.io/failback"
 	FailbackNever       = "Never"

@@ -1,6 +1,6 @@
 package v1alpha1
 
-// PurgeMode is what happens to a workload where it was, once it has moved.
+// PurgeMode is what happens to the old copy of a workload that has moved.
 type PurgeMode string
 
 const (
@@ -40,8 +40,8 @@ type ApplicationFailoverBehavior struct {
 	// +kubebuilder:validation:Enum=Directly;Gracefully;Never;Immediately;Graciously
 	// +kubebuilder:default=Gracefully
 	PurgeMode PurgeMode `json:"purgeMode,omitempty"`
-	// GracePeriodSeconds is how long the workload stays where it was if it does not become healthy elsewhere; 600 if PurgeMode
-	// is Gracefully and nothing is said.
+	// GracePeriodSeconds is how long the old copy stays if the workload does not become healthy elsewhere; default 600 with
+	// PurgeMode Gracefully.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1

@@ -39,7 +39,7 @@ const (
 // LabelNamespaceSkipAutoPropagation with the value "true" keeps a Namespace out of the members.
 const LabelNamespaceSkipAutoPropagation = "namespace.karmada.io/skip-auto-propagation"
 
-// LabelPropagateNamespace with the value "true" has a Namespace go to all members on a hub where only those with it do.
+// LabelPropagateNamespace with the value "true" propagates a Namespace to all members, on a hub that propagates only such ones.
 const LabelPropagateNamespace = "pelago.io/propagate"
 
 // ConditionAccepted of a policy is False if the API server took it but it cannot work; nothing is done with it then. The
@@ -64,8 +64,8 @@ const (
 // own controllers once the object exists there.
 const AnnotationMemberOwned = "pelago.io/member-owned"
 
-// AnnotationOnNoClusterFit of a policy with the value OnNoClusterFitRemove takes a template away from everywhere when no cluster fits
-// any more, as Karmada does. Without it what runs goes on, unless the affinity selects no cluster at all and names none that has not joined.
+// AnnotationOnNoClusterFit of a policy with the value OnNoClusterFitRemove removes a template from all clusters when none fits any more,
+// as Karmada does. Without it running replicas stay, unless the affinity selects no cluster at all and names none that has yet to join.
 const (
 	AnnotationOnNoClusterFit = "pelago.io/on-no-cluster-fit"
 	OnNoClusterFitRemove     = "Remove"

@@ -78,7 +78,7 @@ type ClusterAffinityTerm struct {
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
 	AffinityName    string `json:"affinityName"`
 	ClusterAffinity `json:",inline"`
-	// OverflowAffinities are used, in this order, when the group itself is full; they are emptied first.
+	// OverflowAffinities are used, in this order, when the group itself is full; scaling down removes replicas from them first.
 	//
 	// +optional
 	// +listType=atomic

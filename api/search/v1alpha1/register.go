@@ -16,8 +16,8 @@ var (
 	AddToScheme = SchemeBuilder.Register(
 		&ResourceRegistry{}, &ResourceRegistryList{},
 	).AddToScheme
-	// Stored is the version of the definition by which pelago-hub has the objects: requests for v1alpha1 reach pelago-hub itself, if it
-	// serves the search. The schema is the same.
+	// Stored is the CRD version through which pelago-hub accesses the objects, since requests for v1alpha1 lead to pelago-hub itself if
+	// it serves search. The schema is the same.
 	Stored = schema.GroupVersion{Group: GroupVersion.Group, Version: "stored"}
 )
 

@@ -26,7 +26,7 @@ const (
 	BackendLoadBalancer = "using-loadbalancer"
 	// BackendStandbyKey of the wire wireguard: the public key of the tunnel that carries packets while another changes its key.
 	BackendStandbyKey = "publicKeyStandby"
-	// BackendDraining lists tunnels by number, separated by commas, that take packets and shall be sent none.
+	// BackendDraining lists the numbers of tunnels, separated by commas, that still accept packets but must not be sent any.
 	BackendDraining = "draining"
 	// BackendIKE of the wire libreswan is how the gateway proves who it is: psk or certificate.
 	BackendIKE = "ike"
@@ -73,7 +73,7 @@ type EndpointSpec struct {
 	// +optional
 	Hostname string `json:"hostname,omitempty"`
 	// Subnets lists what is routed to this cluster: its GlobalCIDRs, or without globalnet its pod and service ranges and its
-	// share of the fabric, which is the sources of its nodes.
+	// share of the fabric, which contains the source addresses of its nodes.
 	//
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64

@@ -34,8 +34,8 @@ const (
 	AnnotationClusterLabels = "pelago.io/cluster-labels"
 )
 
-// AnnotationClusterAPI of a Cluster of the hub is the object of Cluster API that it is a member for, NAMESPACE/NAME@UID with the UID of the
-// namespace kube-system where the object is. Written by the operator.
+// AnnotationClusterAPI of a Cluster at the hub names the Cluster API object for which it was joined, as NAMESPACE/NAME@UID; UID is that of
+// the kube-system namespace in the cluster that has the object. Written by the operator.
 const AnnotationClusterAPI = "pelago.io/cluster-api"
 
 // Condition types.

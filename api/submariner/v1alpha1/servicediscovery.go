@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ServiceDiscovery reports on service discovery, which is a part of what a Submariner of the same namespace installs. Without one it is
-// refused: names and imports follow the health of the gateways.
+// ServiceDiscovery reports the state of service discovery, which a Submariner in the same namespace installs. Without a Submariner it is
+// rejected: DNS names and imports depend on the health of the gateways.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

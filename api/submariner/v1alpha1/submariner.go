@@ -8,7 +8,7 @@ import (
 )
 
 // Submariner makes the cluster a member of a clusterset, as `pelago join` does; deleting it removes Pelago from the cluster, as
-// `pelago unjoin` does. One counts in a cluster: that of the operator's namespace.
+// `pelago unjoin` does. Only the one in the operator's namespace has an effect.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -44,8 +44,8 @@ type SubmarinerSpec struct {
 	//
 	// +optional
 	BrokerK8sApiServer string `json:"brokerK8sApiServer,omitempty"`
-	// BrokerK8sApiServerToken is a credential to register. It is needed until the cluster has joined, and for changes that the hub has to
-	// grant; its end is that of the broker-info.subm that it comes from.
+	// BrokerK8sApiServerToken is the credential for registration. It is needed until the cluster has joined, and for changes that the hub
+	// has to grant; it expires with the broker-info.subm that it comes from.
 	//
 	// +optional
 	BrokerK8sApiServerToken string `json:"brokerK8sApiServerToken,omitempty"`

@@ -20,8 +20,8 @@ const (
 	AnnotationCreatedNamespace = "pelago.io/created-namespace"
 )
 
-// AnnotationReleased with the value "true" marks a Work whose binding has gone while a template of its name lived: the next binding
-// takes it over, and if the template goes before there is one the Work goes, too. It is ours.
+// AnnotationReleased with the value "true" marks a Work whose binding was deleted while its template existed: the next binding
+// takes it over; if the template is deleted before there is one, the Work is deleted, too. It is ours.
 const AnnotationReleased = "pelago.io/released"
 
 // LabelManaged with the value "true" marks objects in members that come from the hub; LabelSystem marks what the hub itself
@@ -73,7 +73,7 @@ const (
 )
 
 // ConditionInterpreted of a Work is False while a rule of the kind fails on the member's object; the message names the rule. It is
-// not there otherwise. That of a binding says the same of all its Works, and of its template.
+// absent otherwise. On a binding it covers all of its Works, and its template.
 const ConditionInterpreted = "Interpreted"
 
 // ReasonRuleFailed is the reason of ConditionInterpreted.

@@ -83,7 +83,7 @@ type ResourceBindingSpec struct {
 	// +optional
 	// +kubebuilder:default=Abort
 	ConflictResolution policyv1alpha1.ConflictResolution `json:"conflictResolution,omitempty"`
-	// RescheduleTriggeredAt later than status.lastScheduledTime asks for a decision from zero.
+	// RescheduleTriggeredAt later than status.lastScheduledTime requests a fresh decision that ignores the current one.
 	//
 	// +optional
 	RescheduleTriggeredAt *metav1.Time `json:"rescheduleTriggeredAt,omitempty"`

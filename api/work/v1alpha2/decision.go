@@ -11,16 +11,16 @@ import (
 // spec.clusters, so a restart knows what was decided and from what; status follows from it.
 const AnnotationDecision = "pelago.io/decision"
 
-// AnnotationTemplate of a binding is a hash of what of the template is propagated; spec.resource.resourceVersion changes with it
-// only, not with the template's status. A Work has that of the binding that it was made for, so that what its status says is known
-// to be of this content.
+// AnnotationTemplate of a binding is a hash of the propagated parts of the template; spec.resource.resourceVersion changes only with
+// it, not with the template's status. A Work has the annotation of the binding that it was rendered for, which shows the content to
+// which the Work's status refers.
 const AnnotationTemplate = "pelago.io/template"
 
 // Decision is the outcome of one attempt to decide.
 //
 // +kubebuilder:object:generate=false
 type Decision struct {
-	// For is a hash of all of the binding's spec but clusters, as SpecHash makes it: what the attempt was made for.
+	// For is the SpecHash of the binding that the attempt was made for: a hash of its spec without clusters.
 	For  string           `json:"for"`
 	Time metav1.MicroTime `json:"time"`
 	// Reason of the condition Scheduled: Success or one that says why not.
@@ -46,7 +46,7 @@ type Decision struct {
 	Rejected []Rejection `json:"rejected,omitempty"`
 }
 
-// Failback is the assignment before a template left clusters, while it is to be restored.
+// Failback is the assignment to be restored: that from before the template left clusters.
 //
 // +kubebuilder:object:generate=false
 type Failback struct {

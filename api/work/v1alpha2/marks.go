@@ -4,8 +4,6 @@ package v1alpha2
 const (
 	FinalizerBinding        = "karmada.io/binding-controller"
 	FinalizerClusterBinding = "karmada.io/cluster-resource-binding-controller"
-	// FinalizerDependencies: the bindings of dependents forget the binding first.
-	FinalizerDependencies = "karmada.io/binding-dependencies-distributor"
 )
 
 // Labels that hold the permanent id of a binding, on it, on its Works and on the objects in members.
@@ -25,7 +23,7 @@ const (
 const (
 	// AnnotationDependencies of a binding lists the dependents of its template, JSON.
 	AnnotationDependencies = "resourcebinding.karmada.io/dependencies"
-	// LabelDependedByPrefix and a hash make the label by which a dependent's binding names a binding that requires it.
+	// LabelDependedByPrefix followed by a hash is the label with which a dependent's binding refers to a binding that requires it.
 	LabelDependedByPrefix = "resourcebinding.karmada.io/depended-by-"
 )
 
@@ -33,8 +31,8 @@ const (
 const (
 	AnnotationTemplateUID        = "resourcetemplate.karmada.io/uid"
 	AnnotationTemplateGeneration = "resourcetemplate.karmada.io/generation"
-	// AnnotationManagedLabels and AnnotationManagedAnnotations list the keys that come from the template, sorted, with commas
-	// between; a key that is listed but no longer wanted is removed from the object, any other is the member's.
+	// AnnotationManagedLabels and AnnotationManagedAnnotations list the keys that come from the template, sorted and separated
+	// by commas. A listed key that is no longer desired is removed from the object; any other key belongs to the member.
 	AnnotationManagedLabels      = "resourcetemplate.karmada.io/managed-labels"
 	AnnotationManagedAnnotations = "resourcetemplate.karmada.io/managed-annotations"
 )
@@ -58,7 +56,7 @@ const ConditionScheduled = "Scheduled"
 // Reasons of ConditionScheduled; the first is True, the others False.
 const (
 	ReasonSuccess = "Success"
-	// ReasonSchedulerError: tried again, nothing is known against the placement.
+	// ReasonSchedulerError: any other error, such as an invalid placement; retried.
 	ReasonSchedulerError = "SchedulerError"
 	// ReasonNoClusterFit: no cluster passes the filters.
 	ReasonNoClusterFit = "NoClusterFit"

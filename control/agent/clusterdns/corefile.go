@@ -15,8 +15,8 @@ const (
 	startMarker = "#pelago-start AUTO-GENERATED SECTION. DO NOT EDIT"
 	endMarker   = "#pelago-end"
 
-	// Lines are found by what they begin with, so that a changed remark behind
-	// a marker does not hide it.
+	// Marker lines are recognized by how they begin, so that a changed remark
+	// after the marker does not hide it.
 	startWord = "#pelago-start"
 	endWord   = "#pelago-end"
 	// predecessor is how the markers of Submariner's block begin.
@@ -64,7 +64,7 @@ func (f Forward) Patch(corefile string) (string, error) {
 	return before + f.block(first) + after, nil
 }
 
-// block is the server block between its markers; like s it listens.
+// block is the server block between its markers; it listens on the same port and addresses as s.
 func (f Forward) block(s server) string {
 	var b strings.Builder
 	b.WriteString(startMarker + "\n")
@@ -111,7 +111,8 @@ func split(corefile string) (before, after string, err error) {
 		len(starts), startWord, len(ends), endWord)
 }
 
-// checked validates what goes into the Corefile as it is, and returns it with the zones once each, as CoreDNS compares them.
+// checked validates what is written into the Corefile verbatim, and returns it with the zones in the form in which CoreDNS compares
+// them, without duplicates.
 func (f Forward) checked() (Forward, error) {
 	var zones []string
 	for _, z := range f.Zones {

@@ -52,8 +52,8 @@ func Zones(c config.Config) []string {
 // for a headless one its pods. Slices without an import are not served, nor are
 // imports that describe a single cluster's share (label source-cluster).
 //
-// Objects that make no sense are left out; the error names each of them and
-// does not make the table unusable.
+// Invalid objects are left out, and the error names each of them; the table is
+// usable all the same.
 func DesiredTable(imports []mcs.ServiceImport, endpointSlices []discoveryv1.EndpointSlice, c TableConfig) (dns.Table, error) {
 	t := dns.Table{Mode: c.Mode, LocalCluster: c.LocalCluster, Zones: c.Zones, TTL: c.TTL}
 	var problems []error
@@ -155,7 +155,8 @@ func desiredService(from *mcs.ServiceImport, of []*discoveryv1.EndpointSlice) (d
 	return s, errors.Join(problems...)
 }
 
-// byPorts groups slices: an endpoint has the ports of its own slice only, as where pods define a named target port differently.
+// byPorts groups slices by their ports: an endpoint has only the ports of its own slice, for example where pods define a named target
+// port differently.
 func byPorts(of []*discoveryv1.EndpointSlice) map[string][]*discoveryv1.EndpointSlice {
 	out := map[string][]*discoveryv1.EndpointSlice{}
 	for _, slice := range of {

@@ -67,7 +67,7 @@ func SetupForward(m manager.Manager, o ForwardOptions) error {
 	return errors.Join(errs...)
 }
 
-// forwarder keeps one object in step with the Service: forwarding while it has a ClusterIP, not when it is gone.
+// forwarder keeps one object in sync with the Service: it forwards to the Service's ClusterIP, and no longer once the Service is gone.
 type forwarder struct {
 	manager manager.Manager
 	events  record.EventRecorder
@@ -113,8 +113,8 @@ func (c *forwarder) setup() error {
 	return nil
 }
 
-// Reconcile brings the object in step. What only a person can mend becomes an event and is not tried again until one of the objects
-// changes.
+// Reconcile brings the object in sync. A problem that only a person can fix is reported by an Event, and not retried until one of the
+// objects changes.
 func (c *forwarder) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	obj := c.object.DeepCopyObject().(client.Object)
 	var svc corev1.Service

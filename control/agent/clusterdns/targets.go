@@ -21,7 +21,7 @@ const customImport = "*.server"
 type Target struct {
 	ConfigMap types.NamespacedName
 	Key       string
-	// Optional: the key is made if it is missing, and goes with its last line.
+	// Optional: the key is created if it is missing, and removed when its content becomes empty.
 	Optional bool
 }
 
@@ -38,9 +38,9 @@ func corefileOf(name string) Target {
 	return Target{types.NamespacedName{Namespace: Namespace, Name: name}, "Corefile", false}
 }
 
-// Targets are all that may be there: that of TargetOf, and the Corefiles of RKE2's chart and of NodeLocal DNSCache, by the names of
-// its manifest and of Kubespray. A node's cache sends what is not cluster.local to the Internet's name servers, so it needs the block
-// as well as CoreDNS behind it.
+// Targets are all that a cluster may have: that of TargetOf, and the Corefiles of RKE2's chart and of NodeLocal DNSCache, under the names
+// of its manifest and of Kubespray. NodeLocal DNSCache sends queries outside cluster.local to upstream name servers, so it needs the
+// block as well as the CoreDNS behind it.
 func Targets(custom string) []Target {
 	return []Target{TargetOf(custom), corefileOf("rke2-coredns-rke2-coredns"), corefileOf("node-local-dns"), corefileOf("nodelocaldns")}
 }

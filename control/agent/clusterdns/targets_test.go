@@ -50,7 +50,7 @@ in-addr.arpa:53 {
     }
 `
 
-// TestDistributions: what is written into the configuration that each of them has, and that nothing of it is left.
+// TestDistributions: what is written into the DNS configuration of each distribution, and that removal leaves nothing of it behind.
 func TestDistributions(t *testing.T) {
 	const rke2 = ".:53 {\n    errors \n    health  {\n        lameduck 10s\n    }\n    ready \n    kubernetes   cluster.local  cluster.local in-addr.arpa ip6.arpa {\n" +
 		"        pods insecure\n        fallthrough in-addr.arpa ip6.arpa\n        ttl 30\n    }\n    prometheus   0.0.0.0:9153\n    forward   . /etc/resolv.conf\n    cache   30\n    loop \n    reload \n    loadbalance \n}"

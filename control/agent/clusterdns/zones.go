@@ -66,7 +66,7 @@ func (c *TableController) SetDead(clusters []string) {
 	}
 }
 
-// Synced reports whether a whole table has been set. Once true it stays true: an
+// Synced reports whether a whole table has been set. Once true it stays true: a
 // stale answer is better than none while the API server is unreachable.
 func (c *TableController) Synced() bool { return c.synced.Load() }
 

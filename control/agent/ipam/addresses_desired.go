@@ -41,9 +41,9 @@ type AddressPlan struct {
 	Wait time.Duration
 }
 
-// DesiredAddresses plans an owner's addresses. Addresses that other components know of are kept first, then the lowest. A claim
-// that is too many is released only once no node leases port blocks of it: until then packets of live flows bear the
-// address. usable reports whether an address belongs to the pool at all.
+// DesiredAddresses plans an owner's addresses. Addresses that other components already know are kept first, then the lowest. A
+// surplus claim is released only once no node leases port blocks of it: until then, packets of live flows carry the address.
+// usable reports whether an address belongs to the pool at all.
 func DesiredAddresses(o AddressOwner, claims []AddressClaim, usable func(netip.Addr) bool, now time.Time) AddressPlan {
 	var p AddressPlan
 	var held []AddressClaim

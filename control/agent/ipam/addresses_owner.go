@@ -35,7 +35,7 @@ func requestOf(o pelagov1alpha1.AddressOwner) request {
 // clusterPool is the owner whose addresses are allocated first.
 var clusterPool = request{Kind: kindCluster, Name: submarinerv1.ClusterGlobalEgressIPName}
 
-// object is an owner at the border between the API and the decision. A nil Object is one that is gone.
+// object is an owner as read from the API, with what it requests. Object is nil if the owner is gone.
 type object struct {
 	client.Object
 	AddressOwner

@@ -134,7 +134,7 @@ func (r *blockReconciler) list(ctx context.Context, list client.ObjectList, opti
 	}
 }
 
-// ownChange reports whether the node needs other blocks, or whether its orphans can go.
+// ownChange reports whether the node may now need other blocks, or whether its orphaned blocks may now be deleted.
 func ownChange(was, is *pelagov1alpha1.NodeIndex) bool {
 	return was.UID != is.UID || was.Status.BootID != is.Status.BootID || !slices.Equal(was.Status.Demand, is.Status.Demand)
 }

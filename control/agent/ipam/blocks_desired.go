@@ -13,8 +13,8 @@ import (
 	"github.com/pelago-net/pelago/control/topology"
 )
 
-// Established is how long a NAT keeps an idle TCP connection at least (RFC 5382 REQ-5). After it, no flow of a node
-// without contact can still be alive.
+// Established is the minimum time for which a NAT keeps an idle TCP connection (RFC 5382 REQ-5). A node that has been out of
+// contact for that long can have no live flow left.
 const Established = 7440 * time.Second
 
 // KeepBlocks as BlockNode.Want: the demand of the node is unknown, and it keeps its blocks.
@@ -53,7 +53,7 @@ type BlockPlan struct {
 	Release  []string // Active → Releasing
 	Orphan   []string // set orphanedAt: the owner is missed
 	Delete   []string // the ports are free
-	// Fenced are those of Delete that their owner has not released: it is known to have lost all flows.
+	// Fenced are those of Delete that their owner has not released, but whose flows are known to be gone.
 	Fenced []string
 	// Missing is how many blocks to lease, Order the IPs to search, best first.
 	Missing int
@@ -93,7 +93,7 @@ func DesiredBlocks(node BlockNode, ips []netip.Addr, blocks []Block, now time.Ti
 	return p
 }
 
-// orphan plans a block whose owner is missed. That is not taken back: the owner, if it lives, has stopped to use it.
+// orphan plans a block whose owner is missing. The mark is never removed: if the owner is alive, it has stopped using the block.
 func (p *BlockPlan) orphan(b Block, node BlockNode, now time.Time) {
 	rebooted := node.UID != b.NodeUID && b.OrphanBootID != "" && node.BootID != "" && node.BootID != b.OrphanBootID
 	left := b.OrphanedAt.Add(Established).Sub(now)
@@ -169,18 +169,18 @@ func order(ips []netip.Addr, held []Block, index int32) []netip.Addr {
 	return round
 }
 
-// Minimum is the number of blocks that a node has of a pool without demand: its share of a quarter of the pool, so that a burst needs no
-// new lease, within leastBlocks and mostBlocks. The number of nodes counts by powers of two: a new node changes the others' seldom.
+// Minimum is the number of blocks of a pool that a node has without demand: its share of a quarter of the pool, so that a burst needs
+// no new lease, bounded by leastBlocks and mostBlocks. The number of nodes is rounded up to a power of two, so that a new node seldom
+// changes the minimum of the others.
 func Minimum(ips, nodes int) int {
 	return min(max(ips*pelagov1alpha1.BlocksPerIP/(4*shares(nodes)), leastBlocks), mostBlocks)
 }
 
-// shares is the power of two from nodes on.
+// shares rounds the number of nodes up to a power of two.
 func shares(nodes int) int { return 1 << bits.Len(uint(max(nodes, 1)-1)) }
 
-// WantedBlocks is the desired number of blocks of a pool on a node: none of a GlobalEgressIP that no pod of the node uses, else the
-// minimum, or more if the node daemon demands more. Every node uses the cluster's pool, for its own
-// flows.
+// WantedBlocks is the desired number of blocks of a pool on a node: none if the pool is a GlobalEgressIP that no pod on the node uses,
+// else the minimum, or more if the node daemon demands more. Every node uses the cluster's pool, for its own flows.
 func WantedBlocks(pool pelagov1alpha1.EgressPool, minimum int, demand []pelagov1alpha1.BlockDemand, pods []topology.EgressPod, table *topology.EgressTable) int {
 	if pool != topology.ClusterPool && !used(pool, pods, table) {
 		return 0

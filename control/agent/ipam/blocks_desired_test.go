@@ -149,7 +149,7 @@ func TestNodesSpreadOverThePool(t *testing.T) {
 	}
 }
 
-// Ports leave an owner that is there only by its word, and one that is missed only after reboot or time.
+// Ports are taken from a present owner only if it has released them, and from a missing one only after a reboot or a timeout.
 func TestPortsAreFenced(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := ipam.BlockNode{

@@ -221,8 +221,8 @@ func nodeIndexAddIndexes(mgr ctrl.Manager) error {
 	)
 }
 
-// comingAndGoing drops updates (heartbeats of nodes, reports of node daemons), except for one that replaces an object
-// by another of its name, as a watch shows it that missed the deletion.
+// comingAndGoing drops updates (heartbeats of nodes, reports of node daemons), except one that replaces an object with another
+// of the same name: a watch that missed the deletion shows the replacement as an update.
 func comingAndGoing() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID()

@@ -28,9 +28,9 @@ type known struct {
 	hub       []netip.Addr            // of its API server
 }
 
-// peers computes one Peer for each remote cluster, with its condition. Clusters are checked in the order in which they joined: of
-// two that overlap, the older one stays. A cluster without a gateway keeps its ranges: the nodes go on routing them, and a younger
-// cluster must not be accepted and refused with the gateways of another.
+// peers computes one Peer for each remote cluster, with its condition. Clusters are checked in the order in which they joined: if two
+// overlap, the older one takes precedence. A cluster without a gateway keeps its ranges: the nodes still route them, and whether a younger
+// cluster is accepted must not depend on another cluster's gateways coming and going.
 func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 	remote := slices.DeleteFunc(slices.Clone(k.clusters), func(c submarinerv1.Cluster) bool { return c.Spec.ClusterID == o.ClusterID })
 	slices.SortFunc(remote, func(a, b submarinerv1.Cluster) int {
@@ -160,7 +160,7 @@ func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarine
 	return peer, verdict{ok: true, reason: v1alpha1.ReasonAccepted, message: fmt.Sprintf("%d gateways are used", len(peer.Spec.Gateways))}
 }
 
-// parsed leaves out texts that are no prefix; claims reports them.
+// parsed leaves out texts that are not prefixes; the hub refuses Clusters that have such.
 func parsed(texts []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, t := range texts {

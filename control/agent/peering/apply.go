@@ -36,8 +36,8 @@ func (r *reconciler) ensurePeer(ctx context.Context, have, want *v1alpha1.Peer) 
 	var present []*v1alpha1.Peer
 	if have != nil {
 		present = append(present, have)
-		// A peer that is refused from now on loses its condition first; the event of that leads to its new spec. So no
-		// node programs a spec under the condition of another one.
+		// A peer that is now refused gets its new condition first; the event of that write triggers the reconcile that
+		// writes the new spec. So no node programs the new spec under the old, accepting condition.
 		if set.Owns(have) && routable(have.Status) && !routable(status) {
 			return r.writeStatus(ctx, have, status)
 		}

@@ -26,9 +26,9 @@ type problem struct {
 	message string
 }
 
-// ownEndpoints computes the own cluster's Endpoints at the hub: one for each gateway node whose data path is ready. A
-// drained gateway whose node lives withdraws itself (NodeIndex.status.gateway), once its probes show that another one is active:
-// until Kubernetes reports a crash, the agent would mistake a dead gateway for that other one.
+// ownEndpoints computes this cluster's Endpoints at the hub: one for each gateway node whose data path is ready. A drained
+// gateway whose node is alive withdraws itself (NodeIndex.status.gateway) once its probes show that another gateway is active.
+// The agent does not decide that: until Kubernetes reports a crash, it would take a dead gateway for an active one.
 func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex) ([]*submarinerv1.Endpoint, []problem) {
 	byNode := map[string]v1alpha1.NodeIndex{}
 	for _, i := range indexes {
@@ -76,7 +76,7 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 	return endpoints, problems
 }
 
-// lives reports whether the kubelet of the node has renewed its lease lately, or never reported a condition.
+// lives reports whether the node is Ready: its kubelet renews its lease. A node without the condition counts as alive.
 func lives(node *corev1.Node) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -130,8 +130,9 @@ func privateIP(node *corev1.Node, index v1alpha1.NodeIndex) (netip.Addr, error) 
 	return ip, nil
 }
 
-// publicIP is the public address that the node's daemon has found, the zero Addr if none, and the settings of the node that
-// it has refused. Neither prevents the Endpoint: peers in the same network reach the gateway at its private address.
+// publicIP is the public address that the node's daemon has found (the zero Addr if none), and the problems that the daemon has
+// reported: refused settings and failed look-ups. None of them prevents the Endpoint: peers in the same network reach the gateway at
+// its private address.
 func publicIP(node *corev1.Node, index v1alpha1.NodeIndex) (public netip.Addr, problems []problem) {
 	if c := meta.FindStatusCondition(index.Status.Conditions, v1alpha1.NodeSettings); c != nil && c.Status == metav1.ConditionFalse {
 		problems = append(problems, problem{node, "InvalidGatewaySettings", c.Message})

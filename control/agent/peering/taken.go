@@ -22,9 +22,9 @@ type claim struct {
 type taken struct {
 	claims  []claim
 	indexes map[int32]string // cluster index → cluster
-	// gateways maps what a wire identifies gateways by, an outer address or a key, to its gateway.
+	// gateways maps each identity by which a wire knows a gateway (an outer address or a key) to that gateway.
 	gateways map[string]string
-	// held maps the same to the id of the cluster that has it in its accepted Peer and still publishes it.
+	// held maps such an identity to the id of the cluster whose accepted Peer has it and that still publishes it.
 	held  map[string]string
 	nodes map[string]string // address of a node of this cluster → node
 }
@@ -116,9 +116,9 @@ func nodeAddresses(n *corev1.Node) []netip.Addr {
 	return out
 }
 
-// add enters an accepted cluster. The addresses of its gateways are no claims: a member changes them at any time, and could have
-// another cluster refused by an address of that one's range. Ranges with a gateway's address are refused at the hub, before they
-// are registered.
+// add records an accepted cluster. The addresses of its gateways are not claims: a member can change them at any time, and could get
+// another cluster refused by using an address from that cluster's ranges. Ranges that contain a gateway's address are refused at the
+// hub, before they are registered.
 func (t *taken) add(id string, spec v1alpha1.PeerSpec) {
 	t.claims = append(t.claims, claim{"cluster " + id, parsed(spec.Subnets)})
 	t.indexes[spec.ClusterIndex] = id
@@ -153,8 +153,8 @@ func (t *taken) elsewhere(g *v1alpha1.PeerGateway) {
 	g.PrivateAddress = ""
 }
 
-// distinct refuses a gateway whose address, key or fabric address belongs to another one. mine has those of its own cluster that passed, and
-// receives this one's.
+// distinct refuses a gateway whose address, key or fabric address belongs to another one. mine holds the keys and addresses of the same
+// cluster's gateways that have passed so far; those of this gateway are added if it passes.
 func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]string) verdict {
 	me := fmt.Sprintf("gateway %s of cluster %s", g.Name, id)
 	if who, ok := t.nodes[g.Address]; ok {

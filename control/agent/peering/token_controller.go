@@ -32,8 +32,8 @@ const (
 	lastRetry  = 5 * time.Minute
 	// timeout bounds one renewal.
 	timeout = 15 * time.Second
-	// minInterval is the least time between renewals. By a clock that is ahead of the hub's by more than half a life,
-	// every new token is due at once.
+	// minInterval is the minimum time between renewals. If this clock is ahead of the hub's by more than half a token's
+	// life, every new token is due at once.
 	minInterval = time.Minute
 )
 

@@ -61,7 +61,8 @@ func exportedTo(x v1alpha1.ServiceContribution, id string) bool {
 	return len(x.Spec.ExportTo) == 0 || x.Spec.Cluster == id || slices.Contains(x.Spec.ExportTo, id)
 }
 
-// meeting returns the contributions that some cluster imports together with that of cluster id. Others do not conflict with it.
+// meeting returns the contributions that at least one cluster imports together with that of cluster id. Others cannot conflict
+// with it.
 func meeting(contributions []v1alpha1.ServiceContribution, id string) []v1alpha1.ServiceContribution {
 	own := slices.IndexFunc(contributions, func(x v1alpha1.ServiceContribution) bool { return x.Spec.Cluster == id })
 	if own < 0 {

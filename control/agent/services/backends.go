@@ -120,9 +120,9 @@ func NameHash(identity ...string) string {
 	return hex.EncodeToString(sum[:5])
 }
 
-// readyBackends counts pods, and endpoints without one, that are ready; if there is none, those that terminate but still serve, which
-// then get new connections (KEP-1669). A backend in several slices, of both families or while
-// slices are rewritten, counts once. As the EndpointSlice API has it, an unknown readiness counts as ready.
+// readyBackends counts the ready pods, and the ready endpoints without a pod. If there are none, it counts those that terminate but
+// still serve, which then get new connections (KEP-1669). A backend that is in several slices, because of dual stack or while slices
+// are rewritten, counts once. As defined by the EndpointSlice API, unknown readiness counts as ready.
 func readyBackends(slices []discoveryv1.EndpointSlice) int {
 	ready, terminating := map[string]bool{}, map[string]bool{}
 	for _, s := range slices {

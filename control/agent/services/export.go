@@ -135,7 +135,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			return reconcile.Result{}, err
 		}
 	}
-	if kube.IsUnreachable(o.err) { // package hub has told so
+	if kube.IsUnreachable(o.err) { // package kube has logged it
 		return reconcile.Result{RequeueAfter: kube.RequeueHubAway}, nil
 	}
 	if o.err != nil {
@@ -199,7 +199,7 @@ func (r *reconciler) readElsewhere(ctx context.Context, s *state) error {
 	}
 	for _, p := range peers.Items {
 		for _, text := range p.Spec.Subnets {
-			if prefix, err := netip.ParsePrefix(text); err == nil { // peering reports others
+			if prefix, err := netip.ParsePrefix(text); err == nil { // peering writes only valid prefixes
 				s.elsewhere = append(s.elsewhere, prefix)
 			}
 		}
@@ -295,7 +295,7 @@ func withOwn(contributions []v1alpha1.ServiceContribution, id string, own *v1alp
 	return out
 }
 
-// conflictsOf merges the contributions that meet a cluster's own; without one there is no conflict.
+// conflictsOf returns the conflicts among the contributions that meet a cluster's own (see meeting); none if it has no contribution.
 func conflictsOf(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time, id string) []MergeConflict {
 	all := meeting(OfMembers(contributions, joined), id)
 	if len(all) == 0 {

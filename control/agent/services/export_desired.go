@@ -138,8 +138,8 @@ func is4(text string) bool {
 	return err == nil && ip.Is4()
 }
 
-// routedSlices publishes a service with a ClusterIP. Traffic from other clusters is translated at the node of a backend, or at a
-// gateway for one on no node, which must have an IPv4 address that is not another cluster's.
+// routedSlices publishes a service with a ClusterIP. Traffic from other clusters is translated on the backend's node or, for a
+// backend on no node, at a gateway; such a backend needs an IPv4 address that is not routed to another cluster.
 func routedSlices(ips []string, s state) (content []BackendSlice, waiting string, unreachable bool) {
 	unreachable = true
 	reached := make([]discoveryv1.EndpointSlice, len(s.slices))
@@ -171,8 +171,9 @@ func (s state) reachable(family discoveryv1.AddressType, e discoveryv1.Endpoint)
 	return err == nil && !slices.ContainsFunc(s.elsewhere, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// endpoints publishes, without globalnet, pods and hosts of --external-cidr under their own addresses and pods in the network of their node under
-// the node's fabric address: that of the node itself is not routed between clusters. A node gets its index soon after it has joined.
+// endpoints publishes the endpoints of a headless service without globalnet: pods and hosts of --external-cidr under their own addresses,
+// and pods in the host network under their node's fabric address, because node addresses are not routed between clusters. A node gets
+// its index soon after it has joined.
 func (c cluster) endpoints(s state) (content []BackendSlice, waiting string, unreachable bool) {
 	outside := true
 	content = PodSlices(s.slices, c.dashedHostnames, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
@@ -238,8 +239,8 @@ func ofService(g submarinerv1.GlobalIngressIP) bool {
 	return g.Spec.Target == submarinerv1.ClusterIPService
 }
 
-// allocated is the global IP of a GlobalIngressIP that meets fits, once it is in use at all gateways, else why there is
-// none.
+// allocated is the global IP of the named GlobalIngressIP, if that satisfies fits and all gateways use the address; otherwise
+// waiting says why there is none.
 func allocated(ingress map[string]submarinerv1.GlobalIngressIP, name string, fits func(submarinerv1.GlobalIngressIP) bool) (ip, waiting string) {
 	g, ok := ingress[name]
 	if !ok || !fits(g) {

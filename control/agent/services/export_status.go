@@ -10,7 +10,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// The messages by which users and scripts know the end of an export.
+// Messages by which users and scripts recognize that an export is complete.
 const (
 	messageReady  = "Service was successfully exported to the broker"
 	messageSynced = "ServiceImport was successfully synced to the broker"

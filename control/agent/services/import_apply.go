@@ -55,8 +55,8 @@ func (r *importReconciler) apply(ctx context.Context, have present, want result)
 	)
 }
 
-// applyWithoutHub refreshes a service that was imported before, while the hub is not known yet: the own cluster's part, and whether
-// the endpoints of the others are ready.
+// applyWithoutHub refreshes a service that was imported earlier, as long as the hub's cache has not synced: this cluster's own part,
+// and the readiness of the other clusters' endpoints.
 func (r *importReconciler) applyWithoutHub(ctx context.Context, have present, s importState) error {
 	if have.imported == nil || !r.cluster.owner.Owns(have.imported) {
 		return nil
@@ -111,8 +111,8 @@ func (r *importReconciler) applyStatus(ctx context.Context, current *mcs.Service
 	return kube.PatchStatus(ctx, r.local, current, next)
 }
 
-// unambiguous renames copies whose name another service's copy has: service a in namespace b-c and service a-b in
-// namespace c have the same one.
+// unambiguous renames copies whose name is taken by another service's copy: service a in namespace b-c and service a-b in
+// namespace c would get the same name.
 func (r *importReconciler) unambiguous(ctx context.Context, have, want []*mcs.ServiceImport) ([]*mcs.ServiceImport, error) {
 	mine := map[string]bool{}
 	for _, h := range have {

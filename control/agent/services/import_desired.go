@@ -33,11 +33,12 @@ type importState struct {
 	hubSlices       []discoveryv1.EndpointSlice
 	joined          map[string]time.Time // members, and when they joined
 	vips            vips
-	// refused are the contributing clusters that this one has no way to, and why.
+	// refused are the contributing clusters to which this one is not connected, and why.
 	refused map[string]refusal
-	// ranges are those of the others.
+	// ranges are those of the contributing clusters that are not refused.
 	ranges map[string]peerRanges
-	// dead are the clusters that no gateway reaches: their endpoints are not ready. Those of stale ones are removed.
+	// dead are the clusters that no gateway reaches: their endpoints are not ready. stale are those of them whose lease has expired:
+	// their endpoints are removed.
 	dead, stale     []string
 	namespaceExists bool
 	// exported reports whether the own ServiceExport still stands; the hub may be behind.
@@ -109,7 +110,7 @@ func (c sourceCluster) imported(s importState, merged MergedService) *mcs.Servic
 	case mcs.Headless: // its endpoints' addresses
 		i.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
 	case mcs.ClusterSetIP:
-		// Of all contributions, also those of clusters that this one has no way to: the address is the same in all clusters.
+		// Chosen from all contributions, even from clusters to which this one is not connected: the address is the same in all clusters.
 		if vip := s.vips.choose(s.contributions); vip.ip.IsValid() {
 			i.Spec.IPs, i.Spec.IPFamilies = []string{vip.ip.String()}, []corev1.IPFamily{corev1.IPv4Protocol}
 		} else if c.modeMCS {

@@ -29,9 +29,9 @@ const (
 	reasonInvalidWeight  = "InvalidWeight"  // on a ServiceImport
 )
 
-// refusal is why a cluster is not connected. A name that leads to its addresses would lead to somebody else, or nowhere.
+// refusal is why a cluster is not connected. A name that resolves to its addresses would lead to somebody else, or nowhere.
 type refusal struct {
-	peer *v1alpha1.Peer // nil: it was not judged yet
+	peer *v1alpha1.Peer // nil: not accepted or refused yet
 	why  string
 }
 

@@ -22,8 +22,9 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// staleAfter is the lease of a source cluster (KEP-1645), which probes of its gateways renew: its EndpointSlices are removed when it has
-// been dead for so long. No connection to it can have survived; the slices come back with the cluster, from the hub.
+// staleAfter is the lease of a source cluster (KEP-1645), which is renewed by probes of its gateways. Once a cluster has been dead for
+// this long, its EndpointSlices are removed: no connection to it can have survived. When the cluster is back, they are restored from
+// the hub.
 const staleAfter = time.Hour
 
 // unreachableClusters are clusters that the agent's node does not reach, and since when.
@@ -101,8 +102,9 @@ func (r *importReconciler) importedSlices(ctx context.Context, options ...client
 	return slices.DeleteFunc(list.Items, func(s discoveryv1.EndpointSlice) bool { return !r.cluster.owner.Owns(&s) })
 }
 
-// judgedSlice returns an imported slice as it is while its cluster is dead (no gateway reaches it), or alive. The endpoints of a dead
-// one stay, as open connections may outlive a short outage; which were ready is kept, so that they are again without the hub.
+// judgedSlice returns an imported slice as it must be while its cluster is dead (no gateway reaches it) or alive. The endpoints of a dead
+// cluster stay, because open connections may survive a short outage. An annotation keeps which of them were ready, so that their
+// readiness can be restored without the hub.
 func judgedSlice(slice *discoveryv1.EndpointSlice, dead bool) *discoveryv1.EndpointSlice {
 	ready, marked := slice.Annotations[v1alpha1.AnnotationUnreachable]
 	if dead == marked {

@@ -107,7 +107,7 @@ func (r *ingressReconciler) reconcile(ctx context.Context, key types.NamespacedN
 	return nil
 }
 
-// want reads what decides about the name, and decides.
+// want reads the objects on which the GlobalIngressIP of a name depends, and computes it.
 func (r *ingressReconciler) want(ctx context.Context, key types.NamespacedName) (*submarinerv1.GlobalIngressIP, *Conflict, error) {
 	service, err := r.export(ctx, r.client, key)
 	if err != nil {
@@ -216,7 +216,7 @@ func (r *ingressReconciler) remove(ctx context.Context, g *submarinerv1.GlobalIn
 	return nil
 }
 
-// stillNeeded asks the API server whether the object serves what it was made for.
+// stillNeeded asks the API server whether the service or endpoint for which the object was created is still exported.
 func (r *ingressReconciler) stillNeeded(ctx context.Context, g *submarinerv1.GlobalIngressIP) (bool, error) {
 	e, err := r.export(ctx, r.live, types.NamespacedName{Namespace: g.Namespace, Name: serviceRef(g)})
 	if err != nil || e == nil {

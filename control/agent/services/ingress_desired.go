@@ -101,8 +101,8 @@ type Conflict struct {
 }
 
 // DesiredIngress is the GlobalIngressIP of one name: for the exported service of that name (nil if there is none), or else for
-// a backend that has this name. Of several services with the same pod the oldest export gives it its name. It is nil if
-// nothing needs it.
+// a backend whose GlobalIngressIP has this name. If several services share a pod, the object refers to the one with the oldest
+// export. It is nil if nothing needs it.
 func DesiredIngress(namespace, name string, service *Export, backends []Backend) (*submarinerv1.GlobalIngressIP, *Conflict) {
 	backends = slices.DeleteFunc(slices.Clone(backends), func(b Backend) bool {
 		return b.Export.Kind != Headless || b.Endpoint.name(b.Export.Service) != name
@@ -148,8 +148,8 @@ func fillBackend(g *submarinerv1.GlobalIngressIP, b Backend) {
 	g.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: b.Endpoint.Pod, UID: b.Endpoint.PodUID}}
 }
 
-// sameTarget reports whether the address of one may stay with the other: a pod that moves to another service keeps its
-// address, another pod of the same name does not.
+// sameTarget reports whether a and b are for the same target, so that the address may be kept: a pod that moves to another
+// service keeps its address, a new pod of the same name does not.
 func sameTarget(a, b *submarinerv1.GlobalIngressIP) bool {
 	if a.Spec.Target != b.Spec.Target {
 		return false

@@ -152,8 +152,8 @@ func endpointSet(slice *discoveryv1.EndpointSlice) sets.Set[Endpoint] {
 	return sets.New(endpointsOf(slice)...)
 }
 
-// exported reports whether the cache has an export of the service. Whichever of the two events, the export's or the
-// slice's, comes last, sees the other object.
+// exported reports whether the cache has an export of the service. Whichever event comes last, the export's or the slice's,
+// finds the other object in the cache.
 func (r *ingressReconciler) exported(ctx context.Context, namespace, service string) bool {
 	export := new(metav1.PartialObjectMetadata)
 	export.SetGroupVersionKind(r.exports)

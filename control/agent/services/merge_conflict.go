@@ -78,7 +78,7 @@ func conflicts(all []v1alpha1.ServiceContribution) []MergeConflict {
 	for _, p := range properties {
 		want, differ := p.of(oldest), 0
 		for _, c := range all[1:] {
-			// Of the other type, what else differs follows from that.
+			// If the type differs, all other differences follow from that and are not counted.
 			judged := c.Spec.Type == oldest.Type || p.reason == mcs.ServiceExportReasonTypeConflict
 			if judged && !equality.Semantic.DeepEqual(want, p.of(c.Spec)) {
 				differ++

@@ -17,8 +17,8 @@ import (
 // and Kubernetes allows 256 KiB for all of them.
 const maxExportedAnnotations = 128 << 10
 
-// reservedDomains, and those below them, are the prefixes of labels and annotations that a ServiceImport has from its
-// controllers. With them an exporter could change whose an import is, or where it leads.
+// reservedDomains and their subdomains are the prefixes of labels and annotations that controllers set on a ServiceImport. An exporter
+// that could set them could change who owns an import, or where it leads.
 var reservedDomains = []string{
 	"multicluster.kubernetes.io", "multicluster.x-k8s.io", "endpointslice.kubernetes.io", "submariner.io", "pelago.io",
 }

@@ -84,8 +84,8 @@ func podsOf(slice *discoveryv1.EndpointSlice) []string {
 	return pods.UnsortedList()
 }
 
-// ofCluster: a cluster that joins, leaves or gets other labels changes the merging of what it contributes to, and the audience of own
-// exports.
+// ofCluster requests what a cluster affects that joins, leaves or gets other labels: the services that it contributes to, and the
+// restricted exports of this cluster, whose audience may change.
 func (r *reconciler) ofCluster(obj client.Object) []reconcile.Request {
 	var list mcs.ServiceExportList
 	if err := r.local.List(context.Background(), &list); err != nil { // from the cache

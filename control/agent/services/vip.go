@@ -30,7 +30,7 @@ type vips struct {
 	joined map[string]time.Time // members, and when they joined
 	// ranges are the members' ranges of ClusterSetIPs.
 	ranges map[string][]netip.Prefix
-	// rivals are contributions to other services that name a ClusterSetIP which one to this service names.
+	// rivals are contributions to other services that name the same ClusterSetIP as a contribution to this service.
 	rivals []v1alpha1.ServiceContribution
 }
 
@@ -67,7 +67,8 @@ func claims(contributions []v1alpha1.ServiceContribution) []v1alpha1.ServiceCont
 }
 
 // valid returns the ClusterSetIP of a contribution, or why the service cannot have it. of are the contributions to the service.
-// If two services claim one address, the service of the range's owner has it, otherwise that of the oldest contribution.
+// If two services claim the same address, the one to which the range's owner contributes gets it, else the one with the oldest
+// contribution that names it.
 func (v vips) valid(x v1alpha1.ServiceContribution, of []v1alpha1.ServiceContribution) (ip netip.Addr, why string) {
 	ip, err := netip.ParseAddr(x.Spec.ClusterSetIP)
 	if err != nil || !ip.Is4() {
@@ -182,8 +183,8 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// remembered is the address that the own contribution names at the hub, else the one that is kept for the service: the hub's
-// cache may be older than the own write.
+// remembered is the address that the own contribution at the hub names, else the one that this cluster holds for the service: the
+// hub's cache may not show the own write yet.
 func (s vipState) remembered(id string) string {
 	for _, x := range s.present {
 		if x.Spec.Cluster == id && x.Spec.ClusterSetIP != "" {
@@ -208,9 +209,9 @@ func (s vipState) claimant(contributions []v1alpha1.ServiceContribution) string 
 	return ""
 }
 
-// candidates are the addresses of the ranges in the order in which a service tries them: from a place that its name determines,
-// so an attempt whose answer was lost finds its claim again, and an export that comes back its former address. The first and
-// the last address of a range are left out.
+// candidates are the addresses of the ranges in the order in which a service tries them. They start at a hash of its name, so that
+// a retry after a lost response finds its own claim, and a service that is exported again finds its previous address. The first
+// and the last address of a range are left out.
 func candidates(service types.NamespacedName, ranges []netip.Prefix) iter.Seq[netip.Addr] {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(service.String())) // never fails

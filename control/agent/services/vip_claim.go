@@ -134,7 +134,7 @@ func (r *reconciler) assignVIP(ctx context.Context, service types.NamespacedName
 		}
 		if ip.IsValid() {
 			p.ip, p.from = ip, r.cluster.id
-			delete(objects, ip) // as the cache had it
+			delete(objects, ip) // claimVIP has written it: the cached object is outdated
 		} else {
 			wait = sooner(wait, freedGrace)
 			p.ip, failed = ip, fmt.Sprintf("all addresses of this cluster's range %v of ClusterSetIPs are allocated, or released less than 120 s ago: un-export services, or unjoin and join with a larger --clusterset-ip-cidr", own)

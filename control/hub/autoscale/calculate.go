@@ -35,8 +35,8 @@ type sums struct {
 	reported                int
 }
 
-// add sums the reports of the i-th metric. The replicas of a cluster without values are missing pods that request as much as the others on
-// average, so they delay a change and cause none (likewise sums.assume).
+// add sums the reports of the i-th metric. The replicas of a cluster without values count as missing pods with the average requests of
+// the others, so they dampen a change and never cause one (as in sums.assume).
 func add(reports []memberReport, i int) (s sums) {
 	for _, r := range reports {
 		var m workv1alpha1.MetricReport
@@ -152,8 +152,8 @@ func propose(m *autoscalingv2.MetricSpec, s sums, current int64, t tolerances) (
 	return out, nil
 }
 
-// assume is the value with that of clusters without one: as podReplicas has it, nothing before an increase, and before a decrease their
-// pods' share of what all pods together should have, as far as that does not turn the direction.
+// assume returns the value including an assumption for clusters without one, as in podReplicas: nothing if the value calls for an
+// increase; for a decrease their pods' share of the target of all pods, but not so much that the result exceeds the target.
 func (s sums) assume(wanted float64) float64 {
 	value := float64(s.value)
 	if value < wanted {
@@ -162,7 +162,7 @@ func (s sums) assume(wanted float64) float64 {
 	return value
 }
 
-// atLeast keeps the current replicas where fewer would follow from a value above the target only because clusters lack in it.
+// atLeast keeps the current replicas if a value above the target would give fewer, only because clusters are missing in it.
 func (s sums) atLeast(current int64, above bool, replicas int64) int64 {
 	if above && s.absent > 0 {
 		return max(current, replicas)
@@ -170,9 +170,8 @@ func (s sums) atLeast(current int64, above bool, replicas int64) int64 {
 	return replicas
 }
 
-// podReplicas follows the HorizontalPodAutoscaler: pods without a metric count as if they used their share before a decrease and nothing
-// before an increase, unready pods as using nothing before an increase, and if that turns the direction nothing changes. A missing pod
-// uses full/100 of its requests, or, where full is 0, each.
+// podReplicas follows the HorizontalPodAutoscaler: for a decrease, pods without a metric are assumed to use full/100 of their requests, or
+// each if full is 0; for an increase, they and unready pods are assumed to use nothing. If that reverses the direction, nothing changes.
 func podReplicas(s sums, current int64, t tolerances, ratioOf func(workv1alpha1.PodSum) (float64, error), full, each int64) (int64, error) {
 	if s.ready.Pods == 0 {
 		return 0, errors.New("no pod has a metric (they may not be ready)")

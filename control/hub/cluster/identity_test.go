@@ -218,8 +218,8 @@ func TestManyRequests(t *testing.T) {
 	}
 }
 
-// An answer that does not tell which cluster it is is the answer to the request: it says what is to be done. One that would be
-// taken for another statement is an error.
+// A response that does not identify the cluster is returned to the request: it shows what has to be done. A response that would be
+// mistaken for one about the requested object (404) becomes an error.
 func TestAnswersThatTellNothing(t *testing.T) {
 	member := newCluster(firstID)
 	_, c := reached(t, member.serve(t, "", true), firstID)

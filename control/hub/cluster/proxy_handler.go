@@ -171,9 +171,9 @@ func (h *proxyHandler) way(ctx context.Context, c *clusterv1alpha1.Cluster) (*Wa
 	return way, nil
 }
 
-// impersonation is under which name a user enters a member. Components of the hub do not: their names are those of the member's own
-// components. Groups with the prefix system: are left out for the same reason, above all system:masters, and the member adds those
-// that every user and ServiceAccount has.
+// impersonation returns the identity of a user in a member. Components of the hub are rejected: the member's own components have the
+// same names. Groups with the prefix system:, above all system:masters, are removed for the same reason; the member adds those that
+// every user and ServiceAccount has.
 func impersonation(who user.Info) (transport.ImpersonationConfig, error) {
 	name := who.GetName()
 	if strings.HasPrefix(name, "system:") && !strings.HasPrefix(name, serviceaccount.ServiceAccountUsernamePrefix) {

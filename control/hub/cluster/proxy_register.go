@@ -132,8 +132,8 @@ func (r *registration) service(ctx context.Context) (int64, error) {
 	}))
 }
 
-// owners are those of the APIServices: the ClusterRole of pelago-hub, so that they go with it whatever removes it (helm uninstall). An API
-// server ends no namespace while an APIService does not answer.
+// owners returns the owner references of the APIServices: the ClusterRole of pelago-hub, so that they are deleted with it, whatever removes
+// it (helm uninstall). While an APIService is unavailable, the API server does not complete the deletion of any namespace.
 func (r *registration) owners(ctx context.Context) ([]metav1.OwnerReference, error) {
 	role := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"}}
 	if err := r.live.Get(ctx, client.ObjectKey{Name: r.Name}, role); err != nil {
@@ -153,8 +153,8 @@ func (r *registration) groups() []schema.GroupVersion {
 	return groups
 }
 
-// apiService has the label by which the hub's API server would make the APIService of a definition lead to itself, with another value.
-// The priorities are those of definitions, but for the version's: v1alpha1 is preferred to stored.
+// apiService sets the automanaged label to a value that keeps the hub's API server from managing the APIService, as it otherwise does
+// for each version of a CRD. The priorities are those of CRDs, except that of the version: v1alpha1 is preferred to stored.
 func (r *registration) apiService(gv schema.GroupVersion, port int64, ca []byte) *unstructured.Unstructured {
 	u := object("apiregistration.k8s.io/v1", "APIService", "", gv.Version+"."+gv.Group, map[string]any{
 		"group": gv.Group, "version": gv.Version,

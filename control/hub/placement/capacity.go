@@ -29,7 +29,7 @@ const DefaultLag = 30 * time.Second
 type CacheOptions struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
-	// Lag is how long after replicas were seen to be healthy a cluster that reports has them in its resourceSummary, at the latest;
+	// Lag is the time after which the resourceSummary of a reporting cluster is taken to include replicas that were seen healthy;
 	// 0: DefaultLag.
 	Lag time.Duration
 }

@@ -158,7 +158,7 @@ type Evictor struct {
 }
 
 // Evict ends the eviction tasks of a binding that are over, and begins those that are due: the cluster is taken from spec.clusters and
-// becomes a task. The rules are Karmada's, but that a cluster's failure is a reason of its own for templates with failover.cluster.
+// becomes a task. The rules are Karmada's, except that for templates with failover.cluster a cluster's failure itself is a reason.
 func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction {
 	var e Eviction
 	former := b.Spec.Clusters
@@ -245,7 +245,7 @@ func timed(t workv1alpha2.GracefulEvictionTask) bool {
 }
 
 // end removes the tasks that are over: a user has allowed it, the time is up, or the template is healthy in all clusters that the
-// scheduler has chosen. Without a cluster that has the template instead, no time is up.
+// scheduler has chosen. Tasks do not time out while no other cluster has the template.
 func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction) {
 	healthy := len(b.Spec.Clusters) > 0 && before.Reason == workv1alpha2.ReasonSuccess
 	for _, t := range b.Spec.Clusters {

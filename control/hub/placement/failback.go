@@ -115,8 +115,8 @@ func (v *Evictor) failback(b kube.Binding, before *workv1alpha2.Decision, former
 	e.Return.Record = &f
 }
 
-// healthy notes since when clusters have been ready and without taints. It has to be seen; that a cluster was not ready for a moment in
-// between is seen by its condition.
+// healthy returns since when clusters have been ready and without taints that are not tolerated. The time starts when this is first
+// observed; if a cluster was unready in between, it restarts at the transition of condition Ready.
 func (v *Evictor) healthy(left []workv1alpha2.TargetCluster, before map[string]metav1.MicroTime, p *policyv1alpha1.Placement) map[string]metav1.MicroTime {
 	out := map[string]metav1.MicroTime{}
 	for _, c := range left {
@@ -142,8 +142,8 @@ func toleratedForGood(t corev1.Taint, p *policyv1alpha1.Placement) bool {
 }
 
 // Leave adds the tasks of the clusters from which replicas return by a decision: those that lose the template, and those that keep a part
-// of it. They have all of their former replicas until the template is healthy where it returned to. With purge mode Directly, nothing may
-// run twice: the former replicas go first, with their state. The error is that the state cannot be preserved.
+// of it. They keep all of their previous replicas until the template is healthy where it returns to. With purge mode Directly nothing may
+// run twice: the previous replicas are removed first, and their state is preserved; the error is that it cannot be.
 func Leave(b kube.Binding, to []workv1alpha2.TargetCluster, returned []string, now time.Time) ([]workv1alpha2.GracefulEvictionTask, error) {
 	c := ptr.Deref(b.Spec.Failover, policyv1alpha1.FailoverBehavior{}).Cluster
 	directly := c != nil && c.PurgeMode.Current() == policyv1alpha1.PurgeModeDirectly

@@ -27,8 +27,8 @@ func MembershipOf(groups *workv1alpha2.WorkloadAffinityGroups, clusters []workv1
 	return m
 }
 
-// grouped returns a request with the clusters of its groups, by what others of the namespace have decided or reserved. Clusters that the
-// template is being evicted from attract it no more: of a group that loses its cluster the first one to move draws the others along.
+// grouped returns a request with the clusters of its groups, from the decisions and reservations of others in the namespace. Clusters
+// that the template is being evicted from no longer attract it: in a group that loses its cluster, the first to move draws the others.
 // r.mu is held.
 func (r *Cache) grouped(key string, req *scheduler.Request) *scheduler.Request {
 	g := req.Groups

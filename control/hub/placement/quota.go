@@ -97,8 +97,8 @@ func (r *Cache) SetQuotas(namespace string, quotas []Quota) {
 	r.quotas[namespace] = quotas
 }
 
-// exceeds is a QuotaError if the binding of a key would request more of a resource than it does, and a quota has no room for it. What
-// requests less, or the same, is always allowed: a quota that is lowered below the use takes nothing away. r.mu is held.
+// exceeds returns a QuotaError if the binding of a key would request more of a resource than now, and more than a quota allows. Requests
+// for the same or less are always allowed: a quota that is lowered below current usage removes nothing. r.mu is held.
 func (r *Cache) exceeds(key string, next scheduler.Load) error {
 	namespace, _, _ := strings.Cut(key, "/")
 	quotas := r.quotas[namespace]

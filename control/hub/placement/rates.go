@@ -13,7 +13,7 @@ type EvictionRates struct {
 	of  map[string]*evictionRate
 }
 
-// evictionRate is that of a cluster: used is until when its places are used up, given are those of bindings that wait for theirs.
+// evictionRate is the rate of a cluster: its places are used up until used; given are the times of bindings that wait for their place.
 type evictionRate struct {
 	used  time.Time
 	given map[string]time.Time

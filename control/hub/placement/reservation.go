@@ -17,8 +17,8 @@ const attempts = 4
 
 // Reservation is a decision whose write has not ended. Its replicas are assumed.
 //
-// After the write exactly one of Commit and Release is called. If it is open whether it was made (a timeout), the replicas go on
-// counting until that is known: the binding is read live and passed to Observe (or Forget, if it does not exist), and then Release is
+// After the write exactly one of Commit and Release is called. If its outcome is unknown (a timeout), the replicas continue to
+// count until it is known: the binding is read live and passed to Observe (or Forget, if it does not exist), and then Release is
 // called.
 type Reservation struct {
 	capacity *Cache
@@ -229,8 +229,8 @@ type claim struct {
 	replicas int64
 }
 
-// claims are all of a binding, by cluster. While a write has not ended the larger number of replicas counts, and of replicas of two
-// sizes both do, less what is reported. The result is good until the next call with the same buffer.
+// claims returns all claims of a binding, by cluster. While a write is pending, the larger number of replicas counts; if their sizes
+// differ, both numbers count; reported replicas are subtracted. The result is valid until the next call with the same buffer.
 func (b *bindingUsage) claims(buffer []claim) []claim {
 	out := buffer[:0]
 	if b.reserved == nil {

@@ -1,6 +1,7 @@
-// Package policy holds what the hub knows of policies: the controller that gives propagation policies their permanent
-// id and finalizer and all policies, ResourceRegistries and kinds without a controller the condition Accepted; Match, which objects a resource selector selects and how
-// precisely; and ApplyOverrides, what override policies make of a template for one cluster.
+// Package policy contains the hub's logic for policies: the controllers that set permanent id and finalizer of propagation
+// policies, and the condition Accepted of all policies, ResourceRegistries and kinds without a controller; Match, which tells
+// whether a resource selector selects an object and how precisely; and ApplyOverrides, which applies override policies to a
+// template for one cluster.
 //
 // Match and ApplyOverrides are pure. The controller neither claims nor releases templates (control/hub/propagate does).
 package policy

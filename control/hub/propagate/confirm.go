@@ -13,12 +13,12 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// confirm is a StaleCacheError if the API server has another version of the template or the policy than the one from which a binding
-// is about to leave a cluster, or of the template than the one for which a binding is about to be made again.
+// confirm guards the removal of a template from a cluster, and the recreation of a binding: it returns a StaleCacheError if the API
+// server has another version of the template (for a removal also of the policy) than the cache.
 //
-// The informers are independent. After a start or an outage that of policies may lag by seconds, and the combination of a new template
-// with an old policy may remove a template from a cluster that has it before and after. And the garbage collector may have removed the
-// binding of a template whose deletion is not seen yet: a new one would apply in its clusters what was deleted.
+// The informers are independent: after a start or an outage the policies' one may lag by seconds, and a new template combined with an
+// old policy may be removed from a cluster in which it runs both before and after the change. And the garbage collector may have removed
+// the binding of a template whose deletion the cache does not show yet: a new binding would recreate in members what was deleted.
 func (r *reconciler) confirm(ctx context.Context, key Key, w inputs, b kube.Binding) error {
 	if !w.have.Exists() {
 		r.mu.Lock()
@@ -52,8 +52,8 @@ func (r *reconciler) confirmVersion(ctx context.Context, t *unstructured.Unstruc
 	return r.confirmOne(ctx, t, example(t.GroupVersionKind()))
 }
 
-// replaced reports whether the binding is that of a former object of the template's name, which must end first (kube.Replaced). One
-// without owner stays: its template was deleted with --cascade=orphan.
+// replaced reports whether the binding belongs to a previous object with the template's name and must be deleted first (kube.Replaced).
+// A binding without owner stays: its template was deleted with --cascade=orphan.
 func (r *reconciler) replaced(ctx context.Context, t *unstructured.Unstructured, have kube.Binding) (bool, error) {
 	if !have.Exists() || metav1.GetControllerOf(have) == nil {
 		return false, nil

@@ -58,7 +58,7 @@ func (r *reconciler) evict(b kube.Binding, nearer map[string]string, stays error
 	return v.Evict(b, before)
 }
 
-// keepPlaces is for a step that is not carried out: the binding does not queue again.
+// keepPlaces gives the binding back its places in the eviction rates if a step is not carried out, so that it need not queue again.
 func (r *reconciler) keepPlaces(b kube.Binding, e placement.Eviction) {
 	for _, task := range e.Began {
 		if task.Reason != workv1alpha2.EvictionReasonFailback {
@@ -70,8 +70,8 @@ func (r *reconciler) keepPlaces(b kube.Binding, e placement.Eviction) {
 	}
 }
 
-// place completes a binding with the clusters that its template leaves, and with the decision where it runs. It leaves none that no
-// other cluster can replace.
+// place completes a binding with its evictions and with the decision where its template runs. The template leaves no cluster for which
+// there is no replacement.
 func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (kube.Binding, decision, placement.Eviction, error) {
 	former := b.Copy()
 	n, err := r.near(ctx, b)
@@ -92,8 +92,8 @@ func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (ku
 	return b, d, e, err
 }
 
-// decide completes a binding with the decision where its template runs: the one that it has if none is due. If no affinity selects a
-// cluster, or with remove if no cluster fits, the template is removed from all.
+// decide completes a binding with the decision where its template runs: the existing one, unless a new one is due. If no affinity
+// selects a cluster, or if remove is set and no cluster fits, the template is removed from all clusters.
 func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Near, remove bool, e *placement.Eviction) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
@@ -154,7 +154,7 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 			return decision{}, err
 		}
 	}
-	if len(e.Began) == 0 && (fresh || applied != observed.Placement) { // decided anew: that is no detour any more
+	if len(e.Began) == 0 && (fresh || applied != observed.Placement) { // a fresh decision cancels the failback
 		e.Return.Record = nil
 	}
 	record.Unhealthy, record.Failed, record.Held, record.Failback = e.Unhealthy, e.Failed, strings.Join(e.Held, "; "), e.Return.Record
@@ -199,8 +199,8 @@ func sortedByName(clusters []workv1alpha2.TargetCluster) []workv1alpha2.TargetCl
 	return slices.SortedFunc(slices.Values(clusters), func(a, b workv1alpha2.TargetCluster) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// staying are the clusters less those that are being removed: what cannot be decided stays where it is, but does not keep a cluster
-// from leaving. A cluster that cannot be seen stays.
+// staying returns the clusters that are not being removed from the hub: without a decision a template stays where it is, but does not
+// block the removal of a cluster. A Cluster that does not exist counts as staying.
 func (r *reconciler) staying(ctx context.Context, all []workv1alpha2.TargetCluster) ([]workv1alpha2.TargetCluster, error) {
 	var out []workv1alpha2.TargetCluster
 	for _, t := range all {
@@ -219,7 +219,7 @@ func (r *reconciler) staying(ctx context.Context, all []workv1alpha2.TargetClust
 // named is how many clusters are named in a record for each reason.
 const named = 10
 
-// recorded is the record of the last attempt to decide. A binding that another implementation has decided on has its status only.
+// recorded returns the record of the last attempt to decide. For a binding decided by another implementation it is derived from status.
 func recorded(b kube.Binding) *workv1alpha2.Decision {
 	if d := workv1alpha2.ReadDecision(b.GetAnnotations()); d != nil {
 		return d
@@ -349,9 +349,9 @@ func observation(b kube.Binding) placement.Observation {
 	return o
 }
 
-// unreported is a StaleCacheError if a cluster younger than FirstReport, to which the template may come, has not reported its APIs yet or
-// is not ready. First decisions wait for it: in a hub that has been restored with new UIDs all clusters are in this state, and the first one to report would get
-// all replicas for good.
+// unreported returns a StaleCacheError if a cluster younger than FirstReport that the placement selects has not reported its APIs yet
+// or is not ready. First decisions wait for it: in a hub that was restored with new UIDs all clusters are in this state, and the first
+// one to report would get all replicas for good.
 func (r *reconciler) unreported(ctx context.Context, p *policyv1alpha1.Placement) error {
 	var list clusterv1alpha1.ClusterList
 	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {

@@ -108,7 +108,7 @@ func TestDependentWithPolicy(t *testing.T) {
 	}
 }
 
-// A binding that others need does not go because one of these is just being made again: member objects would be made again, too.
+// A dependent's binding is not deleted while a parent binding is being recreated: objects in members would be recreated, too.
 func TestParentMadeAgain(t *testing.T) {
 	h := newHub(t, "member1")
 	stop := h.run(nil)

@@ -61,7 +61,7 @@ func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 	controllerutil.AddFinalizer(b, b.Finalizer())
 	own(b, w.template)
 	b.Spec.Resource.UID = w.template.GetUID()
-	// What follows no policy stays as it was left, but if others need it.
+	// Without a policy the binding keeps its state of the template, unless other bindings need it.
 	if following || w.policy == nil && !w.kept && len(w.parents) > 0 || !w.have.Exists() {
 		if err := refresh(b, w.template); err != nil {
 			return kube.Binding{}, err
@@ -83,7 +83,7 @@ func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 	return b, nil
 }
 
-// refresh notes the template as it is now. The resourceVersion changes with what of it is propagated only.
+// refresh records the current template. The resourceVersion changes only if the propagated content has changed.
 func refresh(b kube.Binding, t *unstructured.Unstructured) error {
 	hash, err := workv1alpha2.TemplateHash(t)
 	if err != nil {
@@ -153,7 +153,7 @@ func follow(b kube.Binding, w inputs, in *kinds.Interpreter) error {
 	return nil
 }
 
-// suspension is that of the policy, and what somebody else holds the first decision with.
+// suspension is the policy's, plus the field scheduling, with which somebody else holds the first decision.
 func suspension(of *policyv1alpha1.Suspension, have *workv1alpha2.Suspension) *workv1alpha2.Suspension {
 	var out workv1alpha2.Suspension
 	if of != nil {
@@ -181,8 +181,8 @@ func affinityGroups(a *policyv1alpha1.WorkloadAffinity, labels map[string]string
 	return &workv1alpha2.WorkloadAffinityGroups{AffinityGroup: group(a.Affinity), AntiAffinityGroup: group(a.AntiAffinity)}
 }
 
-// own makes the template the controller of the binding: they go together. A former one of the same name (a hub restored from a
-// backup has new UIDs) is replaced.
+// own makes the template the controller owner of the binding, so that the binding is deleted with it. The reference to a previous
+// object of the same name (a hub restored from a backup has new UIDs) is replaced.
 func own(b kube.Binding, template *unstructured.Unstructured) {
 	ref := *metav1.NewControllerRef(template, template.GroupVersionKind())
 	refs := slices.DeleteFunc(slices.Clone(b.GetOwnerReferences()), func(r metav1.OwnerReference) bool {

@@ -11,8 +11,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// end deletes the binding that a template which is gone has owned. The garbage collector of the hub does so, too, but after an outage
-// of the API server it comes back late, after up to a minute. A template that was deleted with --cascade=orphan owns no more.
+// end deletes the binding that a deleted template owned. The hub's garbage collector does so, too, but recovers from an outage of the
+// API server only after up to a minute. A template that was deleted with --cascade=orphan no longer owns its binding.
 func (r *reconciler) end(ctx context.Context, key Key) error {
 	have, err := r.binding(ctx, key)
 	if err != nil || !have.Exists() || have.GetDeletionTimestamp() != nil {

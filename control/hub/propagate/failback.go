@@ -11,9 +11,8 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// returned decides that a template returns to the clusters for which that is due, and adds the tasks of those from which replicas return.
-// The reservation is nil if nothing is due, or if the scheduler selects none of the clusters; the reason is noted in e. In that case b is
-// unchanged.
+// returned makes the decision by which a template returns to the clusters that are due, and adds the eviction tasks of the clusters that
+// replicas leave for that. The reservation is nil, and b unchanged, if nothing is due, or if nothing can return (e then has the reason).
 func (r *reconciler) returned(b kube.Binding, req *scheduler.Request, e *placement.Eviction) (scheduler.Decision, *placement.Reservation, error) {
 	back := &e.Return
 	if len(back.Clusters) == 0 || req.Fresh {

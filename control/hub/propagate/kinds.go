@@ -70,7 +70,7 @@ func (k *templateKinds) current(gvk schema.GroupVersionKind) schema.GroupVersion
 	return gvk
 }
 
-// set watches what is wanted and served, and nothing else. What an API server does not answer for stays as it is.
+// set watches the kinds that are wanted and served, and no others. If the API server gives no answer for a kind, its watch is unchanged.
 func (k *templateKinds) set(ctx context.Context, want wanted) error {
 	served, unknown, err := k.served(want)
 	errs := []error{err}

@@ -33,8 +33,8 @@ type choice struct {
 
 // match chooses a policy for a template. held is the policy that the template's claim names, nil if there is no claim or the
 // policy is gone; all are those that may select the template. A claim is kept while its policy selects the template. Only a
-// policy with preemption Always takes it: a namespaced one of higher priority, or of any over a cluster-wide one; a cluster-wide
-// one only from a cluster-wide one of lower priority.
+// policy with preemption Always takes it over: a namespaced one from a namespaced one of lower priority or from any cluster-wide
+// one, a cluster-wide one only from a cluster-wide one of lower priority.
 func match(template policy.Object, held *propagationPolicy, all []*propagationPolicy) (choice, error) {
 	if held != nil && !held.counts() && held.GetDeletionTimestamp() == nil {
 		return choice{policy: held, inert: true}, nil
@@ -244,11 +244,11 @@ func foreign(schedulerName string) bool {
 	return !slices.Contains([]string{"", policyv1alpha1.DefaultSchedulerName}, schedulerName)
 }
 
-// claimPatch is a merge patch that gives the template the claim of a policy, and of no other one (nil: of none). It holds only
-// for the template as it was read. No patch: it has the claim.
+// claimPatch returns a merge patch that replaces the template's claim by that of a policy (nil: removes it), with UID and
+// resourceVersion as read as preconditions; no patch if the template has the claim already.
 //
-// A Lazy policy does nothing to a template that was there before it until that is edited. Where no binding holds what the
-// template was like, the claim does, in the annotation pelago.io/template.
+// A Lazy policy does not affect an older template until that is edited. The claim therefore records the hash of the template, in
+// the annotation pelago.io/template, in case there is no binding that does.
 func claimPatch(t *unstructured.Unstructured, p *propagationPolicy) ([]byte, error) {
 	labels, annotations := claimLabels(p)
 	changedLabels := difference(t.GetLabels(), labels, policyv1alpha1.ClaimLabels)
@@ -326,7 +326,7 @@ func ignored(o client.Object, gk schema.GroupKind) bool {
 		gk == schema.GroupKind{Kind: "Namespace"} && workv1alpha2.ReservedNamespace(o.GetName())
 }
 
-// changed reports whether a change of a template is any of our business: not if it was the status, or what the API server keeps.
+// changed reports whether an update of a template is relevant: not if only status or metadata maintained by the API server changed.
 func changed(before, after *unstructured.Unstructured) bool {
 	return before.GetUID() != after.GetUID() || (before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil) ||
 		!maps.Equal(before.GetLabels(), after.GetLabels()) || !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||

@@ -106,8 +106,8 @@ func (r *reconciler) addAs(key Key, t *unstructured.Unstructured) {
 	r.queue.Add(key)
 }
 
-// urgency is the value of the PriorityClass of the policy that a template follows or is going to follow. One that is needed by
-// others is as urgent as the most urgent of these. It is 0 without a class, as everywhere in Kubernetes.
+// urgency is the value of the PriorityClass of the policy that a template follows or is going to follow. A template
+// without a policy that others depend on has the highest value of these. Without a class it is 0, as everywhere in Kubernetes.
 func (r *reconciler) urgency(t *unstructured.Unstructured) int32 {
 	if r.classes.none() {
 		return 0
@@ -145,8 +145,8 @@ func (r *reconciler) urgency(t *unstructured.Unstructured) int32 {
 	return ptr.Deref(most, 0)
 }
 
-// order is the order of the templates that wait: the most urgent first, of equals the one that has waited longest. The work
-// queue calls its methods one at a time, but for set.
+// order is the order of waiting templates: the most urgent first, among equals the one that has waited longest. The work queue
+// serializes calls of its methods, except set.
 type order struct {
 	mu      sync.Mutex
 	urgency map[Key]int32 // where it is not 0, whether they wait or not

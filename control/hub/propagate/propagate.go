@@ -51,11 +51,11 @@ const (
 	lastRetry  = 10 * time.Second
 	// limit bounds one reconcile.
 	limit = 30 * time.Second
-	// classTTL bounds the age of a PriorityClass. Its value is immutable: another one is that of another class of the name.
+	// classTTL is how long a PriorityClass is cached. Its value is immutable, but the class may be deleted and recreated.
 	classTTL = time.Minute
 	// verifyTimeout bounds the live read after a write whose result is unknown.
 	verifyTimeout = 5 * time.Second
-	// detachAfter is how long a binding that others need waits for one of these that is gone: it may be made again.
+	// detachAfter is how long a dependent's binding keeps a parent binding that is gone, since that may be recreated.
 	detachAfter = 3 * time.Second
 )
 
@@ -135,8 +135,8 @@ type reconciler struct {
 	rtts    atomic.Pointer[scheduler.RTTs]
 	exports atomic.Bool
 
-	// templates and bindings are what our own writes made. Without them the reconcile that the first of two writes causes would not
-	// know of the second one, and repeat it.
+	// templates and bindings hold the results of our own writes until the cache shows them. Without them the reconcile that the first
+	// of two writes triggers would not see the second one, and repeat it.
 	templates kube.Expectations[Key]
 	bindings  kube.Expectations[Key]
 

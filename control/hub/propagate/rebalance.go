@@ -92,8 +92,8 @@ func (r *rebalancer) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadReba
 	return errors.Join(append(errs, err)...)
 }
 
-// observed are the workloads of a status: those that had a result before keep it, and are kept without being in the spec if they were
-// rebalanced. They are sorted, as Karmada's: clients compare them.
+// observed returns the workloads for the status. Results are kept, those of rebalanced workloads even if the spec no longer lists them.
+// The order is Karmada's, since clients compare the list.
 func observed(spec []appsv1alpha1.ObjectReference, before []appsv1alpha1.ObservedWorkload) []appsv1alpha1.ObservedWorkload {
 	var out []appsv1alpha1.ObservedWorkload
 	seen := map[appsv1alpha1.ObjectReference]bool{}
@@ -133,8 +133,8 @@ func (r *rebalancer) trigger(ctx context.Context, of appsv1alpha1.ObjectReferenc
 		return true, nil
 	}
 	next := b.Copy()
-	// The times of objects have seconds, and a decision counts as asked for only if the request is later than the last one. The
-	// request has the creation time of the rebalancer, which clients compare, so the record of a later decision yields.
+	// Times of objects have a resolution of seconds, and a request takes effect only if it is later than the last decision. It has
+	// the rebalancer's creation time, which clients compare, so the time in the record of a later decision is set back instead.
 	if last := workv1alpha2.ReadDecision(b.GetAnnotations()); last != nil && !requested.After(last.Scheduled.Time) {
 		last.Scheduled = metav1.NewMicroTime(requested.Add(-time.Microsecond))
 		text, err := last.Encode()

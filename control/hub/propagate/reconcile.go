@@ -136,7 +136,7 @@ func (r *reconciler) apply(ctx context.Context, key Key, w inputs, c choice) (wa
 	return r.bind(ctx, key, w)
 }
 
-// prepare resolves what a policy needs besides. problem says what is missing, and for what it waits.
+// prepare resolves the other objects that a policy refers to. problem says which one is missing and awaited.
 func (r *reconciler) prepare(ctx context.Context, w *inputs) (problem string, err error) {
 	if w.policy == nil {
 		return "", nil
@@ -159,7 +159,7 @@ func (r *reconciler) prepare(ctx context.Context, w *inputs) (problem string, er
 	return "", nil
 }
 
-// detaching is how long to wait for bindings that the present one is required by and that are gone.
+// detaching returns how long to wait for parent bindings that are gone, since they may be recreated.
 func (r *reconciler) detaching(ctx context.Context, key Key, w inputs) (time.Duration, error) {
 	gone := false
 	if w.have.Exists() {
@@ -224,8 +224,8 @@ func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstruc
 	return now, nil
 }
 
-// bind makes the binding what it should be, the decision included. If it cannot be computed, the present one is kept, and only clusters
-// are decided: evictions, failback and the removal of clusters go on.
+// bind writes the desired binding, including the decision. If it cannot be computed, the existing one is kept and only its clusters
+// are decided: evictions, failback and the removal of clusters continue.
 func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration, error) {
 	b, err := r.desired(ctx, &w)
 	if kube.IsStale(err) {
@@ -337,8 +337,8 @@ func (r *reconciler) write(ctx context.Context, key Key, have, b kube.Binding) e
 	return nil
 }
 
-// unwritten takes a decision back whose write failed. Where it is open whether it failed (a timeout) the server is asked; if that
-// does not answer either, the decision counts until the next one for the binding.
+// unwritten releases a decision whose write failed. If the outcome is unknown (a timeout), the binding is read from the API server; if
+// that fails, too, the decision counts until the next one for the binding.
 func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decision, failure error) {
 	if d.reservation == nil {
 		return
@@ -361,8 +361,8 @@ func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decision, 
 	d.release()
 }
 
-// detach deletes the binding of a template on which no other depends any more. Before that it is written without requiredBy:
-// control/hub/work keeps the Works of a binding that is deleted while its template exists, but for one that names no cluster.
+// detach deletes the binding of a template on which no other depends any more. First it is written without requiredBy:
+// control/hub/work keeps the Works of a binding that is deleted while its template exists, unless the binding names no cluster.
 func (r *reconciler) detach(ctx context.Context, key Key, have kube.Binding) error {
 	if !have.Exists() {
 		return nil
@@ -398,7 +398,7 @@ func (r *reconciler) recordConflict(key Key, w inputs, b kube.Binding) {
 	}
 }
 
-// recordEvents records what was written as events: what is wrong on the template and the binding, what went well as one on the template.
+// recordEvents emits Events for what was written: problems on template and binding, successes as one Event on the template.
 func (r *reconciler) recordEvents(w inputs, b kube.Binding, d decision, e placement.Eviction) {
 	warn := func(reason, message string) {
 		r.events.Event(w.template, corev1.EventTypeWarning, reason, message)

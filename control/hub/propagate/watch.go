@@ -116,7 +116,7 @@ func (r *reconciler) onTemplate() toolscache.ResourceEventHandler {
 		if ignored(now, now.GroupVersionKind().GroupKind()) {
 			return
 		}
-		// The own-write event of the claim needs no reconcile: the one that wrote it has gone on.
+		// The event of our own write of the claim needs no reconcile: the reconcile that wrote it continues.
 		ownWrite := r.templates.Observed(keyOf(now), now.GetResourceVersion())
 		if !ownWrite && (before == nil || changed(before.(*unstructured.Unstructured), now)) {
 			r.addAs(keyOf(now), now)
@@ -256,7 +256,7 @@ func (r *reconciler) ownWrite(b kube.Binding) bool {
 	return ok && r.bindings.Observed(key, b.GetResourceVersion())
 }
 
-// forget drops what is known of a binding that is gone, but that it is.
+// forget drops the state kept for a binding that is gone, and records that it is gone.
 func (r *reconciler) forget(b kube.Binding) {
 	r.Capacity.Forget(capacityKey(b), b.GetResourceVersion())
 	if key, ok := keyOfReference(b.Spec.Resource); ok {

@@ -56,7 +56,7 @@ func TestDeploymentOverTwoClusters(t *testing.T) {
 	}
 }
 
-// A decision says of all its clusters that nothing is known of them yet; that their Works come says nothing more.
+// The first status write after a decision has an item for each cluster; the creation of their Works causes no further write.
 func TestWorksThatComeCostNoWrite(t *testing.T) {
 	h := newHub(t)
 	d := deployment()

@@ -222,9 +222,9 @@ func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectRefere
 	return t, nil
 }
 
-// read reads a template from the cache, in which control/hub/propagate and control/hub/work have its kind; from the server as long as the
-// kind is being listed for the first time. It is written over the version that was read only, so neither a new generation nor
-// another's status is lost.
+// read reads a template from the cache that control/hub/propagate and control/hub/work share; from the server until the first list of the
+// kind is complete. Its resourceVersion is the precondition of the status write, so neither a new generation nor another writer's status
+// is overwritten.
 func (r *reconciler) read(ctx context.Context, gvk schema.GroupVersionKind, key client.ObjectKey) (*unstructured.Unstructured, error) {
 	informer, err := r.cache.GetInformer(ctx, empty(gvk), cache.BlockUntilSynced(false)) // keeps what it is given, and reads it later
 	if err != nil {

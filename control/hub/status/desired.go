@@ -95,8 +95,8 @@ func interpreted(out *workv1alpha2.ResourceBindingStatus, b kube.Binding, works 
 	})
 }
 
-// schedule says what the record of the decision says. A binding without placement is a dependent's: nobody decides for it.
-// Without a record all stays as it is: it may be another scheduler's.
+// schedule sets the fields that come from the record of the decision. A binding without placement is a dependent's and has no
+// decision. Without a record everything stays unchanged: it may be another scheduler's.
 func schedule(out *workv1alpha2.ResourceBindingStatus, b kube.Binding) error {
 	if b.Spec.Placement == nil {
 		meta.RemoveStatusCondition(&out.Conditions, workv1alpha2.ConditionScheduled)
@@ -155,7 +155,7 @@ func items(b kube.Binding, works []*workv1alpha1.Work, unready func(cluster stri
 	slices.SortFunc(out, func(a, b workv1alpha2.AggregatedStatusItem) int {
 		return cmp.Or(cmp.Compare(a.ClusterName, b.ClusterName), compareBool(a.Applied, b.Applied))
 	})
-	// Two Works of one cluster: a name that was taken has become free. The one that is not done yet speaks.
+	// A cluster may have two Works if a taken name has become free. The one that is not applied yet counts.
 	out = slices.CompactFunc(out, func(a, b workv1alpha2.AggregatedStatusItem) bool { return a.ClusterName == b.ClusterName })
 	there := out
 	for _, cluster := range wanted(b.Spec) {
@@ -223,8 +223,8 @@ func sameBinding(b kube.Binding, w *workv1alpha1.Work) bool {
 	return true
 }
 
-// sameTemplate is false for a Work that is not made of the template that the binding is of: what it says has been applied is the
-// former content.
+// sameTemplate is false for a Work rendered from another version of the template than the binding's: its status refers to other
+// content.
 func sameTemplate(b kube.Binding, w *workv1alpha1.Work) bool {
 	return b.GetAnnotations()[workv1alpha2.AnnotationTemplate] == w.Annotations[workv1alpha2.AnnotationTemplate]
 }
@@ -291,7 +291,7 @@ func wanted(spec *workv1alpha2.ResourceBindingSpec) []string {
 	return slices.Compact(out)
 }
 
-// suspended reports whether the binding keeps what it has to say from a cluster.
+// suspended reports whether the binding suspends dispatching to a cluster.
 func suspended(spec *workv1alpha2.ResourceBindingSpec, cluster string) bool {
 	s := spec.Suspension
 	if s == nil {
@@ -301,10 +301,10 @@ func suspended(spec *workv1alpha2.ResourceBindingSpec, cluster string) bool {
 		s.DispatchingOnClusters != nil && slices.Contains(s.DispatchingOnClusters.ClusterNames, cluster)
 }
 
-// Answers are the items of Desired that the template's status is made of: those of the wanted clusters. What runs in a cluster
-// counts whether the cluster has caught up or not, but only one that has can say that this generation of the template has
-// arrived. A suspended cluster is not waited for: it counts if it has reported, and agrees to any generation. As long as no
-// cluster could be chosen one answer, of nobody, is missing.
+// Answers returns the items of Desired from which the template's status is computed: those of the wanted clusters. The status of
+// a cluster always counts, but the template generation in it only if the cluster has applied the current Work. A suspended cluster
+// is not waited for: if it has reported, it counts as having this generation. Without clusters and without a successful decision
+// an empty item is added, so that observedGeneration waits.
 func Answers(b kube.Binding, items []workv1alpha2.AggregatedStatusItem, generation int64) ([]workv1alpha2.AggregatedStatusItem, error) {
 	var out []workv1alpha2.AggregatedStatusItem
 	var err error
@@ -333,8 +333,8 @@ func Answers(b kube.Binding, items []workv1alpha2.AggregatedStatusItem, generati
 	return out, nil
 }
 
-// What a reflected status says of generations, with Karmada's names: what the member's controller has seen, that of the
-// member's object, that of the template it was made from.
+// Generations in a reflected status, with Karmada's names: the one that the member's controller has observed, that of the
+// member's object, and that of the template from which it was made.
 const (
 	fieldObservedGeneration = "observedGeneration"
 	fieldGeneration         = "generation"

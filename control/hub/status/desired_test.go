@@ -337,7 +337,7 @@ func TestReadinessWithoutReason(t *testing.T) {
 	}
 }
 
-// What equals what is there must be seen as equal, else it is written for ever.
+// A desired status that equals the current one must compare as equal, otherwise it is written forever.
 func TestDesiredIsStable(t *testing.T) {
 	b := bindingFor("m1", "m2")
 	b.Spec.Placement = &policyv1alpha1.Placement{}

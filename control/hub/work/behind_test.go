@@ -124,8 +124,8 @@ func TestCacheWithoutOurWork(t *testing.T) {
 	h.becomes("late", map[string]string{"m1": "2 replicas of nginx:1"})
 }
 
-// A Work that we have made and the cache does not show yet is taken away all the same when its cluster is not wanted any more: that
-// the cache shows it is an echo, which nobody looks at.
+// A Work of ours that the cache does not show yet is deleted all the same when its cluster is no longer a target, although the event
+// with which it appears in the cache, being that of our own write, enqueues nothing.
 func TestClusterLeftBeforeItsWorkIsShown(t *testing.T) {
 	h := newHub(t)
 	b, _, late := h.runLate("left")

@@ -206,9 +206,9 @@ func (r *reconciler) unchanged(ctx context.Context, b kube.Binding) error {
 
 func newID() string { return string(uuid.NewUUID()) }
 
-// finalize releases a binding. Its Works are deleted first, unless the template still exists and the binding names clusters (a user
-// deleted it, or the garbage collector of a restored hub does not find its owner): they stay for the next binding. A Job that replaces the
-// template runs anew.
+// finalize releases a binding. Its Works are deleted first, unless the template still exists and the binding is not detached (a user
+// deleted it, or the garbage collector of a restored hub does not find its owner): then they stay for the next binding. If a Job was
+// replaced, they are deleted all the same, so that the new Job runs.
 func (r *reconciler) finalize(ctx context.Context, b kube.Binding) (time.Duration, error) {
 	if !controllerutil.ContainsFinalizer(b.Object, b.Finalizer()) {
 		return 0, nil

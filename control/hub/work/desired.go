@@ -30,7 +30,7 @@ type BindingInput struct {
 	Clusters map[string]*clusterv1alpha1.Cluster
 	// Overrides are the valid policies.
 	Overrides policy.OverridePolicies
-	// MemberOwned is what the policy says of it; nil: the policy is gone, and what it said holds on.
+	// MemberOwned is the policy's AnnotationMemberOwned; nil: the policy is gone, and its last value stays in effect.
 	MemberOwned *string
 	// Works are those of the template that exist, whatever binding they were made for. One that was made for none, such as the alias of a
 	// MultiClusterService, is taken over in a target; elsewhere its writer deletes it.
@@ -43,14 +43,14 @@ type BindingInput struct {
 
 // BindingPlan is what is to be written, in the order of the fields; Works in the order of their clusters.
 type BindingPlan struct {
-	// Purge goes before anything is written, and if Wait names clusters nothing is written yet: these still have a Work that must
+	// Purge is deleted before anything is written. While Wait names clusters nothing is written: these still have a Work that must
 	// be gone before the template starts elsewhere.
 	Purge []*workv1alpha1.Work
 	Wait  []string
 	// Create and Update are the Works of targets.
 	Create, Update []*workv1alpha1.Work
-	// Surplus goes last. It is empty as long as a target has no Work and gets none: what runs where it is no longer wanted may be
-	// all that runs.
+	// Surplus is deleted last. It is empty as long as a target has no Work and gets none: the surplus copies may be the only ones
+	// that run.
 	Surplus []*workv1alpha1.Work
 	// Failed are the clusters whose Work could not be made; it stays as it was.
 	Failed []Failure
@@ -64,9 +64,9 @@ type Failure struct {
 	Err     error
 }
 
-// DesiredWorks computes the plan. The error is one of the template: nothing can be made of it for any cluster. Works of clusters
-// that are leaving, or that do not exist, are left as they are: their namespace goes, or the Cluster is yet to come (a hub that
-// is being restored).
+// DesiredWorks computes the plan. An error concerns the template: no Work can be rendered for any cluster. Works of clusters
+// that are leaving, or that do not exist, are left unchanged: their namespace is being deleted, or the Cluster has not been
+// restored yet.
 func DesiredWorks(in *BindingInput) (BindingPlan, error) {
 	all := targets(in.Binding.Spec)
 	directly, later := leaving(in.Binding.Spec, all)
@@ -151,8 +151,8 @@ func (in *BindingInput) work(r *renderer, t target, have *workv1alpha1.Work) (*w
 	return Updated(have, want), nil
 }
 
-// byCluster gives each cluster its Work. Of several the one that has the binding's id goes on, then the oldest of a binding; its others are
-// double. One that is being deleted comes after all others.
+// byCluster returns the Work of each cluster. If there are several, a Work with the binding's id is kept, otherwise the oldest Work of a
+// binding; further Works of bindings are duplicates (double). A Work that is being deleted is kept only if there is no other.
 func byCluster(works []*workv1alpha1.Work, id, label string) (one map[string]*workv1alpha1.Work, double []*workv1alpha1.Work) {
 	sorted := slices.Clone(works)
 	rank := func(w *workv1alpha1.Work) int {
@@ -190,8 +190,8 @@ func inOrder(works []*workv1alpha1.Work) {
 	})
 }
 
-// undecided reports whether there is no decision yet that could have made a Work surplus: Works of such a binding are those of a
-// hub that has been restored, where clusters may be yet to come.
+// undecided reports whether there is no decision yet that could have made a Work surplus: Works of an undecided binding exist only
+// in a restored hub, in which Clusters may still be missing.
 func undecided(b kube.Binding) bool {
 	if len(targets(b.Spec)) > 0 {
 		return false
@@ -206,8 +206,8 @@ func undecided(b kube.Binding) bool {
 // target is a cluster that is to hold the template.
 type target struct {
 	name string
-	// replicas are the cluster's share; scheduled is false for one that only a dependent's owner asks for: the share there is the
-	// owner's.
+	// replicas are the cluster's share; scheduled is false for a cluster in which only a parent binding requires the template: there
+	// the template's own number of replicas stays.
 	replicas  int32
 	scheduled bool
 }
@@ -233,8 +233,8 @@ func targets(spec *workv1alpha2.ResourceBindingSpec) []target {
 	return out
 }
 
-// leaving are the clusters that the template is being moved away from: at once those with purge mode Directly, the others when
-// the eviction task ends. A target is leaving nowhere.
+// leaving returns the clusters that the template is being evicted from: with purge mode Directly its copy is deleted at once, else
+// when the eviction task ends. Targets are not among them.
 func leaving(spec *workv1alpha2.ResourceBindingSpec, targets []target) (directly, later map[string]bool) {
 	directly, later = map[string]bool{}, map[string]bool{}
 	for _, task := range spec.GracefulEvictionTasks {
@@ -297,8 +297,8 @@ var (
 	}, policyv1alpha1.ClaimAnnotations...)
 )
 
-// Updated returns a Work that exists as it is wanted; nil if it is that already. Compared is by content: the bytes of a
-// manifest may be others after the API server has read them.
+// Updated returns the existing Work updated to the wanted one; nil if they are equal. Manifests are compared by content: their
+// bytes may differ after a round trip through the API server.
 func Updated(have, want *workv1alpha1.Work) *workv1alpha1.Work {
 	next := have.DeepCopy()
 	next.Labels = marked(next.Labels, want.Labels, ownLabels)

@@ -203,8 +203,8 @@ func Render(interpreter *kinds.Interpreter, in RenderInput) (*workv1alpha1.Work,
 	return work, applied.Skipped, nil
 }
 
-// mark puts onto the object by what it is known in the member. It comes last, so that no override changes a mark and the
-// ledgers of keys list all that the object has.
+// mark sets the labels and annotations that identify the object in the member. It runs last, so that no override changes them
+// and the lists of managed keys are complete.
 func mark(obj *unstructured.Unstructured, work *workv1alpha1.Work, in RenderInput) {
 	labels := obj.GetLabels()
 	if labels == nil {
@@ -436,8 +436,8 @@ type bindingPolicy struct {
 	memberOwned         string
 }
 
-// policy is the one that claims the binding. Once that has been deleted Works stay as they are: their labels are those that they
-// have, in a further cluster those of any other.
+// policy returns the fields that come from the policy that claims the binding. After the policy was deleted, existing Works keep
+// theirs, and a Work for a further cluster copies those of another one.
 func (r *renderer) policy(have *workv1alpha1.Work) bindingPolicy {
 	if have == nil && len(r.in.Works) > 0 {
 		have = r.in.Works[0]

@@ -205,8 +205,8 @@ func claimedByExposure(service *unstructured.Unstructured) bool {
 	return service != nil && service.GetLabels()[workv1alpha2.LabelClaimedBy] == networkingv1alpha1.ClaimedByMultiClusterService
 }
 
-// claim has policies ignore the Service that a MultiClusterService places, and no other. One that a policy claims already stays
-// the policy's.
+// claim labels the Service that a MultiClusterService places, and no other, so that policies ignore it. A Service that a policy
+// has claimed already stays with the policy.
 func (r *multiClusterReconciler) claim(ctx context.Context, in *MultiClusterInput) error {
 	if in.Service == nil {
 		return nil
@@ -237,7 +237,7 @@ func (r *multiClusterReconciler) claim(ctx context.Context, in *MultiClusterInpu
 	return nil
 }
 
-// write carries the plan out. Works are deleted only if the API server agrees with the cache on what they follow from.
+// write executes the plan. Works are deleted only if live reads confirm the cached objects that the plan is based on.
 func (r *multiClusterReconciler) write(ctx context.Context, in *MultiClusterInput, plan MultiClusterPlan) error {
 	var errs []error
 	for _, ref := range references(in.Name) {

@@ -221,7 +221,7 @@ func (r *quotaReconciler) work(ctx context.Context, ref workv1alpha2.ObjectRefer
 	return w, err
 }
 
-// remove deletes Works only if the API server agrees with the cache on what they follow from.
+// remove deletes Works, but only if a live read confirms the cached FederatedResourceQuota that they are computed from.
 func (r *quotaReconciler) remove(ctx context.Context, key client.ObjectKey, q *policyv1alpha1.FederatedResourceQuota, works []*workv1alpha1.Work) error {
 	now := &policyv1alpha1.FederatedResourceQuota{}
 	err := r.live.Get(ctx, key, now)

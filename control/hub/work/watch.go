@@ -69,8 +69,8 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 		Complete(works)
 }
 
-// clusterChanged lets those updates of Clusters pass that bear on Works: of labels and of the spec, to which overrides refer, but not of
-// taints alone, which conditions change.
+// clusterChanged passes updates of Clusters that affect Works: of labels and spec, which overrides refer to, but not of taints alone,
+// which change with conditions.
 func clusterChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		was, is := e.ObjectOld.(*clusterv1alpha1.Cluster), e.ObjectNew.(*clusterv1alpha1.Cluster)
@@ -130,8 +130,8 @@ func (r *reconciler) ofPolicy(ctx context.Context, o client.Object) []reconcile.
 	return r.bindings(ctx, func(kube.Binding) bool { return true }, client.MatchingLabels(labels))
 }
 
-// ofOverride are the bindings whose templates an override policy may select. Labels are left out: a template that does not have
-// them gives the same Works as before.
+// ofOverride are the bindings whose templates an override policy may select. Label selectors are not evaluated: a template
+// that they do not select gives the same Works as before.
 func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcile.Request {
 	var spec policyv1alpha1.OverrideSpec
 	var within []client.ListOption

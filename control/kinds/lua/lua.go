@@ -322,7 +322,7 @@ func (m *meter) concat(l *lua.LState) int {
 	return 1
 }
 
-// length is the operator `#`. It is looked for from the end of the table's array, which may be longer.
+// length is the operator `#`. The interpreter searches for the length from the end of the table's array, which may be longer.
 func (m *meter) length(l *lua.LState) int {
 	v := l.Get(1)
 	t, isTable := v.(*lua.LTable)

@@ -16,13 +16,13 @@ const (
 	steady = 3 * time.Second
 	// firstAnswer bounds how long a path without any answer is reported as connecting.
 	firstAnswer = 10 * time.Second
-	// forgetOutage bounds how long after an outage a loss may still be that of the outage.
+	// forgetOutage bounds how long after an outage the measured loss may still be due to the outage.
 	forgetOutage = 30 * time.Second
 	// rttSamples is the length of the window of latencyRTT.
 	rttSamples = 1000
 )
 
-// damped is a condition that is bad at once and good again only after steady.
+// damped is a condition with hysteresis: it becomes bad at once, and good again only after steady.
 type damped struct {
 	bad  bool
 	good time.Time // when it became good again; zero: it has not

@@ -105,8 +105,8 @@ func (s Snapshot) AwaitsTunnel() bool {
 }
 
 // Connected reports whether a node that has just started can carry packets: at a gateway, once tunnels lead to all remote gateways
-// and one of each cluster answers probes. Whether that one is ready itself does not count: of two that start at once neither would
-// be the first.
+// and one of each cluster answers probes. Whether such a gateway is itself ready does not matter: of two that start at the
+// same time, each would wait for the other.
 func (s Snapshot) Connected(paths map[netip.Addr]loader.Path) bool {
 	if !s.Gateway {
 		return true
@@ -141,7 +141,7 @@ func (s Snapshot) Unreachable(paths map[netip.Addr]loader.Path) map[uint16]bool 
 	return out
 }
 
-// Lossy returns the remote clusters whose gateways that answer are all avoided for their loss, by index.
+// Lossy returns, by index, the remote clusters all of whose answering gateways are avoided because of packet loss.
 func (s Snapshot) Lossy(paths map[netip.Addr]loader.Path) map[uint16]bool {
 	out := map[uint16]bool{}
 	for index, gateways := range s.State.Clusters {

@@ -9,8 +9,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
-// deadAfter is how long no gateway must report that it reaches a cluster until the cluster is dead to this node. What gateways report
-// is their forwarding decision for the next packet, which may be another at once.
+// deadAfter is how long no gateway may have reported that it reaches a cluster before this node considers the cluster dead. What gateways
+// report is their forwarding decision for the next packet, which may change at any moment.
 const deadAfter = 200 * time.Millisecond
 
 // UnreachableClusters derives which clusters no gateway reaches.

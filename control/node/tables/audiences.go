@@ -9,8 +9,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// restrict lets only this cluster, and those to which one of these services is exported, open flows to a global address. They are
-// all exported services behind it; if one is exported to all clusters, all may.
+// restrict allows only this cluster, and those to which one of the given services is exported, to open flows to a global address.
+// exported are all exported services behind that address; if one of them is exported to all clusters, nothing is restricted.
 func (b *builder) restrict(ip netip.Addr, exported ...types.NamespacedName) {
 	var audience dataplane.ClusterSet
 	audience.Add(b.objs.Config.ClusterIndex) // by the hairpin

@@ -86,7 +86,7 @@ func Placed(objs Objects) bool {
 	return ok && OwnIndex(objs).Name != ""
 }
 
-// OuterAddresses lists the addresses of which Host.Hops is to know the way.
+// OuterAddresses lists the addresses whose next hops Host.Hops must have.
 func OuterAddresses(objs Objects) []netip.Addr {
 	var out []netip.Addr
 	for i := range objs.Nodes {
@@ -270,8 +270,8 @@ func (b *builder) sources() {
 	})
 }
 
-// localPods enters a source for each pod of this node that has an address and a device of its own. Without the device, packets with
-// its source address would be accepted from any.
+// localPods enters a source for each pod of this node that has an address and a device of its own. Without a known device, packets
+// with its source address would be accepted from any device.
 func (b *builder) localPods(source func(*corev1.Pod, netip.Addr) dataplane.Source) {
 	for i := range b.objs.Pods {
 		p := &b.objs.Pods[i]

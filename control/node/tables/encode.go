@@ -74,7 +74,7 @@ type cacheExportTo struct {
 	To   string               `json:"to"`
 }
 
-// Encode makes a file's content of objects; boot is that of the kernel whose tables they are.
+// Encode returns the content of a file with the objects; boot is the boot id of the kernel that has their tables.
 func Encode(objs Objects, boot string) ([]byte, error) {
 	body, err := json.Marshal(bodyOf(objs))
 	if err != nil {
@@ -92,7 +92,7 @@ func Encode(objs Objects, boot string) ([]byte, error) {
 	return out, nil
 }
 
-// Decode is the inverse of Encode on the node of that name. Of another boot it leaves out what did not outlive that:
+// Decode is the inverse of Encode on the node of that name. If the node has rebooted since, it leaves out what did not survive that:
 // pods have other addresses now, and the agent may have given the node's port blocks to others.
 func Decode(content []byte, node, boot string) (Objects, error) {
 	first, rest, _ := bytes.Cut(content, []byte("\n"))

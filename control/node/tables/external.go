@@ -33,7 +33,7 @@ func ExternalAddresses(objs Objects) []netip.Addr {
 	return slices.Compact(out)
 }
 
-// inside is an address of a range whose route is that of the range.
+// inside is an address in a range by which the route to the range is looked up.
 func inside(p netip.Prefix) netip.Addr {
 	if p.Bits() < 31 {
 		return p.Addr().Next()
@@ -41,8 +41,9 @@ func inside(p netip.Prefix) netip.Addr {
 	return p.Addr()
 }
 
-// externals enters the ranges outside the cluster. Without globalnet their hosts are reached under their own addresses; from such a
-// host's own address replies would come to any gateway, so it is shown as the gateway's fabric address, with a port.
+// externals enters the ranges outside the cluster. Without globalnet, their hosts are reached under their own addresses. The source of
+// flows that they open is translated to the gateway's fabric address and a port: replies to the host's own address would arrive at any
+// gateway.
 func (b *builder) externals() {
 	s := &b.out.State
 	if !s.Settings.Gateway {

@@ -11,9 +11,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Without globalnet only a node's own source and a service's address are translated. In the same tables, the global IP of a pod is
-// its own address, that of a node its fabric address, that of a service its ClusterIP. Flows are tracked all the same: replies must
-// come from the address that was contacted, and an edge tells the remote one which node has a service's flow.
+// Without globalnet, only a node's own source address and a service's address are translated. The tables are the same: the global IP
+// of a pod is its own address, that of a node its fabric address, that of a service its ClusterIP. Flows are still tracked: replies
+// must come from the address that was contacted, and an edge tells the remote edge which node has a service's flow.
 
 // flat fills the tables of a cluster without globalnet.
 func (b *builder) flat() {
@@ -23,8 +23,8 @@ func (b *builder) flat() {
 	b.flatServices()
 }
 
-// flatNodes maps the sources of the node's own processes to its fabric address, because the node's own is not routed from other
-// clusters, and fabric addresses to their nodes: on a node its own, on a gateway all.
+// flatNodes maps the source addresses of the node's own processes to its fabric address, because node addresses are not routed from
+// other clusters. It also maps fabric addresses to nodes: on a gateway those of all nodes, on other nodes only their own.
 func (b *builder) flatNodes() {
 	s := &b.out.State
 	for name, index := range b.index {

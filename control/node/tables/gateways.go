@@ -21,8 +21,9 @@ import (
 // Wanted reports whether this node is to be a gateway.
 func Wanted(objs Objects) bool { return WantedGateways(objs)[objs.Name] }
 
-// WantedGateways returns the nodes that are to be gateways. Of one that replaces others the NodeIndex does not suffice: it must answer
-// this node's probes. Of one that is to leave it suffices: that node decides when it can, and the programs avoid it if it is dead.
+// WantedGateways returns the nodes that are to be gateways. For one that replaces others, its NodeIndex is not enough: it must also
+// answer this node's probes. For one that is to leave, the NodeIndex is enough: that node decides when it can leave, and the programs
+// avoid it if it is dead.
 func WantedGateways(objs Objects) map[string]bool {
 	reported := map[string]*pelagov1alpha1.NodeIndex{}
 	for i := range objs.NodeIndexes {
@@ -100,8 +101,8 @@ func WirePeers(objs Objects) []cable.Peer {
 	return out
 }
 
-// WithDraining adds those of before that are draining. One whose node has another fabric address now (it was registered again) is
-// left out: both would have the same keys.
+// WithDraining adds those gateways of before that are draining. One whose node now has another fabric address (because it was
+// registered again) is left out: both would have the same keys.
 func WithDraining(peers, before []cable.Peer, draining map[netip.Addr]dataplane.Peer) []cable.Peer {
 	for _, p := range before {
 		_, drains := draining[p.Fabric]
@@ -126,8 +127,9 @@ func DiscoveryPeers(objs Objects) []natt.Peer {
 	return out
 }
 
-// SelectAddresses sets the address of each remote gateway that this one uses: none if that one is to initiate, or the wire cannot reach
-// it. server: this gateway prefers not to initiate; used are the addresses of the last call. The peers of objs are not changed.
+// SelectAddresses sets the address at which this gateway reaches each remote one: none if the remote one is to initiate, or if the wire
+// cannot reach it. server: this gateway prefers not to initiate; used are the addresses of the last call. It does not change the peers
+// of objs.
 func SelectAddresses(objs Objects, server bool, reachability map[string]natt.Reachability, used map[string]string) (Objects, []string) {
 	var problems []string
 	objs.Discovered = map[string]natt.Reachability{}

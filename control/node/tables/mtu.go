@@ -27,8 +27,8 @@ func LimitMTU(objs Objects, mtu int) int {
 	return mtu
 }
 
-// CableLimits returns, by remote cluster, the largest packet in bytes that reaches all its gateways from this one, where large probes
-// are lost. Until a gateway of a cluster has answered a large probe, the value of the former process is used.
+// CableLimits returns, for each remote cluster towards which large probes are lost, the largest packet in bytes that reaches all its
+// gateways from this one. Until a gateway of a cluster has answered a large probe, the previous process's value is used.
 func CableLimits(objs Objects, sizes map[netip.Addr]probe.Size) map[string]int32 {
 	var out map[string]int32
 	known := map[string]bool{}
@@ -52,9 +52,9 @@ func CableLimits(objs Objects, sizes map[netip.Addr]probe.Size) map[string]int32
 	return out
 }
 
-// RouteLimits returns, by index of a remote cluster, the largest packet in bytes where it is smaller than the MTU of pelago0: by probes
-// of this node to the gateways of its cluster and, at a gateway, to the remote ones, and by the NodeIndexes of the other gateways. A
-// packet may take any of them, so the smallest counts.
+// RouteLimits returns, by index of a remote cluster, the largest packet in bytes if it is smaller than the MTU of pelago0. It combines
+// this node's probes to the gateways of its cluster and, at a gateway, to the remote ones, with what the other gateways report in
+// their NodeIndexes. A packet may take any of these paths, so the smallest value counts.
 func RouteLimits(objs Objects, sizes map[netip.Addr]probe.Size) map[uint16]int {
 	var out map[uint16]int
 	own := CableLimits(objs, sizes)
@@ -64,7 +64,7 @@ func RouteLimits(objs Objects, sizes map[netip.Addr]probe.Size) map[uint16]int {
 			others[n.Name] = n
 		}
 	}
-	inside := 0 // what passes to all of them; 0: whatever they are sent
+	inside := 0 // the largest packet that reaches all of them; 0: no limit
 	for i := range objs.Nodes {
 		if n := &objs.Nodes[i]; others[n.Name] != nil {
 			address, _ := InternalIP(n) // of one without an address nothing is known

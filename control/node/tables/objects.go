@@ -53,8 +53,8 @@ type Objects struct {
 	ExportTo map[types.NamespacedName]string
 	// PodNodes are the node names of all pods of the cluster by address; on gateways without globalnet only.
 	PodNodes map[netip.Addr]string
-	// Discovered are the results of NAT discovery by GatewayName; on gateways only. The gateways of Peers have the addresses that follow
-	// from them.
+	// Discovered are the results of NAT discovery by GatewayName; on gateways only. The addresses of the gateways in Peers have been set
+	// accordingly.
 	Discovered map[string]natt.Reachability
 	// Answering are the other nodes of the cluster that work as gateways by this node's probes.
 	Answering map[string]bool
@@ -77,10 +77,10 @@ type Host struct {
 	Cable     dataplane.Tokens
 	// Underlay is the smallest MTU of the uplinks, MTU that of pelago0.
 	Underlay, MTU int
-	// Limits are the remote clusters, by index, on the way to which packets of pods are lost that MTU allows, and how large they may
-	// be instead.
+	// Limits has, by index, the remote clusters towards which some packets of pods that MTU allows are lost, and how large packets to
+	// them may be instead.
 	Limits map[uint16]int
-	// PathMTU is what this node as a gateway has found of them (NodeIndex.status).
+	// PathMTU is what this node, as a gateway, has found for the paths to remote clusters (NodeIndex.status).
 	PathMTU map[string]int32
 	// Wire of this gateway.
 	Wire Wire
