@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// canary is the name (for tokens: the audience) that every policy refuses for any user. A policy takes effect some time after it
-// was written; rights are granted once each policy has refused its canary.
+// canary is the object name (for tokens: the audience) that every policy refuses for any user. A policy takes effect only some time
+// after it was written, so rights are granted only once each policy has refused its canary.
 const canary = "pelago-canary"
 
 var (

@@ -67,8 +67,8 @@ func applyCRDs(ctx context.Context, c client.Client, crds []*unstructured.Unstru
 	return nil
 }
 
-// pruned returns what an installed definition lacks of a wanted one, in versions of both: the API server removes fields that it does not
-// know from objects.
+// pruned returns the fields of a wanted definition that the installed one lacks, in the versions that both have: the API server prunes
+// unknown fields from objects.
 func pruned(have, want *apiextensionsv1.CustomResourceDefinition) []string {
 	var out []string
 	for _, h := range have.Spec.Versions {

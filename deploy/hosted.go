@@ -68,7 +68,7 @@ type HostedOptions struct {
 // raw is a value that a template takes as it is, as a part of a text.
 type raw string
 
-// optional is a text that a template tests for: an empty one, quoted, would be true.
+// optional is a text that a template tests with if: an empty text would be rendered quoted, and so count as true.
 func optional(s string) any {
 	if s == "" {
 		return nil
@@ -144,9 +144,9 @@ const (
 	stageHub
 )
 
-// Manifests are the objects of the hub in the host cluster, in stages, each of which needs those before: by what its pods are admitted,
-// with the Service by which the API server is reached, etcd, the API server, controllers (never of a newer version than the API server), and pelago-hub, which needs its
-// kinds besides. Secrets are not among them.
+// Manifests returns the objects of the hub in the host cluster, in stages that depend on the previous ones: what the pods need to be
+// admitted and the Service of the API server; etcd; the API server; controllers (never newer than the API server); and pelago-hub, which
+// also needs its CRDs to be installed. Secrets are not included.
 func (o HostedOptions) Manifests() ([][]*unstructured.Unstructured, error) {
 	values, err := o.values()
 	if err != nil {
@@ -161,7 +161,7 @@ func (o HostedOptions) Manifests() ([][]*unstructured.Unstructured, error) {
 			return nil, err
 		}
 	}
-	// unjoin leaves the namespace where this account exists.
+	// unjoin does not remove a namespace in which this account exists.
 	stages[stageHub] = append(stages[stageHub], &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1",
 		"kind": "ServiceAccount", "metadata": map[string]any{"name": HubName}}})
 	for _, u := range slices.Concat(stages...) {
@@ -180,8 +180,8 @@ func (o HostedOptions) own(u *unstructured.Unstructured) {
 	u.SetNamespace(o.Namespace)
 }
 
-// RestorePod is the pod that puts a snapshot into the volume of etcd's member i; restore, a name of a file, is the same in all attempts of a
-// restore.
+// RestorePod is the pod that puts a snapshot into the volume of etcd member i. restore is the name of the restore, used as a file name and
+// the same in all attempts.
 func (o HostedOptions) RestorePod(i int, restore string) (*corev1.Pod, error) {
 	values, err := o.values()
 	if err != nil {

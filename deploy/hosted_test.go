@@ -73,8 +73,6 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// TestHostedApplyAndRemove: an API server accepts all fields, applying again changes nothing, and removal takes what has the label,
-// data and keys with purge only.
 // TestRestoreExchanges runs the script by which a restore exchanges the data: those from before its first attempt stay.
 func TestRestoreExchanges(t *testing.T) {
 	dir := t.TempDir()
@@ -118,6 +116,8 @@ func TestRestoreExchanges(t *testing.T) {
 	run("third", "e", "d")
 }
 
+// TestHostedApplyAndRemove: an API server accepts all fields, applying again changes nothing, and removal takes what has the label,
+// data and keys with purge only.
 func TestHostedApplyAndRemove(t *testing.T) {
 	c := open(t, server.Config(t))
 	ctx := t.Context()

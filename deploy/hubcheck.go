@@ -72,7 +72,7 @@ func RefuseKarmada(ctx context.Context, c client.Client) error {
 	case err != nil:
 		return fmt.Errorf("get APIService %s: %w", name, err)
 	default:
-		// The API server makes one without service for each custom resource definition.
+		// The API server itself creates an APIService without a service for the group version of every CRD.
 		if spec, ok, err := unstructured.NestedMap(service.Object, "spec", "service"); err == nil && ok && spec != nil {
 			return fmt.Errorf("this API server belongs to Karmada: APIService %s leads to its service %v/%v. Use another API server, or "+
 				"remove Karmada first with `karmadactl deinit`",

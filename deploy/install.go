@@ -131,8 +131,8 @@ func Propagation(ctx context.Context, c client.Client, o PropagationOptions, pro
 	return applyGuarded(ctx, c, objs, propagationCanaries(c), granting, progress)
 }
 
-// RemovePropagation removes what Propagation installed, but for namespaces, definitions and the ServiceAccount, and the APIServices of
-// pelago-hub: an API server does not end namespaces while one does not answer.
+// RemovePropagation removes what Propagation installed, except namespaces, definitions and the ServiceAccount. It also removes pelago-hub's
+// APIServices: while one of them is unavailable, the API server cannot finish deleting namespaces.
 func RemovePropagation(ctx context.Context, c client.Client) error {
 	objs, err := propagation(ctx, c)
 	if err != nil {

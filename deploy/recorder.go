@@ -23,8 +23,8 @@ import (
 // KeyProof is the key of submariner-broker-secret that holds the UID of the registration at the hub.
 const KeyProof = "registration-uid"
 
-// Recorder is a client that keeps what is written to it, and sends only reads. Reads find what was written, so that join runs as it
-// does without. Server-side dry runs do not serve: they refuse objects of namespaces and kinds that do not exist yet.
+// Recorder is a client that records writes instead of sending them; only reads are sent. Reads return recorded objects, so that join
+// runs as it does otherwise. Server-side dry runs would not work: they refuse objects whose namespace or kind does not exist yet.
 type Recorder struct {
 	client.Client
 	objects []*unstructured.Unstructured // in the order of the first write
@@ -56,7 +56,7 @@ func (r *Recorder) keep(obj client.Object) error {
 	return nil
 }
 
-// Get reads what was written, else the cluster. What it has of the system namespace is part of the result, whether it changes or not.
+// Get returns the recorded object, else the cluster's. Objects read from the system namespace become part of the result, changed or not.
 func (r *Recorder) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 	kind, err := r.GroupVersionKindFor(obj)
 	if err != nil {

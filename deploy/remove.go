@@ -33,8 +33,8 @@ const removeTimeout = 2 * time.Minute
 
 // RemoveMember removes Pelago from a member: the agent and the DNS server, what the node daemon has installed on the nodes, what
 // the agent has created, then rights and workloads. CRDs stay, since deleting one deletes all objects of its kind, and other
-// software may use them. Nodes that are not clean after the timeout are reported as progress, not as an error. gateways are the nodes whose
-// label of a gateway stays, because join has not set it.
+// software may use them. Nodes that are not clean after the timeout are reported as progress, not as an error. gateways are the nodes that
+// keep their gateway label, because join has not set it.
 func RemoveMember(ctx context.Context, c client.Client, hubID string, timeout time.Duration, progress Progress) (gateways []string, err error) {
 	progress("Stopping the agent and the DNS server")
 	for _, name := range []string{ExecutionDeployment, AgentDeployment, DNSDeployment} {

@@ -97,7 +97,7 @@ func unitName(process string) string {
 	return "pelago-hub-" + process + ".service"
 }
 
-// Start writes the units and starts them; those that have changed, anew.
+// Start writes the units and starts them; units that have changed are restarted.
 func (s Systemd) Start(ctx context.Context, units map[string]string) error {
 	var enable, changed []string
 	for name, text := range units {

@@ -59,7 +59,7 @@ type agent struct {
 	hub     *kube.Hub // of the role network, else nil
 	metrics []prometheus.Collector
 	live    healthz.Checker // of /healthz
-	// changed ends when the configuration is no longer what the agent was made from.
+	// changed is cancelled when the configuration differs from the one that the agent was constructed from.
 	changed context.Context
 }
 
@@ -195,7 +195,7 @@ func (a *agent) run(ctx context.Context) error {
 	return nil
 }
 
-// cacheOptions restricts the cache to what the agent may read, and to what of it is read.
+// cacheOptions restricts the cache to objects that the agent may read, and strips fields that it does not use.
 func cacheOptions() cache.Options {
 	system := cache.ByObject{Namespaces: map[string]cache.Config{config.SystemNamespace: {}}}
 	return cache.Options{
@@ -216,9 +216,9 @@ func cacheOptions() cache.Options {
 
 func named(name string) fields.Selector { return fields.OneTermEqualSelector("metadata.name", name) }
 
-// stripPod keeps of a Pod what control/agent/ipam and control/agent/ipam read: whose it is, where it runs and whether it
-// still does. There are more Pods than all other objects together, and they are large. The agent never writes one.
-// What is no Pod, the mark of a deletion that the watch missed, stays as it is.
+// stripPod reduces a Pod to the fields that control/agent/ipam reads: identity and labels, node and host network, and phase.
+// Pods outnumber all other objects together, and they are large. The agent never writes one. An object that is not a Pod
+// (the tombstone of a deletion that the watch missed) is passed through unchanged.
 func stripPod(in any) (any, error) {
 	p, ok := in.(*corev1.Pod)
 	if !ok {
@@ -265,7 +265,7 @@ func readInput(ctx context.Context, c client.Reader) (input, error) {
 	return in, nil
 }
 
-// differs reports whether an agent must be constructed again for now. Renewed tokens make no difference.
+// differs reports whether the configuration now requires a new agent. A renewed token alone does not.
 func (in input) differs(now input) bool {
 	return !maps.Equal(in.config.Data(), now.config.Data()) ||
 		in.broker.Server != now.broker.Server || in.broker.Namespace != now.broker.Namespace || !bytes.Equal(in.broker.CA, now.broker.CA)

@@ -30,9 +30,9 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// addExecution adds the role execution: the Works of this cluster, and nothing else of the hub, are executed here, and the
-// cluster's status and Lease are kept at the hub.
-// alone: the role network, which renews the token, runs in another process, or with --workloads-only nowhere.
+// addExecution adds the role execution, which executes this cluster's Works, and nothing else from the hub, and maintains the
+// cluster's status and Lease at the hub. alone means that the role network, which renews the token, runs in another process
+// or, with --workloads-only, not at all.
 func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peering.TokenSource, alone bool) error {
 	id, hubID := c.ClusterID, c.HubID
 	access, connected := kube.HubConfig(to)
@@ -64,7 +64,7 @@ func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peerin
 	a.metrics = append(a.metrics, tunnel.Metrics())
 	follower := &execute.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: custom, Log: log}
 	for name, r := range map[string]manager.Runnable{
-		// Not the cluster itself: the manager would wait for its cache, and the hub may be away.
+		// Add a Runnable, not the cluster.Cluster h: the manager would wait for its cache to sync, and the hub may be unreachable.
 		"the hub's cache":        manager.RunnableFunc(h.Start),
 		"the rules of kinds":     manager.RunnableFunc(follower.Start),
 		"the execution of Works": manager.RunnableFunc(works.Start),
@@ -86,8 +86,8 @@ func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peerin
 	return nil
 }
 
-// openWorks prepares the access to the hub for the execution of Works; no connection is made. Its cache holds the Works of
-// this cluster and the rules of kinds; the Cluster and the Lease are read one by one, since a member may not list them.
+// openWorks prepares access to the hub for the execution of Works, without connecting yet. Its cache holds this cluster's Works
+// and the interpreter rules; the Cluster and the Lease are read individually, without the cache, since a member may not list them.
 func openWorks(access *rest.Config, id string, logger logr.Logger) (cluster.Cluster, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, clusterv1alpha1.AddToScheme,

@@ -1,6 +1,6 @@
-// Command pelago-agent runs the controllers of one member cluster. With --roles=network these are addresses, port
-// blocks, peers and service discovery; it writes no workload. With --roles=execution it runs what the hub propagates to
-// the cluster, and reports on the cluster. With --roles=operator it installs Pelago as Broker and Submariner objects ask for.
+// Command pelago-agent runs the controllers of one member cluster. With --roles=network they manage addresses, port
+// blocks, peers and service discovery, and write no workloads. With --roles=execution they run what the hub propagates to
+// the cluster, and report the cluster's status. With --roles=operator they install Pelago as Broker and Submariner objects ask for.
 package main
 
 import (
@@ -78,7 +78,7 @@ type options struct {
 
 	// The rest is set by tests only.
 
-	// hubPause is the least and the most time between attempts to reach a hub that is away.
+	// hubPause holds the minimum and the maximum pause between attempts to reach an unreachable hub.
 	hubPause [2]time.Duration
 	// several agents may run in one process.
 	several bool
@@ -99,7 +99,7 @@ const (
 // roles are what one process does, at least one of them.
 type roles struct{ network, execution, operator bool }
 
-// lease is what the process holds while it works. Both roles in one process are the network's agent with more to do.
+// lease names the Lease that the process holds while it works. A process with both roles uses the Lease of the role network.
 func (r roles) lease() string {
 	switch {
 	case r.operator:
@@ -199,8 +199,8 @@ func (r roles) scheme(member *rest.Config) (*runtime.Scheme, error) {
 	return newScheme(version)
 }
 
-// newScheme knows the kinds that the agent reads and writes. The Go types of the MCS API stand for whichever version
-// is served.
+// newScheme returns a scheme of the kinds that the agent reads and writes. The Go types of the MCS API are registered under
+// whichever version is served.
 func newScheme(mcsVersion string) (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	gv := schema.GroupVersion{Group: mcs.GroupName, Version: mcsVersion}

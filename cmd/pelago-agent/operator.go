@@ -51,15 +51,15 @@ const (
 	commandTimeout = 8 * time.Minute
 )
 
-// operator reconciles Broker, Submariner and ServiceDiscovery of its namespace. What they ask for is installed by the program pelago of
-// its own image, with the flags that a person would give: there is one implementation of every installation.
+// operator reconciles the Broker, Submariner and ServiceDiscovery objects of its namespace. It installs what they ask for by running the
+// program pelago from its own image, with the flags that a user would give, so that every installation has only one implementation.
 type operator struct {
 	client    client.Client
 	live      client.Reader
 	namespace string
 	image     string // its own; empty if it runs outside of pods
 	pelago    func(ctx context.Context, args ...string) error
-	// applied and brokers are what was installed last, by Submariner and Broker; each is written by the one worker of its controller.
+	// applied and brokers hold what was last installed for each Submariner and Broker; only its controller's single worker writes a map.
 	applied, brokers map[client.ObjectKey]applied
 	failures         *prometheus.CounterVec // by kind
 }
@@ -71,7 +71,7 @@ type applied struct {
 	err   error
 }
 
-// current reports whether the input need not be installed again yet.
+// current reports whether the same input was installed (or failed) so recently that it need not be installed again yet.
 func (a applied) current(input string, interval time.Duration) bool {
 	if a.err != nil {
 		interval = retryInterval / 2 // events of other objects do not repeat a failure
@@ -113,7 +113,7 @@ func openOperator(ctx context.Context, cfg *rest.Config, o options) (*agent, err
 	if r.pelago == nil {
 		r.pelago = command(o.kubeconfig)
 	}
-	// The objects are read as they are, so that unknown fields are seen.
+	// The objects are read as unstructured, so that unknown fields are seen.
 	kind := func(name string) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{}
 		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(name))
@@ -132,7 +132,7 @@ func openOperator(ctx context.Context, cfg *rest.Config, o options) (*agent, err
 			return out
 		})
 	}
-	// Not of the own status: a refusal may say how long ago something was.
+	// Ignore status updates: a message may say how long ago something was, so each reconcile would trigger the next.
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	submariner, discovery, broker := kind("Submariner"), kind("ServiceDiscovery"), kind("Broker")
 	return &agent{manager: mgr, live: live, changed: context.Background()}, errors.Join(
@@ -181,7 +181,7 @@ func command(kubeconfig string) func(context.Context, ...string) error {
 	}
 }
 
-// decode reads a CR whose unknown fields are an error. One that does not exist is not found.
+// decode reads a custom resource; unknown is an error that lists its unknown fields. found is false if it does not exist.
 func (o *operator) decode(ctx context.Context, kind string, key client.ObjectKey, into client.Object) (found bool, unknown error, err error) {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
@@ -210,7 +210,7 @@ func (o *operator) submariner(ctx context.Context, req reconcile.Request) (recon
 		if err := o.client.Patch(ctx, s, client.MergeFrom(before)); err != nil {
 			return reconcile.Result{}, fmt.Errorf("add the finalizer of Submariner %s: %w", s.Name, err)
 		}
-		// The response may be of a later spec, without its unknown fields.
+		// Requeue instead of continuing: the response may contain a newer spec, and decoding has dropped its unknown fields.
 		return reconcile.Result{RequeueAfter: kube.RequeueStale}, nil
 	}
 	phase := o.install(ctx, s, unknown)
@@ -221,12 +221,12 @@ func (o *operator) submariner(ctx context.Context, req reconcile.Request) (recon
 	return reconcile.Result{RequeueAfter: retryInterval}, o.write(ctx, s, before)
 }
 
-// updating is what install waits for before it goes on.
+// updating is the error of install while it has to wait; it says for what.
 type updating string
 
 func (u updating) Error() string { return string(u) }
 
-// install makes the cluster a member. An error is a refusal, or updating.
+// install makes the cluster a member. The error is of type updating while something has to be waited for.
 func (o *operator) install(ctx context.Context, s *v1alpha1.Submariner, unknown error) error {
 	if err := unknownFields(unknown); err != nil {
 		return err
@@ -327,8 +327,8 @@ func unknownFields(err error) error {
 	return refusal{"", strings.Join(out, ", ") + ": nothing was changed: remove it, or find its name here with `kubectl explain`"}
 }
 
-// update makes the operator's own Deployment run the image. The components follow when its new pod runs, which has the manifests of
-// that version: a wrong image does not get past the operator.
+// update rolls the operator's own Deployment to the image first. Only its new pod, which has the manifests of that version, updates the
+// components: an image that cannot run does not get past the operator.
 func (o *operator) update(ctx context.Context, image string) error {
 	if o.image == "" || o.image == image {
 		return nil

@@ -42,21 +42,21 @@ const (
 	capiSecretType  = "cluster.x-k8s.io/secret"
 	capiSecretLabel = "cluster.x-k8s.io/cluster-name"
 	capiSecretKey   = "value" // of the Secret <cluster>-kubeconfig
-	// capiMoved is an annotation, its value empty, of objects that `clusterctl move` deletes here because they are in another management
-	// cluster now. It replaces all other annotations.
+	// capiMoved is the annotation, with an empty value, on objects that `clusterctl move` deletes here because they now live in another
+	// management cluster. It replaces all other annotations.
 	capiMoved = "clusterctl.cluster.x-k8s.io/delete-for-move"
 )
 
 const (
-	// giveUpAfter is how long a member that is to leave may be not ready before what was propagated to it is left there.
+	// giveUpAfter is how long a leaving member may be not ready before its propagated objects are abandoned there.
 	giveUpAfter = 5 * time.Minute
-	// leaveTimeout bounds the wait of `pelago unjoin`; the hub goes on meanwhile.
+	// leaveTimeout bounds how long `pelago unjoin` waits; the hub continues the removal afterwards.
 	leaveTimeout = 10 * time.Second
-	// leaveInterval is how often that is repeated: the cluster may answer for seconds only.
+	// leaveInterval is the pause before unjoin is repeated: the cluster may remain reachable for only a few seconds.
 	leaveInterval = 2 * time.Second
-	// capiWorkers join clusters at the same time: one that is unreachable takes half a minute.
+	// capiWorkers is the number of clusters that are joined concurrently: an unreachable one takes half a minute.
 	capiWorkers = 4
-	// capiOwner owns the fields of the hub's Clusters that follow from the object.
+	// capiOwner is the field manager of the fields in the hub's Clusters that are derived from the object.
 	capiOwner = "pelago-operator"
 )
 
@@ -88,7 +88,7 @@ type capi struct {
 	hub    *hubAccess
 }
 
-// capiState is what is known of one object; its reconcile is the only writer, except of member.
+// capiState is what the operator knows about one object. Only the object's reconcile writes it, except for member.
 type capiState struct {
 	applied applied
 	member  string // its name at the hub; under capi.mu
@@ -101,7 +101,7 @@ type capiState struct {
 	saidAt time.Time
 }
 
-// reported is an Event that is no error.
+// reported is a result that is reported as an Event of type Normal, not as a failure.
 type reported struct{ reason, message string }
 
 func (r reported) Error() string { return r.message }
@@ -188,7 +188,7 @@ func (r *capi) object() *unstructured.Unstructured {
 	return u
 }
 
-// capiInput is what of an object matters here.
+// capiInput renders the parts of an object on which a reconcile depends, for comparison.
 func capiInput(u *unstructured.Unstructured) string {
 	return fmt.Sprint(u.GetUID(), u.GetLabels(), u.GetAnnotations(), u.GetDeletionTimestamp() != nil, initialized(u))
 }
@@ -208,7 +208,7 @@ func initialized(u *unstructured.Unstructured) bool {
 	})
 }
 
-// sweep finds members whose object is gone, or has lost its label, while the operator did not run. No finalizer is needed for that.
+// sweep enqueues members whose object was deleted, or lost its label, while the operator was not running, so no finalizer is needed.
 func (r *capi) sweep(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	go func() {
 		for ; ctx.Err() == nil && r.objects.WaitForCacheSync(ctx); sleep(ctx, retryInterval) {
@@ -337,7 +337,8 @@ func (r *capi) report(key client.ObjectKey, u *unstructured.Unstructured, s *cap
 	r.events.Event(ref, kind, reason, message)
 }
 
-// member returns the Cluster of the hub that an object has joined as, nil if it has not. A wanted name of another object's member is refused.
+// member returns the hub's Cluster as which an object has joined, nil if it has not joined. It refuses the wanted name if the member of
+// another object has it.
 func (r *capi) member(ctx context.Context, hub *hubAccess, key client.ObjectKey, wanted string) (*clusterv1alpha1.Cluster, error) {
 	r.mu.Lock()
 	name := cmp.Or(r.states[key].member, wanted)

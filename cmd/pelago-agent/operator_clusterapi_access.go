@@ -80,7 +80,7 @@ func (r *capi) kubeconfig(ctx context.Context, key client.ObjectKey) (credential
 	return f, nil
 }
 
-// credential is the content of a file; arguments name it as @name, messages as from.
+// credential is a file to pass to pelago: arguments refer to it as @name, and error messages as from.
 type credential struct {
 	name, from string
 	content    []byte

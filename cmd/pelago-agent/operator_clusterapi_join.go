@@ -192,8 +192,8 @@ func (r *capi) release(name string) {
 	delete(r.names, name)
 }
 
-// mark writes what follows from the object into the Cluster of the hub, and into that of the network, if there is one. What the operator
-// wrote before and does not write again is removed.
+// mark applies the labels and the place derived from the object to the hub's Cluster, and the labels to the network's Cluster, if there is
+// one. Fields that the operator applied before and does not apply again are removed.
 func (r *capi) mark(ctx context.Context, hub *hubAccess, key client.ObjectKey, name string, set map[string]string, place map[string]any) error {
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": place}}
 	if len(place) == 0 {

@@ -65,7 +65,7 @@ func (r *capi) leave(ctx context.Context, hub *hubAccess, key client.ObjectKey, 
 	return reported{reasonLeft, fmt.Sprintf("member %s has left the hub%s", name, message)}
 }
 
-// lost reports whether a member has not been ready for long, counted from the later of both times.
+// lost reports whether a member has been not ready for longer than giveUp, counted from since or, if later, from when that began.
 func (r *capi) lost(c *clusterv1alpha1.Cluster, since time.Time) bool {
 	if ready := c.Ready(); ready != nil {
 		if ready.Status == metav1.ConditionTrue {

@@ -33,7 +33,7 @@ func (r refusal) reason() string {
 	return "Invalid" + strings.ToUpper(r.field[:1]) + r.field[1:]
 }
 
-// flagFields are the fields behind flags, by which errors of pelago name the field.
+// flagFields maps flags to the fields of the spec that set them, so that errors of pelago can name the field.
 var flagFields = map[string]string{
 	"clusterid": "clusterID", "clustercidr": "clusterCIDR", "servicecidr": "serviceCIDR", "globalnet-cidr": "globalCIDR",
 	"clusterset-ip-cidr": "clustersetIPCIDR", "enable-clusterset-ip": "clustersetIPEnabled", "cable-driver": "cableDriver", "nattport": "ceIPSecNATTPort",
@@ -54,12 +54,12 @@ func explain(message string) error {
 	return errors.New(message)
 }
 
-// Flags that AnnotationFlags may add: those without a field that read and write nothing but the cluster and the hub.
+// Flags that AnnotationFlags may add: those that have no field in the spec and access nothing but the cluster and the hub.
 var (
 	extraJoin = []string{"cable-tunnels", "datapath", "dns-cache", "dns-ttl", "external-cidr", "gateway-mode", "gateway-node",
 		"globalnet", "globalnet-cluster-size", "http-proxy", "https-proxy", "image-pull-policy", "image-pull-secret", "label-gateway", "natt-discovery-port",
 		"network-only", "no-proxy", "route-service-cidr", "workloads-only", "xdp"}
-	// Of these the ones that the hub has to grant.
+	// The subset of extraJoin that the hub has to grant.
 	extraHub    = []string{"external-cidr", "globalnet", "globalnet-cluster-size", "network-only", "workloads-only"}
 	extraBroker = []string{"auto-accept", "broker-url", "fabric-cidr", "mode"}
 )
@@ -76,7 +76,8 @@ func extraFlags(annotations map[string]string, allowed []string) ([]string, erro
 	return flags, nil
 }
 
-// deployBrokerFlags are the arguments of `pelago deploy-broker` for a Broker; all fields, so that one that is removed has its default again.
+// deployBrokerFlags are the arguments of `pelago deploy-broker` for a Broker. Fields that may change are always among them, so that one
+// that is removed has its default again.
 func deployBrokerFlags(b *v1alpha1.Broker, file string) ([]string, error) {
 	s := b.Spec
 	args := []string{"deploy-broker", "--output", file, fmt.Sprintf("--globalnet=%t", s.GlobalnetEnabled),

@@ -12,8 +12,8 @@ import (
 // maxKubeconfig bounds a kubeconfig, bytes: it is written to a file system of 1 MiB, whose overflow would evict the operator's pod.
 const maxKubeconfig = 64 << 10
 
-// vetted is a kubeconfig of a Secret with nothing but its current context. Whoever can write the Secret decides on its content, so what would
-// run a program, or read a file, of the operator's pod is refused. No error quotes the content: it has credentials.
+// vetted returns the kubeconfig of a Secret, reduced to its current context. Whoever can write the Secret controls its content, so anything
+// that would run a program or read a file in the operator's pod is refused. No error quotes the content, since it has credentials.
 func vetted(text []byte) ([]byte, error) {
 	if len(text) > maxKubeconfig {
 		return nil, fmt.Errorf("the kubeconfig has %d bytes: at most %d are allowed", len(text), maxKubeconfig)

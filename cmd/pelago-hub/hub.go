@@ -43,7 +43,7 @@ const (
 	drainTime = 10 * time.Second
 	// renewDeadline is how long the leader tries to renew its lease before it gives up, below the 15 s that the lease lasts.
 	renewDeadline = 10 * time.Second
-	// minPause and maxPause bound the pauses in which the cache asks for an API server that is away.
+	// minPause and maxPause bound the backoff with which the cache retries an unreachable API server.
 	minPause, maxPause = 200 * time.Millisecond, time.Second
 )
 
@@ -136,7 +136,7 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// newManager makes the manager, without controllers. All that is written elsewhere must go through the same gate as its writes.
+// newManager makes the manager, without controllers. All writes by other clients must pass the same gate as the manager's.
 func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme) (mgr ctrl.Manager, a access, err error) {
 	mo := managerOptions(o, scheme)
 	if mo.Cache.HTTPClient, err = rest.HTTPClientFor(kube.RetryingConfig(cfg, minPause, maxPause, ctrl.Log)); err != nil {
@@ -161,7 +161,7 @@ func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 		Scheme:   scheme,
 		Cache:    cache.Options{DefaultTransform: kube.NewStringTable().Transform},
 		NewCache: kube.NewStreamCache(nil),
-		// A Secret is read as Go type for the access to a member alone: few reads, for which not all Secrets of the hub are to be kept.
+		// Typed Secrets are read only for access to members: such reads are few and do not justify caching all Secrets of the hub.
 		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.healthAddress,

@@ -67,7 +67,7 @@ func elected(mgr ctrl.Manager) func() bool {
 	}
 }
 
-// A process that was killed has left its lease, which is valid for 15 s: who begins under its name need not wait, others must.
+// A killed process leaves its lease behind, valid for 15 s: a process with the same identity need not wait for it, others must.
 func TestIdentity(t *testing.T) {
 	c := apiserver.Connect(t, server.Config(t))
 	c.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: deploy.SystemNamespace}})
@@ -98,8 +98,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// While the API server is away the cache asks for it every second at the latest, however long that lasts. By themselves informers
-// ask four times in the first 20 s, and then twice a minute.
+// While the API server is unreachable the cache retries at least every second, however long that lasts. By default informers retry
+// four times in the first 20 s, and then twice a minute.
 func TestCacheComesBackSoon(t *testing.T) {
 	line := apiserver.NewLine(t, server.Config(t))
 	mgr := manager(t, line.Config(), options{})

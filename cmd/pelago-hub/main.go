@@ -50,7 +50,7 @@ type options struct {
 	healthAddress  string
 	profileAddress string
 	leaderElect    bool
-	// identity holds the lease; "": a new one for each process.
+	// identity is the holder identity in the lease; "": a new one for each process.
 	identity string
 	logLevel slog.Level
 	// workloads: the hub's API server runs workloads, so only namespaces that ask for it are propagated.
@@ -144,22 +144,22 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// What the program may take before it collects garbage more often, in bytes: enough for a small hub, where collecting often costs
-// time for nothing, and where much lives somewhat more than that.
+// How much memory the program may use, in bytes, before it collects garbage more often: plenty for a small hub, where frequent collection
+// would only waste CPU time; with a large live heap, somewhat more than the live heap.
 const (
 	roomy = 416 << 20
-	// less is how much less than what lives may be garbage, above that: the hub with 5,000 templates on 100 members stays below 500 MiB.
+	// less: above roomy, garbage may grow to the live heap minus this: a hub with 5,000 templates on 100 members stays below 500 MiB.
 	less = 176 << 20
-	// mostGrowth of the heap over what lives, in percent, below that.
+	// mostGrowth is the growth of the heap over the live heap (GOGC), in percent, below that limit.
 	mostGrowth = 300
-	// lookAtHeap is the pause between two looks at it.
+	// lookAtHeap is the interval at which the live heap is measured.
 	lookAtHeap = 2 * time.Second
 )
 
-// limit is what may be taken if so many bytes of the heap live.
+// limit is the memory limit for a live heap of so many bytes.
 func limit(live uint64) int64 { return max(roomy, 2*int64(live)-less) }
 
-// paceCollector sets how often garbage is collected by how much lives, until ctx ends. Who sets GOGC or GOMEMLIMIT decides himself.
+// paceCollector adapts the frequency of garbage collection to the live heap until ctx ends, unless GOGC or GOMEMLIMIT is set.
 func paceCollector(ctx context.Context) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return

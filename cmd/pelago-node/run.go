@@ -39,7 +39,7 @@ import (
 // portRetry is the pause before a port that is taken is tried again.
 const portRetry = 2 * time.Second
 
-// niceness sets the daemon before the pods of a busy node: packets wait for it where the wire encrypts inside it.
+// niceness gives the daemon priority over the pods of a busy node: where it encrypts the wire itself, packets wait for it.
 const niceness = -10
 
 type runOptions struct {
@@ -161,7 +161,7 @@ func metrics(kernel observe.Source, d *node.Daemon) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(observe.New(kernel, d.View), fromCache(d))
 	mux := http.NewServeMux()
-	// What cannot be shown does not hide the rest.
+	// A metric that cannot be collected does not hide the others.
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
 	return mux
 }
@@ -200,7 +200,7 @@ func serve(ctx context.Context, addr string, h http.Handler) error {
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			return fmt.Errorf("serve on %s: %w", addr, err)
 		}
-		// Some connection of the node has the port by chance, which is no reason to stop.
+		// A connection of the node happens to use the port, which is no reason to exit.
 		slog.Warn("the port is taken, trying again", "address", addr)
 		select {
 		case <-ctx.Done():

@@ -80,7 +80,7 @@ func machineCommand[T any](use, short string, pins *string, run func(cmd *cobra.
 		Use: use, Short: short, Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var in T
-			// Not more than the value: watch goes on until standard input ends.
+			// Decode a single value instead of reading to EOF: watch runs until standard input ends.
 			if err := json.NewDecoder(cmd.InOrStdin()).Decode(&in); err != nil {
 				return fmt.Errorf("read the request from standard input: %w", err)
 			}

@@ -123,8 +123,8 @@ func (a *access) run(do action) func(*cobra.Command, []string) error {
 	}
 }
 
-// openKept opens the cluster and sets the flags that were not given to those of an earlier run, which former reads. check
-// validates the flags: before, so that invalid flags are reported although the cluster cannot be reached, and after.
+// openKept opens the cluster and sets flags that were not given to their values from an earlier run, which former reads. check
+// validates the flags before that, so that invalid flags are reported even if the cluster is unreachable, and again afterwards.
 func (a *access) openKept(
 	ctx context.Context, flags *pflag.FlagSet, check func() error, former func(context.Context, *cluster) (map[string]string, error),
 ) (*cluster, error) {

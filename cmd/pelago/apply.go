@@ -185,8 +185,8 @@ func policyFor(o *unstructured.Unstructured, clusters []string) *unstructured.Un
 	return policy
 }
 
-// apply returns whether the object is created, configured or unchanged. With force it takes fields of other managers over. An own
-// object does not replace one that this command has not created.
+// apply returns whether the object was created, configured or unchanged. With force it takes over fields of other field managers. With
+// own it does not replace an existing object that this command has not created.
 func (h *cluster) apply(ctx context.Context, o *unstructured.Unstructured, force, own bool) (string, error) {
 	before := &unstructured.Unstructured{}
 	before.SetGroupVersionKind(o.GroupVersionKind())

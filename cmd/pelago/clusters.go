@@ -229,7 +229,7 @@ func parseTaints(args []string) ([]taintChange, error) {
 	return out, nil
 }
 
-// tainted is the list with the changes; it is pure. Taints that evict workloads get the time.
+// tainted returns the taints after the changes; it is pure. Taints that evict workloads (NoExecute) get now as timeAdded.
 func tainted(
 	taints []clusterv1alpha1.Taint, changes []taintChange, overwrite bool, now metav1.Time,
 ) ([]clusterv1alpha1.Taint, error) {

@@ -251,8 +251,8 @@ func (c *cluster) proxies() bool {
 	return err == nil
 }
 
-// through is the access to a member by the hub. One request first: discovery, which follows, drops the reason why a member is not
-// reached.
+// through returns access to a member through the hub. It sends one request first, because the discovery that follows would drop the
+// reason why a member is unreachable.
 func (c *cluster) through(ctx context.Context, member string) (*rest.Config, error) {
 	err := c.Typed.Discovery().RESTClient().Get().MaxRetries(0).AbsPath(pelagov1alpha1.ProxyPath(member, "proxy"), "version").Do(ctx).Error()
 	return inspect.Through(c.Config, member), err

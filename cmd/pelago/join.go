@@ -255,7 +255,7 @@ Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
 var workloadsFlags = []string{"clusterid", "cluster-name", "token", "discovery-token-ca-cert-hash", "workloads-only", "image",
 	"image-pull-policy", "keep-registration", "wait", "timeout", "dry-run", "output", "components"}
 
-// checkScope refuses to change whether a joined cluster takes part in the network, and flags that its scope leaves without effect.
+// checkScope refuses to move a joined cluster into or out of the network, and refuses flags that have no effect in its scope.
 func (j *join) checkScope(former config.Config) error {
 	if j.discoveryOnly {
 		return errors.New("--discovery-only is not supported: names and imports follow the health of the gateways. Join without it, " +
@@ -349,7 +349,7 @@ func (j *join) install(ctx context.Context, c client.Client, settings config.Con
 	return deploy.RemoveExecution(ctx, c, progress)
 }
 
-// checkID validates the flags of which nothing is kept, and prompts for a missing id.
+// checkID validates the flags that are not kept from an earlier join, and prompts for a missing id.
 func (j *join) checkID(ctx context.Context, answers *view.Answers, out io.Writer) error {
 	if j.ClusterID == "" {
 		if answers == nil {

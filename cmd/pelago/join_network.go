@@ -95,7 +95,7 @@ func (j *join) network(
 	return j.install(ctx, m.Client, c, pull, progress)
 }
 
-// update is network for a cluster that keeps what the hub has given to it.
+// update is network with --keep-registration, for a cluster that keeps what the hub has allocated to it.
 func (j *join) update(
 	ctx context.Context, m *cluster, info broker.Info, former config.Config, facts install.Facts, gateways []string, progress deploy.Progress,
 ) error {
@@ -118,7 +118,8 @@ func (j *join) update(
 	return j.install(ctx, m.Client, c, err == nil && !j.NetworkOnly, progress)
 }
 
-// writeSettings validates the configuration, prints what another join of a member changes, and writes what the components read, after register.
+// writeSettings validates the configuration, prints what changes if the cluster has joined before, calls register, and then writes what
+// the components read.
 func writeSettings(
 	ctx context.Context, m *cluster, info broker.Info, former, c config.Config, gateways []string, progress deploy.Progress, register func() error,
 ) error {

@@ -202,7 +202,7 @@ func (u *unjoin) workloads(ctx context.Context, h *cluster, args []string, out i
 	return nil
 }
 
-// checkMember refuses to remove an account from another cluster than the registered one, if there is one.
+// checkMember refuses to remove the account from a cluster other than the registered one, if one is registered.
 func checkMember(ctx context.Context, member *cluster, have *clusterv1alpha1.Cluster) error {
 	uid, err := broker.ClusterUID(ctx, member.Client)
 	if err != nil {

@@ -152,8 +152,8 @@ func checkRouted(ranges []netip.Prefix, hub []netip.Addr) error {
 	return nil
 }
 
-// checkExternal refuses ranges of hosts that contain a node: other clusters would send what is for the node, the wire's packets
-// included, to the overlay.
+// checkExternal refuses external ranges that contain a node: other clusters would send all packets for that node, even those of the
+// wire, to the overlay.
 func checkExternal(ranges []netip.Prefix, nodes []netip.Addr) error {
 	for _, r := range ranges {
 		if i := slices.IndexFunc(nodes, r.Contains); i >= 0 {
@@ -164,7 +164,7 @@ func checkExternal(ranges []netip.Prefix, nodes []netip.Addr) error {
 	return nil
 }
 
-// OutsideFabric refuses ranges that overlap the clusterset's fabric: packets for the ones would go to the other.
+// OutsideFabric refuses ranges that overlap the clusterset's fabric: packets for one of them would be sent to the other.
 func OutsideFabric(fabric netip.Prefix, ranges []netip.Prefix, whose string) error {
 	for _, r := range ranges {
 		if r.Overlaps(fabric) {
@@ -348,6 +348,6 @@ func toAddr(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
 }
 
-// contention is how long and how often a writer of the book tries: with 255 clusters that join at once everybody gets
-// through.
+// contention is the backoff with which a writer of the book retries on conflicts: with 255 clusters that join at once all of them
+// succeed.
 var contention = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 60, Cap: time.Second}

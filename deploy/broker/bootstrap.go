@@ -206,8 +206,8 @@ func Pins(ca []byte) ([]string, error) {
 	return pins, nil
 }
 
-// DiscoverHub returns the CA of the hub at server, PEM: the one that the hub has signed with the token and whose hash is pinned. Until then
-// nothing that the server answers is trusted, and the token is not sent to it.
+// DiscoverHub returns the PEM-encoded CA of the hub at server, after verifying that cluster-info is signed with the token and that the CA's
+// hash is pinned. Until then nothing from the server is trusted, and the token is not sent to it.
 func DiscoverHub(ctx context.Context, server, token string, pins []string) ([]byte, error) {
 	id, secret, err := splitToken(token)
 	if err != nil {

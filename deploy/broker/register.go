@@ -136,8 +136,8 @@ func Admit(ctx context.Context, hub client.Client, namespace string, m Member) e
 	return nil
 }
 
-// createOwned creates an object, or finds it owned by the same Cluster. One that belongs to an earlier Cluster of the
-// same name is about to be deleted by the garbage collector, and is waited for.
+// createOwned creates an object, or accepts an existing one with an owner reference to the same Cluster. If it is owned by an
+// earlier Cluster with that name, createOwned waits until the garbage collector has deleted it.
 func createOwned(ctx context.Context, hub client.Client, obj client.Object, owner types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

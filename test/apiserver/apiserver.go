@@ -56,8 +56,8 @@ func HubControllers() Option {
 		"validatingadmissionpolicy-status-controller")
 }
 
-// WorkloadControllers are all controllers of a cluster that runs workloads but those that judge nodes by their heartbeat, and
-// kube-scheduler. Pods need something that plays their kubelet.
+// WorkloadControllers runs all controllers of a cluster that runs workloads, except those that monitor node heartbeats, and
+// kube-scheduler. Pods then need something that plays their kubelet.
 func WorkloadControllers() Option {
 	return func(o *options) {
 		o.controllers, o.scheduler = []string{"*", "serviceaccount-controller", "-node-lifecycle-controller"}, true

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// Faults breaks the connection between a manager and its API server at writes: half of the broken writes reach the
-// server although the manager hears of a failure, the others do not.
+// Faults breaks the connection between a manager and its API server at some writes. Half of these writes reach the server
+// although the manager gets an error; the others do not reach it.
 type Faults struct {
 	// Every is how many writes there are to one broken one, on average.
 	Every int

@@ -48,12 +48,12 @@ type churn struct {
 	configMaps  map[name]*corev1.ConfigMap
 	policies    map[name]*policyv1alpha1.PropagationPolicy
 	overrides   map[name]*policyv1alpha1.OverridePolicy
-	// frozen is what must stay of groups whose policy is gone.
+	// frozen holds the objects that must stay in members although their group's policy was deleted.
 	frozen map[name]map[check.Place]check.Content
 	asked  map[check.Place]check.Content // the last time
 	serial int
 	steps  []step
-	// decisive: weights are such that no two clusters have the same claim to a replica.
+	// decisive: weights are chosen so that clusters never tie for a replica.
 	decisive bool
 	log      io.Writer // what is asked for, for who looks for the cause of a violation
 }
@@ -98,8 +98,8 @@ func (c *churn) begin(ctx context.Context, templates int) error {
 	return nil
 }
 
-// run makes random changes until stop is closed, with pauses around every. A change that has begun is made to its end: a request
-// that was cut off may still be carried out, later, when the model goes on from something else.
+// run makes random changes until stop is closed, with pauses around every. A change that has begun is always completed: an
+// interrupted request might still be executed later, when the model has already moved on.
 func (c *churn) run(ctx context.Context, every time.Duration, stop <-chan struct{}) error {
 	total := 0
 	for _, s := range c.steps {
@@ -162,7 +162,7 @@ func (c *churn) wanted() (map[check.Place]check.Content, error) {
 	return wanted, nil
 }
 
-// ask tells the history of a change that the model already shows, makes it, and requires what is wanted then.
+// ask makes a change that the model already includes: it tells the history beforehand what may go, and afterwards what is required.
 func (c *churn) ask(ctx context.Context, request func(context.Context) error) error {
 	wanted, err := c.wanted()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 const (
 	// quiet is how long there are no writes when the hub is done with a change.
 	quiet = 500 * time.Millisecond
-	// misses is how many changes in a row make fewer writes than the trap waits for, until all crash points of their kind are done.
+	// misses is how many changes in a row must make fewer writes than the trap waits for before their kind is regarded as done.
 	misses = 6
 	// maxWrites bounds how many writes a change may cause, before something is thought to go round in circles.
 	maxWrites = 200

@@ -110,8 +110,8 @@ func (e *evicted) observe(ctx context.Context, m *hubset.Member) error {
 	return nil
 }
 
-// seen judges a copy that begins: no other one may run, and it has the state of the former one. The events of members come in any order,
-// so the others are read.
+// seen checks a copy that starts: no other copy may run, and it must have the state of the previous one. Events of different members arrive
+// in any order, so the other members are read.
 func (e *evicted) seen(ctx context.Context, member string, o *metav1.PartialObjectMetadata) {
 	for _, other := range e.members {
 		var d appsv1.Deployment
@@ -253,7 +253,8 @@ func (e *evicted) taint(ctx context.Context) error {
 	})
 }
 
-// failCluster cuts its cluster off until it has left that: its copy there can be removed then only, before which none begins elsewhere.
+// failCluster cuts off the template's cluster until the binding has left it. Only then can the copy there be removed, and no other copy may
+// start before that.
 func (e *evicted) failCluster(ctx context.Context) error {
 	member, err := e.begin(ctx, evictedReplicas)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// pauseLength is how long the leader is stopped beside a second replica: longer than the second one needs to take over. That looks
-	// every 2 to 2.4 s, counts the lease's 15 s from when it sees the last renewal, and takes it when it looks next: up to 20 s. A leader
-	// that goes on before that renews its lease, and rightly leads on.
+	// pauseLength is how long the leader is suspended beside a second replica: longer than the second one needs to take over. That one
+	// polls the lease every 2 to 2.4 s, counts its 15 s from when it observes the last renewal, and acquires it at the next poll: up to
+	// 20 s. A leader that is resumed earlier renews its lease, and rightly remains the leader.
 	pauseLength = 25 * time.Second
 	// leadLimit bounds the wait for a started hub to lead.
 	leadLimit = time.Minute

@@ -61,8 +61,8 @@ var (
 	}
 )
 
-// newUIDs exports the hub's objects, empties it, installs it anew and imports them: all have other UIDs then, and their owner
-// references point nowhere. With everything, bindings and Works are among them; without, the hub has to make them again.
+// newUIDs exports the hub's objects, empties the hub, reinstalls it and imports them: all objects then have other UIDs, and their
+// owner references are dangling. With everything, this includes bindings and Works; without, the hub has to recreate them.
 func (s *stage) newUIDs(ctx context.Context, everything bool) ([]check.Violation, error) {
 	if violations, err := s.moved(ctx, everything, s.emptyBackup()); err != nil || len(violations) > 0 {
 		return violations, err
@@ -70,8 +70,8 @@ func (s *stage) newUIDs(ctx context.Context, everything bool) ([]check.Violation
 	return s.restored(ctx, false)
 }
 
-// newHub moves the hub into a new cluster, whose id is another one: what is in the members belongs to a hub that this one does not
-// know. All Works must say so and what helps; when that is done, all goes on as if nothing had been.
+// newHub moves the hub into a new cluster with another id: the objects in the members then belong to a hub that it does not know.
+// All Works must report this with the remedy; once that is applied, everything continues as before.
 func (s *stage) newHub(ctx context.Context) ([]check.Violation, error) {
 	var system corev1.Namespace
 	if err := s.hub.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, &system); err != nil {

@@ -19,7 +19,7 @@ var errDead = errors.New("who wrote this has been killed")
 // errAway is of a server that is cut off.
 var errAway = errors.New("this server is cut off")
 
-// trap lies on the ways of the product to the hub and the members, and kills pelago-hub at one of its writes.
+// trap is a proxy between the product and the API servers of hub and members, and kills pelago-hub at one of its writes.
 type trap struct {
 	mu      sync.Mutex
 	ways    []*hubset.Way
@@ -84,7 +84,7 @@ func (t *trap) spring(at string) {
 	t.sprung, t.when = at, time.Now()
 }
 
-// counted says whether a request belongs to propagation: no reads, nothing that comes by the clock, and no Events.
+// counted says whether a request is a write of propagation: not a read, nothing periodic (Leases, Clusters), and no Event.
 func counted(r *http.Request) bool {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || !strings.HasPrefix(r.UserAgent(), "pelago-hub") {
 		return false

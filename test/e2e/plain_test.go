@@ -20,8 +20,8 @@ func TestWithoutGlobalnet(t *testing.T) {
 	s.run(t, "a daemon that is killed", testDaemonKilled)
 }
 
-// testFabric: the fabric address of a node is the source of its processes and reaches them; a host-network pod is a backend like any
-// other.
+// testFabric: processes of a node use its fabric address as their source and are reached at it; a host-network pod is a backend like
+// any other.
 func testFabric(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)

@@ -126,9 +126,9 @@ func nonzero(counters map[string]int) map[string]int {
 
 // lost bounds the segments of the stream that did not arrive, by the smaller of two upper bounds:
 //
-//   - sent, with retransmissions, less received. Too large where GRO put segments together and a program then pushed a header,
-//     which resets their number: the receiver counts one.
-//   - retransmitted, less those that had arrived, and less those for which the receiver's socket had no room. Too large where an
+//   - sent, with retransmissions, minus received. Too large if GRO merged segments and a program then pushed a header, which resets
+//     the number of segments: the receiver counts one.
+//   - retransmitted, minus those that had arrived, and minus those for which the receiver's socket had no room. Too large if an
 //     acknowledgement that reports a duplicate was lost.
 func (c endCounters) lost(t *testing.T) int {
 	t.Helper()
@@ -155,8 +155,8 @@ func (c endCounters) atFullSocket(t *testing.T) (packets int) {
 	return packets
 }
 
-// onePacketPerSegment lets the client send each TCP segment as a packet of its own: the number of segments in a larger packet does not
-// survive that a program pushes a header.
+// onePacketPerSegment makes the client send each TCP segment as a separate packet: the number of segments in a larger packet is lost when
+// a program pushes a header.
 func (s *clusterset) onePacketPerSegment(t *testing.T, l load) {
 	t.Helper()
 	address := s.kubectl(t, l.client.Cluster, "-n", l.client.Namespace, "get", "pod", l.client.Name, "-o", "jsonpath={.status.podIP}")

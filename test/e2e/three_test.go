@@ -18,8 +18,8 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// TestThreeClusters shows what takes a third cluster: a choice between two others, by weight, by round-trip time, and after one of
-// them lost its power.
+// TestThreeClusters tests what needs a third cluster: choosing between two others, by weight, by round-trip time, and after a power
+// failure of one of them.
 func TestThreeClusters(t *testing.T) {
 	s := newClusterset(t, lab.Options{Name: *labName + "3", Nodes: 2}, walk.Walk{Clusters: 3, Gateways: 1, Wire: "vxlan", Propagation: true})
 	s.run(t, "weights of a ClusterSetIP", testWeights)

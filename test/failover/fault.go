@@ -54,11 +54,11 @@ func steps(all ...step) step {
 	}
 }
 
-// nothing is the fault that is none: what the machine does by itself.
+// nothing is a run without a fault: it shows the noise of the machine itself.
 const nothing = "nothing"
 
-// lossyPatience: where every fifth packet is lost each way, one line in some thousand is sent again often enough to exceed the
-// patience with others, with no fault at all.
+// lossyPatience: with 20 % loss each way, one line in a few thousand has to be retransmitted so often that it exceeds the patience of
+// the other faults, even without any fault.
 const lossyPatience = 20 * time.Second
 
 func faults() []fault {

@@ -199,8 +199,8 @@ func judge(l loaded, at times, interval time.Duration) outcome {
 	return out
 }
 
-// certainly is how long nothing got through for certain: from the fault on (what was lost before it stood in a queue of the victim),
-// and not in the time at the end in which the load itself stood still, as nothing was sent then that could have been answered.
+// certainly is the part of an outage that only the fault explains. It begins with the fault (datagrams sent and lost before were in a
+// queue of the victim) and excludes a stall of the load at its end, during which nothing was sent that could have been answered.
 func certainly(run loss, strike int64, stalls []span, interval time.Duration) time.Duration {
 	from, until := max(run.From, strike), run.Until
 	for _, stall := range stalls {

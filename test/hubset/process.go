@@ -62,7 +62,7 @@ func (s *Set) StartHub(name string) (*Process, error) {
 	return p, nil
 }
 
-// Start starts a program that is not the product's; its output goes to NAME.log in the set's directory.
+// Start starts a program; its output goes to NAME.log in the set's directory.
 func (s *Set) Start(name, program string, args ...string) (*Process, error) {
 	p, err := spawn(filepath.Join(s.options.Dir, name+".log"), program, args...)
 	if err != nil {

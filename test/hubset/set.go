@@ -34,8 +34,8 @@ type Options struct {
 	Member member.Options
 	// Server are options of the hub's API server beside the hub's controllers.
 	Server []apiserver.Option
-	// Through leads the product another way to a server ("hub", "member1", …), for instance through a recorder. The set's own Configs
-	// do not take it. nil: straight.
+	// Through makes the product reach a server ("hub", "member1", …) by another config, for instance through a recorder. The set's own
+	// Configs are not affected. nil: directly.
 	Through func(name string, to *rest.Config) (*rest.Config, error)
 	// HubFlags are flags of pelago-hub beside those that StartHub gives.
 	HubFlags []string

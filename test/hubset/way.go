@@ -11,15 +11,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Way leads to an API server past a test that looks at every request, over a TLS server of its own.
+// Way is a proxy with its own TLS server in front of an API server, in which a test inspects every request.
 type Way struct {
-	// Config is the access to its beginning. Whoever comes has the rights of the one to whom it leads, whatever identity is shown.
+	// Config is access to the proxy. All requests are sent on with the credentials of its target, whatever identity the caller presents.
 	Config *rest.Config
 
 	server *httptest.Server
 }
 
-// NewWay makes a way to a server. past is put in front of what makes the requests; if it fails the answer is 502.
+// NewWay starts a proxy to a server. past wraps the transport of the requests; if that returns an error the response is 502.
 func NewWay(to *rest.Config, past func(next http.RoundTripper) http.RoundTripper) (*Way, error) {
 	target, err := url.Parse(to.Host)
 	if err != nil {

@@ -128,8 +128,8 @@ type program struct {
 	argv      []string // argv[0] is a path
 	log       string   // file for its output
 	clone     uintptr  // further namespaces to make (CLONE_NEW…)
-	// realtime: it gives itself a real-time priority, for which a control group of cgroup v1 has no time (CONFIG_RT_GROUP_SCHED): it
-	// stays outside of the lab's.
+	// realtime: the program gives itself a real-time priority, for which a cgroup of v1 has no runtime (CONFIG_RT_GROUP_SCHED), so it
+	// stays outside of the lab's cgroup.
 	realtime bool
 }
 

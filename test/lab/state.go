@@ -146,8 +146,8 @@ func waitLock(dir string) (unlock func(), err error) {
 	}
 }
 
-// tryLock locks a directory. That it is still there afterwards is made sure of:
-// the lock of a removed directory excludes no other process.
+// tryLock locks a directory, and then checks that the directory still exists:
+// the lock of a removed directory does not exclude other processes.
 func tryLock(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -313,7 +313,7 @@ func TestBothHooksAnyPacket(t *testing.T) {
 	}
 }
 
-// A frame to somebody else's MAC address is nothing to XDP: the uplink may be promiscuous.
+// XDP ignores a frame with somebody else's MAC address as destination: the uplink may be in promiscuous mode.
 func TestFrameForAnotherHost(t *testing.T) {
 	withXDP(t)
 	k := load(t, 1, 1)
@@ -335,7 +335,7 @@ func TestFrameForAnotherHost(t *testing.T) {
 	}
 }
 
-// What XDP leaves to tc, because only tc can do it or knows better.
+// Packets that XDP leaves to tc, because only tc can handle them or can decide better.
 func TestLeftToTC(t *testing.T) {
 	withXDP(t)
 	k := load(t, 1, 1)

@@ -202,7 +202,7 @@ func TestTrafficRefreshes(t *testing.T) {
 	}
 }
 
-// A full table of flows that may go empties by itself as new ones come, oldest first, without any daemon.
+// If the table is full of expired flows, new flows replace them, oldest first, without any daemon.
 func TestFullTableMakesRoom(t *testing.T) {
 	k := loadTimers(t, loader.Timers{ClosedFloor: time.Nanosecond}, 1, 2)
 	k.fill(t, false)
@@ -229,7 +229,7 @@ func TestFullTableMakesRoom(t *testing.T) {
 	}
 }
 
-// An expired flow goes when the ring's hand comes by, although nobody needs its port.
+// An expired flow is removed when the hand of the ring passes it, even if nobody needs its port.
 func TestRingFreesExpired(t *testing.T) {
 	k := loadTimers(t, testTimers, 1, 2)
 	var hand uint64
@@ -431,8 +431,8 @@ func TestFlush(t *testing.T) {
 	k.checkTable(t)
 }
 
-// A sweep tells what kinds of flows there are, how crowded an egress IP is towards its most popular endpoint, and which blocks
-// are in use.
+// A sweep reports the kinds of flows, the number of flows of an egress IP to its most popular endpoint, and which blocks are in
+// use.
 func TestSweepStats(t *testing.T) {
 	k := load(t, 1, 2)
 	for port := uint16(2000); port < 2030; port++ {

@@ -78,7 +78,7 @@ func (k *Kernel) Apply(t testing.TB, s dataplane.State) {
 	}
 }
 
-// Flush forgets all flows and fragments, what probes have shown and what is guarded; the next Apply makes the paths anew.
+// Flush clears all flows and fragments, the results of probes, and the handshake guard; the next Apply recreates the paths.
 func (k *Kernel) Flush(t testing.TB) {
 	t.Helper()
 	for _, m := range []*ebpf.Map{k.Flows, k.Fragments, k.Paths, k.Uplinks, k.Usage, k.GatewayLosses} {
@@ -113,7 +113,7 @@ func (k *Kernel) networks(t testing.TB, full uint64) {
 	}
 }
 
-// putPath replaces the state of a path, which only programs change else, so that no cached line of it is left.
+// putPath replaces the state of a path, which otherwise only the programs change, and drops its cached line.
 func (k *Kernel) putPath(t testing.TB, peer [4]byte, p bpf.PelagoPath) {
 	t.Helper()
 	if err := k.Paths.Put(peer, p); err != nil {

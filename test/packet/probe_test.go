@@ -209,8 +209,8 @@ func throughProbeReflection(t *testing.T) {
 	}
 }
 
-// A gateway that is about to leave tells everybody to take others, also its own pods, and goes on switching. The next
-// Apply takes it back.
+// A gateway that is about to leave tells all peers, and its own pods, to use other gateways, but keeps forwarding. The next
+// Apply revokes this.
 func TestLeavingGateway(t *testing.T) {
 	ga := load(t, 1, 1)
 	for _, peer := range []netip.Addr{nodeIP(1, 4), nodeIP(2, 1), nodeIP(2, 4)} {

@@ -280,7 +280,7 @@ func throughNodeWithoutDaemon(t *testing.T) {
 	goes("it gets answers", "uplink-in switched", node)
 }
 
-// Packets that open a flow to a service leave out its dead nodes; those of a flow whose node is known stay with it.
+// Packets that open a flow to a service avoid its dead nodes; packets of a flow whose node is known stay with that node.
 func TestDeadNode(t *testing.T) { bothHooks(t, throughDeadNode) }
 
 func throughDeadNode(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 // cpuControllers are the control groups whose children may get idle priority as a whole: of cgroup v1, of v2 (Linux 5.15).
 var cpuControllers = []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup"}
 
-// runIdle gives a process, and those that it starts from then on, only processor time that nothing else needs. SCHED_IDLE of the
-// processes alone does not: it counts within a control group or session (autogroup, sched(7)), and as a session they would have a
-// quarter of the share of a lab.
+// runIdle gives a process, and those that it starts from then on, only CPU time that nothing else needs. SCHED_IDLE on the processes
+// is not enough: it applies only within a control group or session (autogroup, sched(7)), and as a session of their own they would
+// get a quarter of a lab's share.
 func runIdle(pid int) error {
 	for _, root := range cpuControllers {
 		group := filepath.Join(root, "pelago-background")

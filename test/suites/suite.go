@@ -23,8 +23,8 @@ type suite struct {
 	// unit test, a packet test or one with the race detector that fails has found a defect.
 	rerun   bool
 	verbose bool // prints each test as it runs
-	// background: it needs nothing but processor time, and gets what the other suites leave (runIdle). Tests wait for API servers and
-	// leases, and do not endure that.
+	// background: it needs only CPU time, and gets what the other suites leave (runIdle). Suites of tests cannot run like that, since they
+	// wait for API servers and leases.
 	background bool
 	full       bool // only in `make test-full`
 }

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// auditPolicy has the hub's API server write down every write, without bodies but for the status of templates: that tells when it
-// is complete.
+// auditPolicy makes the hub's API server log every write, without bodies, except for the status of templates, whose body shows
+// when it is complete.
 const auditPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy

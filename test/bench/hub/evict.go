@@ -22,7 +22,7 @@ type evictResult struct {
 	rss, largest int64
 }
 
-// measureEvict has all templates of one member move to others when that answers no longer.
+// measureEvict measures how all templates of one member move to others after that member has stopped answering.
 func measureEvict(ctx context.Context, o options) (got evictResult, err error) {
 	s, err := newStage(ctx, o, caseEvict, 0, 1+evictMembers, time.Second, nil)
 	if err != nil {

@@ -43,8 +43,8 @@ type stage struct {
 	stop     context.CancelFunc
 }
 
-// newStage brings up members with real API servers, or simulated ones, in which Deployments say after a while (0: never) that they
-// run. They have room for all that any case sends there. With a recorder all ways of product and users lead through it.
+// newStage brings up members with real API servers, or simulated ones whose Deployments report after ready (0: never) that they
+// run. They have room for everything that a case sends there. With a recorder, all requests of the product and the users pass it.
 func newStage(
 	ctx context.Context, o options, name string, realOnes, simulated int, ready time.Duration, r *replay.Recorder,
 ) (*stage, error) {
@@ -136,7 +136,7 @@ func connect(config *rest.Config, agent string) (client.Client, error) {
 }
 
 // done waits until n templates and their ConfigMaps are in all members and every binding says so, and returns when that was.
-// Nothing is asked of the servers meanwhile: two watches tell.
+// It learns this from two watches, without sending requests to the servers meanwhile.
 func (s *stage) done(ctx context.Context, n int) (time.Time, error) {
 	came, err := reach(ctx, s.arrived, s.arrived.more, 2*n*len(s.members), s.options.stall, "objects in the members")
 	if err != nil {
@@ -158,7 +158,7 @@ func (s *stage) applied(ctx context.Context, n int) (time.Time, error) {
 	return last, nil
 }
 
-// unapplied tells of the first bindings that are not FullyApplied what they say, as an error that goes with that of the wait.
+// unapplied returns the conditions of the first bindings that are not FullyApplied, as an error to join with that of the wait.
 func (s *stage) unapplied() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // the wait's own has ended, perhaps
 	defer cancel()

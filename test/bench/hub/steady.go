@@ -54,8 +54,8 @@ func measureSteady(ctx context.Context, o options) (got steadyResult, err error)
 	return got, err
 }
 
-// reported waits until all templates say that all replicas of all members are ready: only then a template has cost all of its
-// writes.
+// reported waits until all templates report all replicas in all members as ready: only then have all writes that a template causes
+// been made.
 func (s *stage) reported(ctx context.Context) error {
 	for end := time.Now().Add(s.options.stall); ; {
 		var templates appsv1.DeploymentList

@@ -23,8 +23,8 @@ const (
 // wantReply is the first byte of a datagram that the sink answers.
 const wantReply = 1
 
-// streamAge is how long after its first packet conntrack takes a UDP flow with replies for a stream, and its entry is not
-// dropped early (IPS_ASSURED, nf_conntrack_proto_udp.c).
+// streamAge is the time from its first packet after which conntrack regards a UDP flow with replies as a stream, whose entry is
+// not dropped early (IPS_ASSURED, nf_conntrack_proto_udp.c).
 const streamAge = 2100 * time.Millisecond
 
 // generator holds the sockets of Generate from one measurement to the next: its flows are old ones, which the path and
@@ -34,7 +34,7 @@ type generator struct {
 	fds  []int
 }
 
-// open opens the flows: a datagram that is answered on each, then and when they are streams.
+// open opens the flows: it exchanges a datagram and its answer on each, and once more when conntrack regards them as streams.
 func (g *generator) open(spec Spec) error {
 	g.addr = spec.Addr
 	for range spec.Flows {

@@ -10,8 +10,8 @@ import (
 // History follows the objects in members by their UIDs, and knows since when each of them has been wanted. An object may go only
 // because it was not wanted at some instant: Require and Allow say what the users ask for, Seen and Gone what happens.
 //
-// Those who act at the hub may lag behind. So an end is judged by whether the object was wanted throughout the time before it; how
-// long they may lag is Lag, above what a pause and a restart cost.
+// Controllers may lag behind the users. So a deletion is wrong only if the object was wanted during the whole time Lag before it; Lag
+// has to exceed the delay that a pause and a restart cause.
 type History struct {
 	// Lag is how long ago an instant may be at which the object was not wanted.
 	Lag time.Duration

@@ -190,8 +190,8 @@ func conflict(r *resource, o *unstructured.Unstructured) error {
 		fmt.Errorf("the object has been modified; please apply your changes to the latest version and try again"))
 }
 
-// erase deletes an object, or marks it as long as it has finalizers; gone says which. Dependents stay: garbage collection is not
-// simulated, and so every propagation policy is Background with nothing behind it. The objects of a namespace go with it.
+// erase deletes an object or, while it has finalizers, only marks it for deletion; gone says which. Dependents stay: garbage collection
+// is not simulated, so every propagation policy acts like Background without a garbage collector. The objects of a namespace go with it.
 func (m *Member) erase(r *resource, name types.NamespacedName, o metav1.DeleteOptions) (last *unstructured.Unstructured, gone bool,
 	err error) {
 	old, err := m.get(r, name)

@@ -81,8 +81,8 @@ type loadPlan struct {
 	awake       awake
 }
 
-// awake counts the time in which this program was scheduled. On a busy machine it can stand still for seconds; what it did not look for
-// meanwhile is not missing.
+// awake counts the time in which this program was scheduled. On a busy machine it may not run for seconds; answers that it could not read
+// in that time do not count as missing.
 type awake struct{ ticks *atomic.Int64 }
 
 const awakeTick = 50 * time.Millisecond
@@ -329,7 +329,7 @@ func (c *connections) note(target string, echoes int, slowest time.Duration, err
 	}
 }
 
-// dial opens a connection. What this program slept through does not count: it may have been open for long.
+// dial opens a connection. A timeout while this program was not scheduled does not count: the connection may have been open for long.
 func (p loadPlan) dial(target string) (net.Conn, error) {
 	for begin := p.awake.now(); ; {
 		conn, err := net.DialTimeout("tcp", target, p.patience)

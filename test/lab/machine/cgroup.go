@@ -90,9 +90,9 @@ func delegate(dir string) error {
 	return nil
 }
 
-// CPU time goes by weight, and without groups of their own the pods of all nodes would together weigh as much as one kubelet: a control
-// group weighs as much as a session outside (autogroup, sched(7)). On a busy machine probes would fail, or the API servers stop to
-// answer. These are multiples of the default weight.
+// CPU time is shared by weight. Without groups of their own the pods of all nodes would together weigh as much as one kubelet, since a
+// control group weighs as much as one session outside (autogroup, sched(7)). On a busy machine probes would then fail, or API servers
+// would stop answering. These are multiples of the default weight.
 const (
 	labWeight      = 4 // a lab against the test or the shell beside it
 	programsWeight = 8 // API servers, kubelets and the like against the pods of one node

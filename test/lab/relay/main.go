@@ -47,8 +47,8 @@ func run(args []string) error {
 	return (&relay{tun: tun, delay: delay, drop: func() bool { return rand.Float64() < share }}).run()
 }
 
-// hurry has all threads of this process, and those that they start, go before all others: a busy machine would add delays of its own.
-// All, for Go's runtime waits for its other threads by spinning, which keeps those off the processor that come after the spinning one.
+// hurry gives all threads of this process, and those that they start, real-time priority: a busy machine would add delays of its own.
+// It must be all threads: Go's runtime spins while it waits for its other threads, and would keep those with lower priority off the CPU.
 func hurry() error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {

@@ -93,7 +93,7 @@ var errNoDaemon = errors.New("pelago-node does not run")
 type follower struct {
 	*Trace
 	sites map[uint16]*Site
-	// doubt is the first thing that makes a delivery uncertain. What is certain behind it counts more.
+	// doubt is the first reason why a delivery is uncertain. A certain drop further on takes precedence.
 	doubt *End
 }
 
@@ -204,7 +204,7 @@ func (f *follower) judge(ctx context.Context, s *Site, node string, r observe.Re
 	return nil
 }
 
-// refusal is why this cluster does not accept the one that has an address which is not routed.
+// refusal is why this cluster does not accept the cluster that has the address because of which the step dropped the packet.
 func (s *Site) refusal(p loader.Packet, step loader.Step) string {
 	switch step.Verdict {
 	case "drop-no-route":

@@ -173,8 +173,8 @@ type nodeName struct{ cluster, node string }
 
 func (n nodeName) String() string { return fmt.Sprintf("node %s of cluster %s", n.node, n.cluster) }
 
-// end reads the way of the packet out of the sightings, from the node that has sent it on. host: for a process of that node, whose
-// answer leaves by no device.
+// end derives how the packet ended from the sightings, following it from the node that sent it. host means that the source is a process
+// of that node, so the answer does not leave by a device.
 func (l Live) end(at nodeName, p loader.Packet, host bool) End {
 	seen := map[nodeName][]observe.Sighting{}
 	var answered, back, entered, handed bool
@@ -242,7 +242,7 @@ func (l Live) end(at nodeName, p loader.Packet, host bool) End {
 	}
 }
 
-// received is the node that got an outer packet. Where a driver forwards by XDP nothing is seen: any node further on counts.
+// received is the node that got an outer packet. A node whose driver forwards by XDP sees nothing, so any later node counts as well.
 func received(seen map[nodeName][]observe.Sighting, from, to netip.Addr) (other nodeName, ok bool) {
 	for n, sightings := range seen {
 		for _, s := range sightings {

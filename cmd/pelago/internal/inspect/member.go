@@ -28,7 +28,7 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// Through is the access to a member by the hub, from that to the hub: with the same credential (proxy.pelago.io).
+// Through turns access to the hub into access to a member through the hub, with the same credential (proxy.pelago.io).
 func Through(hub *rest.Config, cluster string) *rest.Config {
 	cfg := rest.CopyConfig(hub)
 	cfg.Host = strings.TrimSuffix(cfg.Host, "/") + v1alpha1.ProxyPath(url.PathEscape(cluster), "proxy")

@@ -87,7 +87,7 @@ func parseDestination(text, protocol string, zones []string) (destination, error
 
 func zonesOf(c config.Config) []string { return append([]string{defaultZone}, c.CustomDomains...) }
 
-// table is what the cluster's name server answers by, without what it learns from the node: which clusters do not answer.
+// table is the table from which the cluster's name server answers, without the node's information on unreachable clusters.
 func (m member) table(ctx context.Context) (dns.Table, error) {
 	// Both served versions have the same schema.
 	kind := schema.GroupKind{Group: mcs.GroupName, Kind: "ServiceImport"}

@@ -46,7 +46,7 @@ type Hosted struct {
 	kept   []string // flags that another run keeps
 }
 
-// fixed are the flags that cannot change: etcd and its volumes are made once.
+// fixed lists the flags that cannot change after the installation, since etcd and its volumes are created only once.
 var fixed = []string{"etcd-replicas", "storage-class", "storage-size", "etcd-empty-dir", "etcd-host-path", "etcd-node"}
 
 // AddHost adds the flags that name the host cluster and the namespace.
@@ -109,8 +109,8 @@ func (h *Hosted) Check() error {
 	return h.Placement.Apply(&h.Pods)
 }
 
-// Keep sets the flags that were not given to those of the installation in the host cluster, and refuses changes of what cannot
-// change. found reports whether there is one.
+// Keep sets flags that were not given to their values in the existing installation in the host cluster, and refuses changes of fixed
+// flags. found reports whether there is an installation.
 func (h *Hosted) Keep(ctx context.Context, host client.Client) (found bool, err error) {
 	former, err := h.former(ctx, host)
 	if err != nil || former == nil {
@@ -164,8 +164,8 @@ func (h *Hosted) save(ctx context.Context, host client.Client) error {
 
 func (h *Hosted) meta(name string) metav1.ObjectMeta { return deploy.HostedMeta(h.Namespace, name) }
 
-// Install brings the hub up in the host cluster and returns the kubeconfig of its administrator. Running it again changes nothing
-// but what is missing, older than this program, or about to expire.
+// Install brings the hub up in the host cluster and returns the kubeconfig of its administrator. Running it again only
+// creates what is missing, updates what is older than this program, and renews what is about to expire.
 func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.Progress) ([]byte, error) {
 	c := host.Client
 	stages, err := h.Manifests()
@@ -224,7 +224,7 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 	return admin, h.completeRestore(ctx, c)
 }
 
-// namespace makes the namespace unless it exists; what made it is on it, for its removal.
+// namespace creates the namespace unless it exists, with a label by which the removal recognizes that init has created it.
 func (h *Hosted) namespace(ctx context.Context, host client.Client) error {
 	m := h.meta(h.Namespace)
 	m.Namespace = ""
@@ -234,7 +234,7 @@ func (h *Hosted) namespace(ctx context.Context, host client.Client) error {
 	return nil
 }
 
-// checkStorage refuses a host cluster without a default class if none is named, and data of etcd without their keys.
+// checkStorage refuses a host cluster without a default StorageClass if none is named, and volumes of etcd whose keys are missing.
 func (h *Hosted) checkStorage(ctx context.Context, host client.Client) error {
 	claims, secret := &corev1.PersistentVolumeClaimList{}, &corev1.Secret{}
 	if err := host.List(ctx, claims, client.InNamespace(h.Namespace), client.MatchingLabels(h.meta("").Labels)); err != nil {

@@ -210,8 +210,8 @@ func (p Push) Register(ctx context.Context, hub, member client.Client, progress 
 	})
 }
 
-// verify checks that the member's server has a certificate of the CA that the member publishes. The hub sends a token of an
-// administrator for as long as the cluster is a member: that the kubeconfig skips the check of one join does not extend to it.
+// verify checks that the member's server has a certificate of the CA that the member publishes. The hub sends an
+// administrator's token for as long as the cluster is a member: a kubeconfig that skips verification does so only for the join itself.
 func (p Push) verify(ctx context.Context, token, ca []byte) error {
 	cfg := rest.AnonymousClientConfig(p.Config)
 	cfg.Insecure, cfg.CAData, cfg.BearerToken = false, ca, string(token)

@@ -30,8 +30,8 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// annotationRestore is on the Secret of the former keys until the hub runs that the restore, its value, has brought up. A repetition before
-// that keeps the former data and keys: the present ones are those of the first attempt.
+// annotationRestore is on the Secret of the former keys, with the name of the restore as its value, until the restored hub runs. A restore
+// that is repeated before then keeps the former data and keys, since the present ones come from the first attempt.
 const annotationRestore = "pelago.io/restore"
 
 // Restore replaces the state of the hub in the host cluster by that of a backup, its address included, and returns the kubeconfig of
@@ -128,8 +128,8 @@ func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *deploy.Backu
 	return restore, h.save(ctx, host.Client) // the address, for an `init` after a restore that fails
 }
 
-// exchangeKeys copies the present keys, without which the former data cannot be read, and writes those of the backup. It returns the name of
-// the restore, that of an earlier one if that has not completed: then its copy stays.
+// exchangeKeys saves a copy of the present keys, without which the present data cannot be read later, and writes those of the backup. It
+// returns the name of the restore. If an earlier restore has not completed, it keeps that one's name and copy.
 func (h *Hosted) exchangeKeys(ctx context.Context, host client.Client, keys map[string][]byte) (restore string, err error) {
 	present := &corev1.Secret{ObjectMeta: h.meta(deploy.HostedCA)}
 	if err := host.Get(ctx, client.ObjectKeyFromObject(present), present); client.IgnoreNotFound(err) != nil {
@@ -149,7 +149,7 @@ func (h *Hosted) exchangeKeys(ctx context.Context, host client.Client, keys map[
 	return restore, deploy.Put(ctx, host, s, func() { s.Data, s.Labels = keys, h.meta("").Labels })
 }
 
-// completeRestore ends a restore: another one replaces the former data and keys.
+// completeRestore marks the restore as complete: the next one may replace the former data and keys.
 func (h *Hosted) completeRestore(ctx context.Context, host client.Client) error {
 	former := &corev1.Secret{ObjectMeta: h.meta(deploy.HostedFormerCA)}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, annotationRestore)
@@ -174,7 +174,7 @@ func (h *Hosted) restoreMember(ctx context.Context, host view.Member, a *deploy.
 	if err := c.Create(ctx, pod); err != nil {
 		return fail(err)
 	}
-	// until is reached when done holds; a pod that has failed is an error with its reason.
+	// until waits until done returns true; if the pod fails, the error has the reason.
 	until := func(done func() bool) error {
 		err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
 			if err := c.Get(ctx, key, pod); err != nil {
@@ -232,7 +232,7 @@ func (h *Hosted) removePod(ctx context.Context, c client.Client, pod *corev1.Pod
 	})
 }
 
-// unfinished is the file in the directory "former" until the restored hub runs, as annotationRestore.
+// unfinished is a file that exists in the directory "former" until the restored hub runs, like annotationRestore.
 const unfinished = "unfinished"
 
 // Restore replaces the state of the hub by that of a backup; the present data of etcd and their keys stay in the directory "former". The hub
@@ -288,8 +288,8 @@ func (l *Local) Restore(ctx context.Context, file string, confirm func(question 
 	return l.write(pki)
 }
 
-// exchange puts the data "restored" in the place of "etcd", which it moves to "former" with a copy of its keys. If an earlier restore has not
-// completed, what that has moved stays.
+// exchange moves the data directory "etcd" to "former", with a copy of its keys, and "restored" to "etcd". If an earlier restore has not
+// completed, what that one has moved to "former" stays there.
 func exchange(dir string, keys map[string][]byte) error {
 	data, former := filepath.Join(dir, "etcd"), filepath.Join(dir, "former")
 	if !exists(filepath.Join(former, unfinished)) {
@@ -305,7 +305,7 @@ func exchange(dir string, keys map[string][]byte) error {
 			return err
 		}
 	}
-	// Of a hub without data an empty directory is kept: a repetition does not take the restored data for former ones.
+	// If the hub has no data, move an empty directory, so that a repeated restore does not mistake the restored data for former data.
 	err := os.MkdirAll(data, 0o700)
 	switch {
 	case err != nil:
@@ -320,7 +320,7 @@ func exchange(dir string, keys map[string][]byte) error {
 	return os.Rename(filepath.Join(dir, "restored"), data)
 }
 
-// completeRestore ends a restore: another one replaces the former data and keys.
+// completeRestore marks the restore as complete: the next one may replace the former data and keys.
 func (l *Local) completeRestore() error {
 	if err := os.Remove(filepath.Join(l.Dir, "former", unfinished)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("complete the restore: %w", err)

@@ -46,8 +46,8 @@ type etcdMember interface {
 	SnapshotWithVersion(ctx context.Context) (*clientv3.SnapshotResponse, error)
 }
 
-// copySnapshot copies the database of a member. A snapshot has what the member has applied; the linearizable read before waits until that
-// is all that was committed, and fails where the member is cut off from the others.
+// copySnapshot copies the database of a member. A snapshot contains what the member has applied, so a linearizable read first waits until
+// that includes everything committed, and fails if the member is cut off from the others.
 func copySnapshot(ctx context.Context, etcd etcdMember, to io.Writer) error {
 	reading, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()

@@ -15,9 +15,9 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// Promote creates at the hub, as the field manager owner, the policy and then the template, an object of a cluster: without the policy
-// another one could take it. What is there already is accepted, so that an interrupted run can be repeated, unless it differs: the
-// policy would have it overwrite the cluster's object.
+// Promote creates first the policy and then the template, an object of a cluster, at the hub, with owner as the field manager: without its
+// policy, another one could claim the template. Existing identical objects are accepted, so that an interrupted run can be repeated; one
+// that differs is an error, because the policy would make it overwrite the cluster's object.
 func Promote(ctx context.Context, hub client.Client, owner client.FieldOwner, policy, template *unstructured.Unstructured, out io.Writer) error {
 	objects, there := []*unstructured.Unstructured{policy, template}, [2]bool{}
 	for i, x := range objects {

@@ -44,8 +44,8 @@ const (
 	lighthouse = "lighthouse-agent.submariner.io"
 )
 
-// Workloads of Submariner. The first make the others and their configuration again; the name server of service discovery stays until
-// its namespace is deleted, since CoreDNS uses it until it rereads the Corefile.
+// Workloads of Submariner. The first ones would recreate the others and their configuration. The name server of service discovery stays
+// until its namespace is deleted, since CoreDNS uses it until it rereads the Corefile.
 var (
 	submarinerControllers = []string{"submariner-operator", "submariner-lighthouse-agent"}
 	submarinerDaemonSets  = []string{"submariner-globalnet", "submariner-gateway", "submariner-routeagent", "submariner-metrics-proxy"}
@@ -237,8 +237,8 @@ func (s *Submariner) awaitMigrator(ctx context.Context) error {
 	return err
 }
 
-// keep copies what the switch replaces or removes and the operator does not make again. A copy is never replaced: after an
-// interruption the object may be changed already.
+// keep copies the objects that the switch replaces or removes and that Submariner's operator does not recreate. An existing copy is never
+// overwritten: after an interruption the object may already have been changed.
 func (s *Submariner) keep(ctx context.Context) error {
 	crds, err := s.definitions(ctx)
 	if err != nil {

@@ -26,8 +26,8 @@ func Terminal(in io.Reader) *Answers {
 	return nil
 }
 
-// Line reads a line. It returns with ctx, since main turns Ctrl-C into the end of ctx, which a read of a terminal does not observe; that
-// read lasts until the process ends.
+// Line reads a line. It returns when ctx is cancelled, which is what main does on Ctrl-C; reading from a terminal cannot be cancelled, so
+// that read stays blocked until the process exits.
 func (a *Answers) Line(ctx context.Context) (string, error) {
 	var line string
 	read := make(chan error, 1)

@@ -170,7 +170,7 @@ func (e *exporter) add(slice discoveryv1.EndpointSlice, headless bool) {
 	}
 }
 
-// divide sets the shares of port n and why they are so: what the edge does for a ClusterSetIP, else the name server.
+// divide sets the shares of port n and the reasons for them, as the edge divides connections to a ClusterSetIP, or else the name server.
 func divide(all []*exporter, n int, set map[string]int, c config.Config) {
 	var candidates []tables.Candidate
 	var chosen []*exporter

@@ -24,7 +24,7 @@ type step struct {
 //   - the creation of its namespace;
 //   - a watch for the list of the same collection, from which it goes on.
 //
-// Nothing else holds it up: that a controller could only know later what to do is not the replaying client's concern.
+// It waits for nothing else: the replaying client does not care that a controller could decide on the request only later.
 func plan(requests []Request) []step {
 	steps := make([]step, 0, len(requests))
 	writers := map[string][]int{} // by key, ascending

@@ -50,7 +50,7 @@ type Outcome struct {
 	// Differing are those that succeeded then and failed now, or the other way round; First describes the first.
 	Differing int
 	First     string
-	// Unknown preconditions named a version of which no request of the recording is known; they were taken from the object as it is.
+	// Unknown preconditions named a version that no recorded request returned; the object's newest version was used instead.
 	Unknown int
 }
 
@@ -68,8 +68,8 @@ func NewPlayer(servers map[string]*rest.Config, inFlight int, known map[string]s
 	return p, nil
 }
 
-// As has the requests of a program, told by how its user agent begins, made with its own accesses instead of the administrators':
-// the servers have to look its rights up and to queue its requests as they did then.
+// As sends the requests of a program, recognized by the beginning of its user agent, with its own credentials instead of the
+// administrators', so that the servers authorize and queue them as they did during the recording.
 func (p *Player) As(agent string, accesses map[string]*rest.Config) (err error) {
 	p.agent = agent
 	p.own, err = clientsOf(accesses)

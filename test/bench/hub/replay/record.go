@@ -2,9 +2,9 @@
 // servers: the same verbs, paths, bodies and content types, as many in flight as wanted. It is the yardstick of the hub's
 // throughput: a client that knows everything beforehand and has nothing to compute.
 //
-// What cannot be the same is mapped: UIDs and resourceVersions that servers gave out then are replaced by those that the servers
-// of the replay give out for the same request. From them follows the order that is kept: a request waits for those that made what
-// it names (plan.go).
+// What cannot be the same is mapped: UIDs and resourceVersions from the recorded responses are replaced by those that the replay's
+// servers return for the same request. This determines the order: a request waits for the requests that produced the UIDs and
+// resourceVersions that it names (plan.go).
 package replay
 
 import (
