@@ -156,11 +156,13 @@ func (r *reconciler) assignVIP(ctx context.Context, service types.NamespacedName
 // them could name the whole range, and this cluster's claim comes before theirs (vips.valid). None is free if the result is not valid.
 func (r *reconciler) claimVIP(ctx context.Context, service types.NamespacedName, ranges []netip.Prefix, given netip.Addr) (netip.Addr, error) {
 	try := func(ip netip.Addr, named bool) (mine bool, err error) {
-		naming, err := r.hub.ContributionsNaming(ctx, ip.String())
-		if err != nil || !named && slices.ContainsFunc(naming, func(x v1alpha1.ServiceContribution) bool {
-			return x.Spec.Namespace != service.Namespace || x.Spec.Service != service.Name
-		}) {
-			return false, err
+		if !named {
+			naming, err := r.hub.ContributionsNaming(ctx, ip.String())
+			if err != nil || slices.ContainsFunc(naming, func(x v1alpha1.ServiceContribution) bool {
+				return x.Spec.Namespace != service.Namespace || x.Spec.Service != service.Name
+			}) {
+				return false, err
+			}
 		}
 		owner := v1alpha1.AddressOwner{Kind: mcs.ServiceImportKindName, Namespace: service.Namespace, Name: service.Name}
 		a := &v1alpha1.GlobalAddress{ObjectMeta: metav1.ObjectMeta{Name: strings.ReplaceAll(ip.String(), ".", "-")}}
