@@ -43,6 +43,9 @@ func testExternal(t *testing.T, s *clusterset) {
 		return err
 	}
 	for _, name := range names {
+		host, _, _ := strings.Cut(name, ":")
+		_, err := s.Resolve(ctx, l.client, host, 1, s.ShownServices("g2"))
+		must(t, err)
 		within(t, func() error { return reach(l.client, name) })
 		for n := range 20 {
 			if err := reach(l.client, name); err != nil {

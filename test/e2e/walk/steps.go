@@ -174,28 +174,42 @@ func (w *Walk) Export(ctx context.Context, cluster string, services ...string) e
 	return nil
 }
 
-// Resolve waits until a name resolves to n addresses in a pod and returns them. All must lie in cidr.
+// Resolve waits until every CoreDNS pod of the client's cluster resolves a name to n addresses and returns them. All must lie in cidr.
+// One that was asked too early answers from its cache for some seconds that there is no such name, whatever the others say.
 func (w *Walk) Resolve(ctx context.Context, from Pod, name string, n int, cidr string) ([]netip.Addr, error) {
-	var found []netip.Addr
-	prefix := netip.MustParsePrefix(cidr)
-	err := Eventually(ctx, Patience, func() error {
-		out, err := w.In(ctx, from, "nslookup", name)
-		if err != nil {
-			return err
-		}
-		found = answers(out)
-		if len(found) != n {
-			return fmt.Errorf("%s resolves to %v, want %d addresses", name, found, n)
-		}
-		for _, a := range found {
-			if !prefix.Contains(a) {
-				return fmt.Errorf("%s resolves to %s, which is not in %s", name, a, cidr)
-			}
-		}
-		return nil
-	})
+	prefix, err := netip.ParsePrefix(cidr)
 	if err != nil {
 		return nil, err
+	}
+	servers, err := w.run(ctx, "", w.Lab.Kubectl(), "--context", from.Cluster, "-n", "kube-system", "get", "pods", "-l", "k8s-app=kube-dns",
+		"-o", "jsonpath={.items[*].status.podIP}")
+	if err != nil {
+		return nil, err
+	}
+	if servers == "" {
+		return nil, fmt.Errorf("%s has no CoreDNS pod", from.Cluster)
+	}
+	var found []netip.Addr
+	for _, server := range strings.Fields(servers) {
+		err := Eventually(ctx, Patience, func() error {
+			out, err := w.In(ctx, from, "nslookup", name, server)
+			if err != nil {
+				return err
+			}
+			found = answers(out)
+			if len(found) != n {
+				return fmt.Errorf("%s resolves to %v, want %d addresses", name, found, n)
+			}
+			for _, a := range found {
+				if !prefix.Contains(a) {
+					return fmt.Errorf("%s resolves to %s, which is not in %s", name, a, cidr)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("ask CoreDNS at %s: %w", server, err)
+		}
 	}
 	_, err = w.ShowIn(ctx, from, "nslookup", name)
 	return found, err
