@@ -121,7 +121,8 @@ type term struct {
 	tiers []*policyv1alpha1.ClusterAffinity
 }
 
-// terms are the affinity groups to be tried, from the last used one on: the index only moves forward.
+// terms are the affinity groups to be tried, from the last used one on: the index only moves forward. What has no replicas exceeds no
+// capacity, so it stays in the first tier.
 func (r *Request) terms() []term {
 	if r.Placement == nil || len(r.Placement.ClusterAffinities) == 0 {
 		t := term{tiers: []*policyv1alpha1.ClusterAffinity{nil}}
@@ -139,8 +140,10 @@ func (r *Request) terms() []term {
 	for i := range all[from:] {
 		a := &all[from+i]
 		t := term{name: a.AffinityName, tiers: []*policyv1alpha1.ClusterAffinity{&a.ClusterAffinity}}
-		for j := range a.OverflowAffinities {
-			t.tiers = append(t.tiers, &a.OverflowAffinities[j].ClusterAffinity)
+		if r.workload() || r.Components > 0 {
+			for j := range a.OverflowAffinities {
+				t.tiers = append(t.tiers, &a.OverflowAffinities[j].ClusterAffinity)
+			}
 		}
 		out = append(out, t)
 	}

@@ -203,6 +203,7 @@ func TestSchedule(t *testing.T) {
 		"it flows over into the next tier":           {r: request(8, overflow(byAggregation(), "b", "a")), s: abc, want: "a=2 b=6"},
 		"the next tier is emptied first":             {r: request(5, overflow(byAggregation(), "b", "a"), "b=6", "a=2"), s: abc, want: "b=5"},
 		"room in the first tier moves nothing":       {r: request(4, overflow(byDynamic(), "b", "a"), "a=4"), s: abc, want: "a=4"},
+		"what has no replicas does not flow over":    {r: &Request{Kind: deployment, Placement: overflow(nil, "b", "a")}, s: abc, want: "b=0"},
 		"no tier has room":                           {r: request(17, overflow(byDynamic(), "b", "a")), s: abc, fail: &UnschedulableError{}, says: "room for 16"},
 	}
 	for name, c := range cases {
