@@ -135,7 +135,7 @@ func (a *access) openKept(
 		kept, err = former(ctx, c)
 	}
 	if err == nil {
-		err = install.KeepFlags(flags, kept)
+		err = view.KeepFlags(flags, kept)
 	}
 	if err != nil {
 		return nil, cmp.Or(invalid, err)

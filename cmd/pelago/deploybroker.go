@@ -111,7 +111,7 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if former != nil {
-		for _, change := range install.Changes(former, install.BrokerFlags(d.set, d.book)) {
+		for _, change := range view.Changes(former, install.BrokerFlags(d.set, d.book)) {
 			progress("Changing %s", change)
 		}
 	}

@@ -49,7 +49,7 @@ func TestHosted(t *testing.T) {
 		words string
 		flags []string
 	}{
-		{"give one of them", []string{"--local"}},
+		{"none of the others can be", []string{"--local"}},
 		{"give 1 or 3", []string{"--etcd-replicas", "2"}},
 		{"give a size", []string{"--storage-size", "much"}},
 		{"give both", []string{"--etcd-host-path", "/data"}},
@@ -64,7 +64,7 @@ func TestHosted(t *testing.T) {
 	} {
 		s.fails(t, tt.words, init(tt.flags...)...)
 	}
-	s.fails(t, "prints the objects of --host-context", "init", "--dry-run")
+	s.fails(t, "--dry-run has no effect without --host-context", "init", "--dry-run")
 	printed := s.must(t, init("--dry-run", "--etcd-replicas", "3", "--image-registry", "mirror.example")...)
 	if !strings.Contains(printed, "image: mirror.example/etcd:") || strings.Contains(printed, "kind: Secret") {
 		t.Errorf("--dry-run prints\n%s", printed)

@@ -73,15 +73,14 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		i.local.Address, i.local.Timeout = i.hosted.APIAddress, i.hosted.Timeout
+		if err := errors.Join(i.hosted.CheckMode(cmd.Flags()), i.local.CheckMode(cmd.Flags())); err != nil {
+			return err
+		}
 		switch {
-		case i.hosted.Context != "" && i.local.On:
-			return errors.New("--host-context and --local: give one of them")
 		case i.hosted.Context != "":
 			return i.hosted.Init(cmd.Context(), i.Open, i.dryRun, i.file, cmd.OutOrStdout())
 		case i.local.On:
 			return i.local.Init(cmd.Context(), i.file, cmd.OutOrStdout())
-		case i.dryRun:
-			return errors.New("--dry-run: it prints the objects of --host-context")
 		}
 		return i.run(i.install)(cmd, args)
 	}
@@ -96,6 +95,9 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 	i.hosted.Add(f)
 	i.local.AddDir(f)
 	i.local.Add(f)
+	for _, hosted := range []string{"host-context", "namespace", "dry-run"} {
+		cmd.MarkFlagsMutuallyExclusive("local", hosted, "hub-runs-workloads-too")
+	}
 	return cmd
 }
 

@@ -87,7 +87,15 @@ func TestBadInput(t *testing.T) {
 		"id to remove":                 {[]string{"unjoin", "--clusterid", "A"}, "not an RFC 1123 label"},
 		"place at register": {[]string{"register", "192.0.2.1:6443", "--token", "a", "--discovery-token-ca-cert-hash", "sha256:0",
 			"--cluster-name", "c1", "--cluster-region", "eu"}, "at the hub: pelago clusters accept c1 --provider, --region, --zone"},
-		"unknown verb": {[]string{"connect"}, "unknown command"},
+		"a flag of another way to make a hub": {[]string{"init", "--local", "--etcd-replicas", "3"}, "--etcd-replicas has no effect without --host-context"},
+		"two ways to make a hub":              {[]string{"init", "--local", "--hub-runs-workloads-too"}, "none of the others can be"},
+		"directory of no hub":                 {[]string{"init", "--dir", "x"}, "--dir has no effect without --local"},
+		"a hub here and in pods":              {[]string{"deinit", "--local", "--host-context", "c1"}, "none of the others can be"},
+		"a namespace of no host":              {[]string{"deinit", "--namespace", "x", "--kubeconfig", good}, "--namespace has no effect without --host-context"},
+		"a backup of a directory":             {[]string{"hub", "backup", "x", "--dir", "x"}, "--dir has no effect without --local"},
+		"role of a flow":                      {[]string{"nat", "list", "--role", "x"}, "use client or server"},
+		"protocol of a flow":                  {[]string{"nat", "list", "--protocol", "sctp"}, "use tcp, udp or icmp"},
+		"unknown verb":                        {[]string{"connect"}, "unknown command"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := run(tt.args...); err == nil || !strings.Contains(err.Error(), tt.want) {

@@ -127,7 +127,7 @@ func writeSettings(
 		return fmt.Errorf("the flags and the discovered settings make no valid configuration: %w", err)
 	}
 	if former.ClusterID != "" {
-		for _, change := range install.Changes(former.Data(), c.Data()) {
+		for _, change := range view.Changes(former.Data(), c.Data()) {
 			progress("Changing %s", change)
 		}
 		psk, err := install.SecretKey(ctx, m.Client, config.PSKSecretName, config.KeyPSK)

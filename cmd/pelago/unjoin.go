@@ -25,11 +25,11 @@ import (
 // unjoin are the flags of unjoin.
 type unjoin struct {
 	access
-	clusterID          string
-	cluster            kubeconfigFile
-	timeout            time.Duration
-	force, ignore, yes bool
-	answers            *view.Answers
+	clusterID     string
+	cluster       kubeconfigFile
+	timeout       time.Duration
+	force, ignore bool
+	confirm       func(question string) error
 }
 
 func unjoinCommand() *cobra.Command {
@@ -64,7 +64,6 @@ A cluster that is ready has --timeout to remove it first.`,
 			case u.cluster.file != "":
 				return fmt.Errorf("--cluster-kubeconfig %s: say which member this is: `pelago unjoin NAME`", u.cluster.file)
 			case u.clusterID == "":
-				u.answers = view.Terminal(cmd.InOrStdin())
 				return u.run(u.member)(cmd, args)
 			}
 			if err := config.CheckClusterID(u.clusterID); err != nil {
@@ -77,7 +76,7 @@ A cluster that is ready has --timeout to remove it first.`,
 	u.addFlags(cmd.Flags())
 	u.cluster.add(cmd.Flags())
 	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove this cluster from the hub that the kubeconfig names")
-	cmd.Flags().BoolVar(&u.yes, "yes", false, "at the member: skip the confirmation prompt")
+	u.confirm = view.AddConfirmation(cmd, "at the member: skip the confirmation prompt")
 	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for an unreachable cluster, and for a ready one at most "+
 		"--timeout; what was propagated to it and is left then stays there, and is listed")
 	cmd.Flags().BoolVar(&u.ignore, "ignore-not-found", false, "succeed if the cluster has not joined")
@@ -129,11 +128,8 @@ func (u *unjoin) member(ctx context.Context, m *cluster, _ []string, out io.Writ
 		return fmt.Errorf("this cluster has not joined a clusterset (no ConfigMap %s/%s): name a member with --context, or a cluster of this hub with --clusterid",
 			config.SystemNamespace, config.ConfigMapName)
 	}
-	if !u.yes {
-		question := fmt.Sprintf("Remove Pelago from all nodes of cluster %s at %s?", former.ClusterID, m.Config.Host)
-		if err := view.Confirm(ctx, u.answers, out, question); err != nil {
-			return err
-		}
+	if err := u.confirm(fmt.Sprintf("Remove Pelago from all nodes of cluster %s at %s?", former.ClusterID, m.Config.Host)); err != nil {
+		return err
 	}
 	progress := newProgress(out)
 	gateways, err := deploy.RemoveMember(ctx, m.Client, former.HubID, u.timeout, progress)

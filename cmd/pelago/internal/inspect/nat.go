@@ -87,8 +87,9 @@ pelago.io/nat-mapping of the egress object): what its source shows to all other 
 		},
 	}
 	n.add(cmd)
-	cmd.Flags().StringVar(&role, "role", "", "only flows that a local pod opened (client) or a remote one (server)")
-	cmd.Flags().StringVar(&protocol, "protocol", "", "only tcp, udp or icmp")
+	view.AddChoice(cmd.Flags(), &role, "role", "", "only flows that a local pod opened (client) or a remote one (server)",
+		string(loader.RoleClient), string(loader.RoleServer))
+	view.AddChoice(cmd.Flags(), &protocol, "protocol", "", "only tcp, udp or icmp", "tcp", "udp", "icmp")
 	return cmd
 }
 

@@ -45,6 +45,9 @@ func (h *hubCommand) complete(
 	cmd *cobra.Command, hosted func(context.Context, view.Member, []string, io.Writer) error, local func(context.Context, []string, io.Writer) error,
 ) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := h.local.CheckMode(cmd.Flags()); err != nil {
+			return err
+		}
 		if h.local.On {
 			return local(cmd.Context(), args, cmd.OutOrStdout())
 		}
@@ -57,6 +60,9 @@ func (h *hubCommand) complete(
 	h.access.AddFlags(cmd.Flags())
 	h.hosted.AddHost(cmd.Flags())
 	h.local.AddDir(cmd.Flags())
+	for _, hosted := range []string{"host-context", "namespace"} {
+		cmd.MarkFlagsMutuallyExclusive("local", hosted)
+	}
 	return cmd
 }
 
@@ -107,7 +113,7 @@ stopped; run ` + "`pelago init --local`" + ` afterwards.`,
 	}
 	var file string
 	cmd.Flags().StringVar(&file, "output", "pelago-hub.kubeconfig", "kubeconfig of the hub's administrator to write")
-	confirm := confirmation(cmd)
+	confirm := view.AddConfirmation(cmd, "skip the confirmation prompt")
 	return h.complete(cmd, func(ctx context.Context, host view.Member, args []string, out io.Writer) error {
 		progress := NewProgress(out)
 		admin, err := h.hosted.Restore(ctx, host, args[0], confirm, progress)
@@ -170,9 +176,12 @@ bindings. A pelago-hub outside of the cluster must have been stopped.`,
 		Args:    cobra.NoArgs,
 	}
 	var force, purge bool
-	confirm := confirmation(cmd)
+	confirm := view.AddConfirmation(cmd, "skip the confirmation prompt")
 	cmd.Flags().BoolVar(&force, "force", false, "remove even if members are registered or the hub is unreachable")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove keys and data as well: the hub is lost unless there is a backup")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		return view.OnlyWith(cmd.Flags(), "host-context", "namespace")
+	}
 	return h.complete(cmd, func(ctx context.Context, host view.Member, _ []string, out io.Writer) error {
 		if h.hosted.Context == "" {
 			return h.deinitInstalled(ctx, host, force, purge, confirm, out)
@@ -193,17 +202,6 @@ bindings. A pelago-hub outside of the cluster must have been stopped.`,
 		}
 		return h.local.Remove(ctx, purge, NewProgress(out))
 	})
-}
-
-// confirmation adds --yes to a verb, and returns what asks unless it is given.
-func confirmation(cmd *cobra.Command) func(question string) error {
-	yes := cmd.Flags().Bool("yes", false, "skip the confirmation prompt")
-	return func(question string) error {
-		if *yes {
-			return nil
-		}
-		return view.Confirm(cmd.Context(), view.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), question)
-	}
 }
 
 // deinitInstalled is deinit for what an API server has of deploy-broker and init.

@@ -83,6 +83,12 @@ func (h *Hosted) Add(all *pflag.FlagSet) {
 	h.flags = all
 }
 
+// CheckMode refuses flags that only --host-context reads.
+func (h *Hosted) CheckMode(f *pflag.FlagSet) error {
+	return view.OnlyWith(f, "host-context", append([]string{"namespace", "dry-run", "service-type", "node-port", "image-registry", "etcd-image",
+		"kube-apiserver-image", "kube-controller-manager-image"}, fixed...)...)
+}
+
 // Check validates the flags.
 func (h *Hosted) Check() error {
 	h.Images = map[string]string{}
@@ -117,7 +123,7 @@ func (h *Hosted) Keep(ctx context.Context, host client.Client) (found bool, err 
 		return false, err
 	}
 	maps.DeleteFunc(former, func(name, _ string) bool { return !slices.Contains(h.kept, name) })
-	if err := KeepFlags(h.flags, former); err != nil {
+	if err := view.KeepFlags(h.flags, former); err != nil {
 		return false, err
 	}
 	for _, name := range fixed {

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -45,6 +46,11 @@ func (l *Local) AddDir(f *pflag.FlagSet) {
 	f.BoolVar(&l.On, "local", false, "the hub consists of processes of this machine")
 	f.StringVar(&l.Dir, "dir", "/var/lib/pelago-hub", "directory of the hub of --local: keys, certificates, data of etcd")
 	f.StringVar(&l.BinDir, "bin-dir", "", "with --local: `directory` of "+localVersions+" (default: $PATH)")
+}
+
+// CheckMode refuses flags that only --local reads.
+func (l *Local) CheckMode(f *pflag.FlagSet) error {
+	return view.OnlyWith(f, "local", "dir", "bin-dir", "foreground")
 }
 
 // Add adds the flags of init.

@@ -3,7 +3,6 @@ package install
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -170,33 +169,6 @@ func (s *Settings) Parsed() config.Config {
 		c.DiscoveryPort = 0
 	}
 	return c
-}
-
-// KeepFlags sets the flags that were not given to the values of an earlier run, by flag.
-func KeepFlags(flags *pflag.FlagSet, former map[string]string) error {
-	for name, value := range former {
-		f := flags.Lookup(name)
-		if f.Changed {
-			continue
-		}
-		if err := f.Value.Set(value); err != nil {
-			return fmt.Errorf("keep --%s %s of the earlier run: %w: give the flag", name, value, err)
-		}
-	}
-	return nil
-}
-
-// Changes lists the settings that differ, sorted.
-func Changes(before, after map[string]string) []string {
-	keys := maps.Clone(before)
-	maps.Copy(keys, after)
-	var out []string
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if before[key] != after[key] {
-			out = append(out, fmt.Sprintf("%s: %s → %s", key, cmp.Or(before[key], "unset"), cmp.Or(after[key], "unset")))
-		}
-	}
-	return out
 }
 
 // JoinFlags are the flags of the join that has left a configuration.

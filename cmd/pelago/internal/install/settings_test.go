@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 )
 
@@ -130,7 +131,7 @@ func TestJoinAgainKeepsEveryFlag(t *testing.T) {
 			t.Fatal(err)
 		}
 		if former != nil {
-			if err := KeepFlags(f, JoinFlags(*former)); err != nil {
+			if err := view.KeepFlags(f, JoinFlags(*former)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -153,7 +154,7 @@ func TestJoinAgainKeepsEveryFlag(t *testing.T) {
 	first := parse(all, nil)
 	second := parse([]string{"--nattport", "4700", "--load-balancer=false", "--external-cidr", ""}, &first)
 	want := []string{"cable-port: 4600 → 4700", "external-cidr: 192.0.2.0/25,198.51.100.0/24 → unset", "load-balancer: true → unset"}
-	if diff := cmp.Diff(want, Changes(first.Data(), second.Data())); diff != "" {
+	if diff := cmp.Diff(want, view.Changes(first.Data(), second.Data())); diff != "" {
 		t.Errorf("changes: -want +got\n%s", diff)
 	}
 }

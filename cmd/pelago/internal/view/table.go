@@ -3,22 +3,16 @@
 package view
 
 import (
-	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 )
 
@@ -27,84 +21,6 @@ func AddOutputFlag(f *pflag.FlagSet, output *string, more ...string) {
 	*output = "table"
 	c := &Choice{value: output, values: append([]string{"table", "wide", "json", "yaml"}, more...)}
 	f.VarP(c, "output", "o", c.words())
-}
-
-// Choice is a flag with a fixed set of values. Others are refused when the flag is parsed.
-type Choice struct {
-	value  *string
-	values []string
-	// Aliases are further names of values.
-	Aliases map[string]string
-}
-
-// AddChoice adds a flag with a fixed set of values.
-func AddChoice(f *pflag.FlagSet, value *string, name, preset, usage string, values ...string) *Choice {
-	*value = preset
-	c := &Choice{value: value, values: values}
-	f.Var(c, name, usage)
-	return c
-}
-
-func (c *Choice) String() string { return *c.value }
-func (c *Choice) Type() string   { return "string" }
-
-func (c *Choice) words() string {
-	last := len(c.values) - 1
-	return strings.Join(c.values[:last], ", ") + " or " + c.values[last]
-}
-
-func (c *Choice) Set(text string) error {
-	text = cmp.Or(c.Aliases[text], text)
-	if !slices.Contains(c.values, text) {
-		return errors.New("use " + c.words())
-	}
-	*c.value = text
-	return nil
-}
-
-// hostPort is the value of a flag HOST[:PORT].
-type hostPort struct{ value *string }
-
-// AddHostPort adds a flag HOST[:PORT]: an address or a DNS name, without a scheme.
-func AddHostPort(f *pflag.FlagSet, value *string, name, usage string) {
-	f.Var(hostPort{value}, name, usage)
-}
-
-func (h hostPort) String() string {
-	if h.value == nil {
-		return ""
-	}
-	return *h.value
-}
-
-func (h hostPort) Type() string { return "string" }
-
-func (h hostPort) Set(text string) error {
-	host, port, err := net.SplitHostPort(text)
-	if err != nil || strings.Contains(text, "://") {
-		host, port = text, "1"
-	}
-	if text != "" && net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(host)) > 0 {
-		return errors.New("give HOST or HOST:PORT, an address or a DNS name in lower case, without https://")
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return fmt.Errorf("%q is no port", port)
-	}
-	*h.value = text
-	return nil
-}
-
-// CompleteChoices registers the completion of the flags of AddChoice, of a command and of those below it.
-func CompleteChoices(cmd *cobra.Command) {
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if c, ok := f.Value.(*Choice); ok {
-			complete := cobra.FixedCompletions(c.values, cobra.ShellCompDirectiveNoFileComp)
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // fails only without such a flag
-		}
-	})
-	for _, sub := range cmd.Commands() {
-		CompleteChoices(sub)
-	}
 }
 
 // Encode writes JSON or YAML, nothing if the output is a table.

@@ -1,0 +1,145 @@
+package view
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Choice is a flag with a fixed set of values. Others are refused when the flag is parsed.
+type Choice struct {
+	value  *string
+	values []string
+	// Aliases are further names of values.
+	Aliases map[string]string
+}
+
+// AddChoice adds a flag with a fixed set of values.
+func AddChoice(f *pflag.FlagSet, value *string, name, preset, usage string, values ...string) *Choice {
+	*value = preset
+	c := &Choice{value: value, values: values}
+	f.Var(c, name, usage)
+	return c
+}
+
+func (c *Choice) String() string { return *c.value }
+func (c *Choice) Type() string   { return "string" }
+
+func (c *Choice) words() string {
+	last := len(c.values) - 1
+	return strings.Join(c.values[:last], ", ") + " or " + c.values[last]
+}
+
+func (c *Choice) Set(text string) error {
+	text = cmp.Or(c.Aliases[text], text)
+	if !slices.Contains(c.values, text) {
+		return errors.New("use " + c.words())
+	}
+	*c.value = text
+	return nil
+}
+
+// hostPort is the value of a flag HOST[:PORT].
+type hostPort struct{ value *string }
+
+// AddHostPort adds a flag HOST[:PORT]: an address or a DNS name, without a scheme.
+func AddHostPort(f *pflag.FlagSet, value *string, name, usage string) {
+	f.Var(hostPort{value}, name, usage)
+}
+
+func (h hostPort) String() string {
+	if h.value == nil {
+		return ""
+	}
+	return *h.value
+}
+
+func (h hostPort) Type() string { return "string" }
+
+func (h hostPort) Set(text string) error {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil || strings.Contains(text, "://") {
+		host, port = text, "1"
+	}
+	if text != "" && net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(host)) > 0 {
+		return errors.New("give HOST or HOST:PORT, an address or a DNS name in lower case, without https://")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%q is no port", port)
+	}
+	*h.value = text
+	return nil
+}
+
+// CompleteChoices registers the completion of the flags of AddChoice, of a command and of those below it.
+func CompleteChoices(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if c, ok := f.Value.(*Choice); ok {
+			complete := cobra.FixedCompletions(c.values, cobra.ShellCompDirectiveNoFileComp)
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // fails only without such a flag
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		CompleteChoices(sub)
+	}
+}
+
+// OnlyWith refuses flags that are given without the one on which they depend, rather than ignore them.
+func OnlyWith(f *pflag.FlagSet, needed string, names ...string) error {
+	if f.Changed(needed) {
+		return nil
+	}
+	for _, name := range names {
+		if f.Changed(name) {
+			return fmt.Errorf("--%s has no effect without --%s", name, needed)
+		}
+	}
+	return nil
+}
+
+// KeepFlags sets the flags that were not given to the values of an earlier run, by flag.
+func KeepFlags(flags *pflag.FlagSet, former map[string]string) error {
+	for name, value := range former {
+		f := flags.Lookup(name)
+		if f.Changed {
+			continue
+		}
+		if err := f.Value.Set(value); err != nil {
+			return fmt.Errorf("keep --%s %s of the earlier run: %w: give the flag", name, value, err)
+		}
+	}
+	return nil
+}
+
+// Changes lists the settings that differ, sorted.
+func Changes(before, after map[string]string) []string {
+	keys := maps.Clone(before)
+	maps.Copy(keys, after)
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if before[key] != after[key] {
+			out = append(out, fmt.Sprintf("%s: %s → %s", key, cmp.Or(before[key], "unset"), cmp.Or(after[key], "unset")))
+		}
+	}
+	return out
+}
+
+// AddConfirmation adds --yes to a command, and returns what prompts before a change that cannot be undone, unless it is given.
+func AddConfirmation(cmd *cobra.Command, usage string) func(question string) error {
+	yes := cmd.Flags().Bool("yes", false, usage)
+	return func(question string) error {
+		if *yes {
+			return nil
+		}
+		return Confirm(cmd.Context(), Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), question)
+	}
+}
