@@ -32,7 +32,7 @@ static __always_inline __u64 path_oldest(const struct path *p)
  */
 static __always_inline __u64 path_suspect_at(const struct path *p)
 {
-	if (p->sequence - p->answered < (p->loss > LIVENESS_LOSSY ? LIVENESS_UNANSWERED_LOSSY : LIVENESS_UNANSWERED))
+	if (p->sequence - p->answered < (p->loss > LIVENESS_LOSS_LOW ? LIVENESS_UNANSWERED_LOSS : LIVENESS_UNANSWERED))
 		return NEVER;
 	return path_oldest(p) + p->srtt + 4ULL * p->rttvar + LIVENESS_FLOOR;
 }
@@ -100,10 +100,10 @@ static __always_inline void path_note_loss(struct path *p, __u32 sample, __u64 n
 	__u32 seconds = now / SECOND + 1;
 
 	p->loss = p->loss - p->loss / LIVENESS_LOSS_WINDOW + sample / LIVENESS_LOSS_WINDOW;
-	if (p->loss > LIVENESS_AVOIDED) {
+	if (p->loss > LIVENESS_LOSS_HIGH) {
 		if (!p->lossy)
 			p->lossy = seconds;
-	} else if (p->lossy && p->loss < LIVENESS_LOSSY && seconds - p->lossy >= LIVENESS_AVOIDED_TIME) {
+	} else if (p->lossy && p->loss < LIVENESS_LOSS_LOW && seconds - p->lossy >= LIVENESS_LOSSY_TIME) {
 		p->lossy = 0;
 	}
 }
@@ -111,8 +111,8 @@ static __always_inline void path_note_loss(struct path *p, __u32 sample, __u64 n
 /* Caps the loss after an outage, so that the path recovers as a lossy one does, instead of averaging for minutes. */
 static __always_inline void path_note_return(struct path *p)
 {
-	if (p->loss > 2 * LIVENESS_AVOIDED)
-		p->loss = 2 * LIVENESS_AVOIDED;
+	if (p->loss > 2 * LIVENESS_LOSS_HIGH)
+		p->loss = 2 * LIVENESS_LOSS_HIGH;
 }
 
 /* Rank of a path that is not suspect. */

@@ -256,15 +256,15 @@ const (
 type PelagoLiveness uint32
 
 const (
-	PelagoLivenessLIVENESS_INTERVAL         PelagoLiveness = 10000000
-	PelagoLivenessLIVENESS_UNANSWERED       PelagoLiveness = 3
-	PelagoLivenessLIVENESS_UNANSWERED_LOSSY PelagoLiveness = 6
-	PelagoLivenessLIVENESS_LOSSY            PelagoLiveness = 3276
-	PelagoLivenessLIVENESS_FLOOR            PelagoLiveness = 30000000
-	PelagoLivenessLIVENESS_GONE             PelagoLiveness = 450000000
-	PelagoLivenessLIVENESS_LOSS_WINDOW      PelagoLiveness = 128
-	PelagoLivenessLIVENESS_AVOIDED          PelagoLiveness = 6553
-	PelagoLivenessLIVENESS_AVOIDED_TIME     PelagoLiveness = 5
+	PelagoLivenessLIVENESS_INTERVAL        PelagoLiveness = 10000000
+	PelagoLivenessLIVENESS_UNANSWERED      PelagoLiveness = 3
+	PelagoLivenessLIVENESS_UNANSWERED_LOSS PelagoLiveness = 6
+	PelagoLivenessLIVENESS_LOSS_LOW        PelagoLiveness = 3276
+	PelagoLivenessLIVENESS_FLOOR           PelagoLiveness = 30000000
+	PelagoLivenessLIVENESS_GONE            PelagoLiveness = 450000000
+	PelagoLivenessLIVENESS_LOSS_WINDOW     PelagoLiveness = 128
+	PelagoLivenessLIVENESS_LOSS_HIGH       PelagoLiveness = 6553
+	PelagoLivenessLIVENESS_LOSSY_TIME      PelagoLiveness = 5
 )
 
 type PelagoNode struct {

@@ -461,15 +461,15 @@ ASSERT_SIZE(struct fragment, 12);
 
 /* The numbers of the liveness rule, which user space applies to what it reads (health.h, loader.Path). Times in ns. */
 enum liveness {
-	LIVENESS_INTERVAL = 10000000,  /* between two probes of a path in use */
-	LIVENESS_UNANSWERED = 3,       /* a path is suspect once this many probes are unanswered, */
-	LIVENESS_UNANSWERED_LOSSY = 6, /* or this many if its loss exceeds LIVENESS_LOSSY, */
-	LIVENESS_LOSSY = 65536 / 20,   /* (in the unit of struct path.loss) */
-	LIVENESS_FLOOR = 30000000,     /* and the reply to the oldest of them is overdue by this much */
-	LIVENESS_GONE = 450000000,     /* a suspect path is dead when silent for so long beyond its round-trip time */
-	LIVENESS_LOSS_WINDOW = 128,    /* probes over which loss is averaged, exponentially */
-	LIVENESS_AVOIDED = 65536 / 10, /* a path of more loss is avoided, */
-	LIVENESS_AVOIDED_TIME = 5,     /* for so many seconds at least, until its loss is below LIVENESS_LOSSY */
+	LIVENESS_INTERVAL = 10000000,	 /* between two probes of a path in use */
+	LIVENESS_UNANSWERED = 3,	 /* a path is suspect once this many probes are unanswered, */
+	LIVENESS_UNANSWERED_LOSS = 6,	 /* or this many if its loss exceeds LIVENESS_LOSS_LOW, */
+	LIVENESS_LOSS_LOW = 65536 / 20,	 /* (in the unit of struct path.loss) */
+	LIVENESS_FLOOR = 30000000,	 /* and the reply to the oldest of them is overdue by this much */
+	LIVENESS_GONE = 450000000,	 /* a suspect path is dead when silent for so long beyond its round-trip time */
+	LIVENESS_LOSS_WINDOW = 128,	 /* probes over which loss is averaged, exponentially */
+	LIVENESS_LOSS_HIGH = 65536 / 10, /* a path of more loss is lossy, that is avoided, */
+	LIVENESS_LOSSY_TIME = 5,	 /* for so many seconds at least, until its loss is below LIVENESS_LOSS_LOW */
 };
 
 struct probe_slot {
@@ -501,7 +501,7 @@ struct path {
 	__u32 ready;	  /* from the last reply, like the next two */
 	__u32 generation;
 	__u32 age;
-	__u32 lossy; /* since when it is avoided for its loss, seconds since boot + 1; 0: not avoided */
+	__u32 lossy;			    /* since when it is lossy, seconds since boot + 1; 0: it is not */
 	struct probe_slot ring[PROBE_RING]; /* by sequence */
 	__u64 unreachable[CLUSTER_WORDS];   /* from the last reply */
 	__u32 histogram[RTT_BUCKETS]; /* replies by RTT: bucket n counts those below 2^n µs and not below 2^(n-1) */

@@ -23,8 +23,8 @@ type Path struct {
 	RTT, SRTT, RTTVar time.Duration
 	// Loss is the share of probes without a reply, 0–1, averaged over LIVENESS_LOSS_WINDOW of bpf/types.h.
 	Loss float64
-	// Avoided: packets take other paths because of its loss.
-	Avoided bool
+	// Lossy: packets take other paths because of its loss.
+	Lossy bool
 	// Open is the number of probes since the last answered one, OldestOpen the age of the oldest that the ring holds.
 	Open       int
 	OldestOpen time.Duration
@@ -57,8 +57,8 @@ const DeadAfter = time.Duration(bpf.PelagoLivenessLIVENESS_GONE)
 // Suspect reports whether packets are steered around the path: path_suspect_at() of bpf/health.h.
 func (p Path) Suspect() bool {
 	need := int(bpf.PelagoLivenessLIVENESS_UNANSWERED)
-	if p.Lossy() {
-		need = int(bpf.PelagoLivenessLIVENESS_UNANSWERED_LOSSY)
+	if p.lossLow() {
+		need = int(bpf.PelagoLivenessLIVENESS_UNANSWERED_LOSS)
 	}
 	return p.Open >= need && p.OldestOpen > p.SRTT+4*p.RTTVar+time.Duration(bpf.PelagoLivenessLIVENESS_FLOOR)
 }
@@ -71,10 +71,10 @@ func (p Path) Dead() bool {
 }
 
 // Degraded reports whether the peer answers but probes are lost.
-func (p Path) Degraded() bool { return !p.Dead() && p.Lossy() }
+func (p Path) Degraded() bool { return !p.Dead() && p.lossLow() }
 
-// Lossy reports whether so many probes are lost that the liveness rule tolerates more unanswered ones.
-func (p Path) Lossy() bool { return p.Loss > float64(bpf.PelagoLivenessLIVENESS_LOSSY)/lossUnit }
+// lossLow reports whether so many probes are lost that the liveness rule tolerates more unanswered ones.
+func (p Path) lossLow() bool { return p.Loss > float64(bpf.PelagoLivenessLIVENESS_LOSS_LOW)/lossUnit }
 
 // lossUnit is 1 in the fixed-point unit of struct path.loss.
 const lossUnit = 65536
@@ -101,7 +101,7 @@ func decodePath(v bpf.PelagoPath, now uint64) Path {
 	p := Path{
 		Probed: v.Probed != 0, Probes: v.Probes, Replies: v.Replies,
 		Seen: since(v.Seen), Used: since(v.Used), Heard: since(v.Heard), Sent: since(v.Ring[v.Sequence%uint32(len(v.Ring))].Sent),
-		RTT: time.Duration(v.Rtt), SRTT: time.Duration(v.Srtt), RTTVar: time.Duration(v.Rttvar), Loss: float64(v.Loss) / lossUnit, Avoided: v.Lossy != 0,
+		RTT: time.Duration(v.Rtt), SRTT: time.Duration(v.Srtt), RTTVar: time.Duration(v.Rttvar), Loss: float64(v.Loss) / lossUnit, Lossy: v.Lossy != 0,
 		Open: int(v.Sequence - v.Answered), Ready: v.Ready != 0, Generation: v.Generation, Age: time.Duration(v.Age) * time.Second,
 		Histogram: v.Histogram, noReply: v.NoReply != 0, unreachable: v.Unreachable,
 	}

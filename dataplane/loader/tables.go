@@ -68,7 +68,7 @@ func (t Tables) pathRank(peer netip.Addr) rank {
 		return rankGone
 	case p.Suspect() || p.noReply:
 		return rankBad
-	case p.Avoided:
+	case p.Lossy:
 		return rankLossy
 	case p.Age > staleAfter:
 		return rankStale

@@ -25,10 +25,10 @@ const (
 	// patience bounds the wait for a reply beyond its expected time: three probes of an idle path, some of which must be
 	// answered meanwhile.
 	patience = 3 * Idle
-	// missing is the number of consecutive large probes that must be lost until their size counts as lost; missingLossy on a
-	// lossy path.
-	missing      = 3
-	missingLossy = 6
+	// missing is the number of consecutive large probes that must be lost until their size counts as lost; missingDegraded on
+	// a degraded path.
+	missing         = 3
+	missingDegraded = 6
 	// healed is the number of consecutive replies that end a black hole: the path may have several branches.
 	healed = 3
 	// least is the smallest size tried; with the headers of any wire it fits every IPv4 link (RFC 791: 576 bytes).
@@ -127,8 +127,8 @@ func (s *sizing) missed(path loader.Path, now time.Time) {
 	size := s.out
 	s.out, s.passed, s.next = 0, 0, now
 	need := missing
-	if path.Lossy() {
-		need = missingLossy
+	if path.Degraded() {
+		need = missingDegraded
 	}
 	if s.lost++; s.lost < need {
 		return

@@ -19,7 +19,7 @@ func throughLossesAreAdvertised(t *testing.T) {
 				ga.arrive(t, answer(t, o, nil))
 			}
 		}
-		if p := ga.path(t, peer); !p.Avoided || p.Suspect() {
+		if p := ga.path(t, peer); !p.Lossy || p.Suspect() {
 			t.Fatalf("a path that loses a quarter of its probes: %+v", p)
 		}
 	}

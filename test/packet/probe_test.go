@@ -338,12 +338,12 @@ func TestSuspectIsPatient(t *testing.T) {
 			ga.arrive(t, answer(t, o, nil))
 		}
 	}
-	if p := ga.path(t, peer); p.Loss < 0.15 || p.Loss > 0.5 || !p.Degraded() || !p.Avoided {
+	if p := ga.path(t, peer); p.Loss < 0.15 || p.Loss > 0.5 || !p.Degraded() || !p.Lossy {
 		t.Errorf("a third is lost: %+v", p)
 	}
 }
 
-// A path is avoided for a loss of more than a tenth, not for less, and for at least five seconds.
+// A path is lossy for a loss of more than a tenth, not for less, and for at least five seconds.
 func TestLossHasHysteresis(t *testing.T) {
 	ga := load(t, 1, 1)
 	peer := nodeIP(2, 1)
@@ -356,27 +356,27 @@ func TestLossHasHysteresis(t *testing.T) {
 		}
 		return ga.path(t, peer)
 	}
-	if p := probes(600, 20); p.Avoided || p.Loss < 0.03 || p.Loss > 0.08 {
+	if p := probes(600, 20); p.Lossy || p.Loss < 0.03 || p.Loss > 0.08 {
 		t.Errorf("one of twenty is lost: %+v", p)
 	}
-	if p := probes(90, 3); !p.Avoided {
+	if p := probes(90, 3); !p.Lossy {
 		t.Errorf("one of three is lost: %+v", p)
 	}
 	seconds := uint32(nanotime(t)/1e9) + 1
-	avoidedFor := func(s uint32) {
+	lossyFor := func(s uint32) {
 		ga.answered(t, func(p *bpf.PelagoPath) { p.Loss, p.Lossy = 0, seconds-s })
 	}
-	avoidedFor(0)
-	if p := probes(1, 0); !p.Avoided {
+	lossyFor(0)
+	if p := probes(1, 0); !p.Lossy {
 		t.Errorf("none is lost, for a moment: %+v", p)
 	}
-	avoidedFor(6)
-	if p := probes(1, 0); p.Avoided {
+	lossyFor(6)
+	if p := probes(1, 0); p.Lossy {
 		t.Errorf("none has been lost for long: %+v", p)
 	}
 }
 
-// After an outage, a path is avoided for the time of a few hundred probes.
+// After an outage, a path is lossy for the time of a few hundred probes.
 func TestLossOfAnOutageIsForgotten(t *testing.T) {
 	ga := load(t, 1, 1)
 	peer := nodeIP(2, 1)
@@ -389,7 +389,7 @@ func TestLossOfAnOutageIsForgotten(t *testing.T) {
 		t.Fatalf("all are lost: %+v", p)
 	}
 	ga.arrive(t, answer(t, ga.sendProbe(t, peer, 0), nil))
-	if p := ga.path(t, peer); p.Loss > 0.21 || !p.Avoided {
+	if p := ga.path(t, peer); p.Loss > 0.21 || !p.Lossy {
 		t.Errorf("the first answer after an outage: %+v", p)
 	}
 }

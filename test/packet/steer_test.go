@@ -112,7 +112,7 @@ func TestEdgeSteers(t *testing.T) {
 				na.arrive(t, answer(t, o, nil))
 			}
 		}
-		if p := na.path(t, peer); p.Suspect() || p.Loss < 0.15 || !p.Degraded() || !p.Avoided {
+		if p := na.path(t, peer); p.Suspect() || p.Loss < 0.15 || !p.Degraded() || !p.Lossy {
 			t.Fatalf("a path that loses a quarter of its probes: %+v", p)
 		}
 	}

@@ -141,7 +141,7 @@ func (s Snapshot) Unreachable(paths map[netip.Addr]loader.Path) map[uint16]bool 
 	return out
 }
 
-// Lossy returns, by index, the remote clusters all of whose answering gateways are avoided because of packet loss.
+// Lossy returns, by index, the remote clusters all of whose answering gateways are reached by lossy paths.
 func (s Snapshot) Lossy(paths map[netip.Addr]loader.Path) map[uint16]bool {
 	out := map[uint16]bool{}
 	for index, gateways := range s.State.Clusters {
@@ -149,7 +149,7 @@ func (s Snapshot) Lossy(paths map[netip.Addr]loader.Path) map[uint16]bool {
 			p := paths[g.Hop.Address]
 			return p.Suspect() || !p.Ready
 		})
-		out[index] = len(answering) > 0 && !slices.ContainsFunc(answering, func(g dataplane.RemoteGateway) bool { return !paths[g.Hop.Address].Avoided })
+		out[index] = len(answering) > 0 && !slices.ContainsFunc(answering, func(g dataplane.RemoteGateway) bool { return !paths[g.Hop.Address].Lossy })
 	}
 	return out
 }

@@ -60,14 +60,14 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// A cluster is lossy if every gateway of it that answers is avoided, and unreachable if none answers.
+// A cluster is lossy if the path of every gateway of it that answers is lossy, and unreachable if none answers.
 func TestReach(t *testing.T) {
 	one, two := ip("172.31.2.1"), ip("172.31.2.2")
 	snap := Snapshot{State: dataplane.State{Clusters: map[uint16][]dataplane.RemoteGateway{
 		2: {{Hop: dataplane.Hop{Address: one}}, {Hop: dataplane.Hop{Address: two}}},
 	}}}
 	good, lossy, silent := path(true), path(true), path(false)
-	lossy.Avoided = true
+	lossy.Lossy = true
 	for _, tt := range []struct {
 		what               string
 		one, two           loader.Path
