@@ -501,7 +501,8 @@ struct path {
 	__u32 ready;	  /* from the last reply, like the next two */
 	__u32 generation;
 	__u32 age;
-	__u32 lossy;			    /* since when it is lossy, seconds since boot + 1; 0: it is not */
+	/* since when the path is lossy, seconds since boot + 1; 0: it is not */
+	__u32 lossy;
 	struct probe_slot ring[PROBE_RING]; /* by sequence */
 	__u64 unreachable[CLUSTER_WORDS];   /* from the last reply */
 	__u32 histogram[RTT_BUCKETS]; /* replies by RTT: bucket n counts those below 2^n µs and not below 2^(n-1) */
