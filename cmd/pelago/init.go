@@ -98,6 +98,7 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 	for _, hosted := range []string{"host-context", "namespace", "dry-run"} {
 		cmd.MarkFlagsMutuallyExclusive("local", hosted, "hub-runs-workloads-too")
 	}
+	i.hosted.ExcludeLocal(cmd)
 	return cmd
 }
 

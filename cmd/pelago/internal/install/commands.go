@@ -114,7 +114,7 @@ stopped; run ` + "`pelago init --local`" + ` afterwards.`,
 	var file string
 	cmd.Flags().StringVar(&file, "output", "pelago-hub.kubeconfig", "kubeconfig of the hub's administrator to write")
 	confirm := view.AddConfirmation(cmd, "skip the confirmation prompt")
-	return h.complete(cmd, func(ctx context.Context, host view.Member, args []string, out io.Writer) error {
+	cmd = h.complete(cmd, func(ctx context.Context, host view.Member, args []string, out io.Writer) error {
 		progress := NewProgress(out)
 		admin, err := h.hosted.Restore(ctx, host, args[0], confirm, progress)
 		if err != nil {
@@ -129,6 +129,8 @@ stopped; run ` + "`pelago init --local`" + ` afterwards.`,
 		progress("Restored; start the hub with `pelago init --local --dir %s`", h.local.Dir)
 		return nil
 	})
+	cmd.MarkFlagsMutuallyExclusive("local", "output")
+	return cmd
 }
 
 func renewCommand(access Access) *cobra.Command {

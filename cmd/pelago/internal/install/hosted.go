@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -81,6 +82,15 @@ func (h *Hosted) Add(all *pflag.FlagSet) {
 	f.VisitAll(func(flag *pflag.Flag) { h.kept = append(h.kept, flag.Name) })
 	all.AddFlagSet(f)
 	h.flags = all
+}
+
+// ExcludeLocal marks the flags of Add that a hub of --local does not read, all but its address.
+func (h *Hosted) ExcludeLocal(cmd *cobra.Command) {
+	for _, name := range h.kept {
+		if name != "api-address" {
+			cmd.MarkFlagsMutuallyExclusive("local", name)
+		}
+	}
 }
 
 // CheckMode refuses flags that only --host-context reads.
