@@ -44,6 +44,8 @@ const (
 	fillTimeout = 3 * time.Second
 	// discoveryTimeout bounds the requests for version and discovery.
 	discoveryTimeout = 10 * time.Second
+	// discoverEvery is the number of successful probes per discovery: without aggregated discovery it costs a request per group.
+	discoverEvery = 2
 )
 
 // CollectorOptions are the options of a Collector.
@@ -77,6 +79,7 @@ type Collector struct {
 	changed   chan struct{} // capacity 1: a write is requested
 	threshold threshold
 	observed  observation
+	fresh     int    // successful probes until the next discovery
 	logged    string // the last error
 }
 
@@ -161,26 +164,37 @@ func (c *Collector) awaitInventory(ctx context.Context) {
 	}
 }
 
-// probe probes the member and, if it is healthy, reads its version and APIs.
+// probe probes the member and, if it is healthy, reads its Gateways and, every discoverEvery probes, its version and APIs.
 func (c *Collector) probe(ctx context.Context) {
 	began := time.Now()
 	c.observed.began = began
 	c.observed.ready = probe(ctx, c.discovery.RESTClient())
 	if c.observed.ready.Status == metav1.ConditionTrue {
-		if v, err := c.discovery.ServerVersion(); err == nil { // else the former version stays until the next probe
-			c.observed.version = v.GitVersion
+		if c.fresh--; c.fresh <= 0 && c.discover() {
+			c.fresh = discoverEvery
 		}
-		_, lists, err := c.discovery.ServerGroupsAndResources()
-		var complete metav1.Condition
-		c.observed.enablements, complete = enablements(lists, err, c.observed.enablements)
-		c.observed.complete = &complete
 		if gateways, err := readGateways(ctx, c.discovery.RESTClient()); err == nil { // else those of the last probe
 			c.observed.gateways = gateways
 		}
+	} else {
+		c.fresh = 0 // it may come back upgraded
 	}
 	if c.Took != nil {
 		c.Took.Observe(time.Since(began).Seconds())
 	}
+}
+
+// discover reads the version and the APIs of the member, and reports whether it has got all of them.
+func (c *Collector) discover() bool {
+	v, err := c.discovery.ServerVersion()
+	if err == nil { // else the former version stays
+		c.observed.version = v.GitVersion
+	}
+	_, lists, partial := c.discovery.ServerGroupsAndResources()
+	var complete metav1.Condition
+	c.observed.enablements, complete = enablements(lists, partial, c.observed.enablements)
+	c.observed.complete = &complete
+	return err == nil && complete.Status == metav1.ConditionTrue
 }
 
 // write updates the status at the hub. A failed write is retried: after the delay on a conflict, else after the next probe.
@@ -324,7 +338,7 @@ func (e *OtherCluster) Error() string {
 type observation struct {
 	began time.Time        // when the last probe did
 	ready metav1.Condition // of it
-	// Read after the last successful probe; version is empty if it was never read.
+	// Read after successful probes; version is empty if it was never read.
 	version     string
 	enablements []clusterv1alpha1.APIEnablement
 	complete    *metav1.Condition // nil: discovery has not run

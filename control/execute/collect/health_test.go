@@ -97,6 +97,65 @@ func TestProbeOfAnotherCluster(t *testing.T) {
 	}
 }
 
+// Discovery costs a member without aggregated discovery a request per group: every other successful probe reads it; each one while
+// it is incomplete, and the first one after an outage, from which the member may return upgraded.
+func TestDiscoveryAtEveryOtherProbe(t *testing.T) {
+	ready, serves := true, "v1"
+	reads := map[string]int{}
+	c, err := NewCollector(CollectorOptions{Cluster: "m1", Member: &rest.Config{Host: "https://m1", Transport: roundTripper(
+		func(q *http.Request) (*http.Response, error) {
+			reads[q.URL.Path]++
+			answers := map[string]string{
+				"/version": `{"gitVersion":"` + serves + `"}`,
+				"/api":     `{"kind":"APIVersions","versions":["v1"]}`,
+				"/api/v1":  `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"pods","kind":"Pod"}]}`,
+				"/apis":    `{"kind":"APIGroupList","groups":[{"name":"g","versions":[{"groupVersion":"g/v1","version":"v1"}]}]}`,
+			}
+			if ready {
+				answers["/readyz"] = "ok"
+			}
+			if serves != "partial" {
+				answers["/apis/g/v1"] = `{"kind":"APIResourceList","groupVersion":"g/v1","resources":[{"name":"things","kind":"Thing"}]}`
+			}
+			w := httptest.NewRecorder()
+			if answer, ok := answers[q.URL.Path]; ok {
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprint(w, answer)
+			} else {
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+			return w.Result(), nil
+		})}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		ready  bool
+		serves string
+		reads  bool
+	}{
+		{true, "v1", true}, {true, "v1", false}, {true, "v2", true}, {true, "v2", false},
+		{true, "partial", true}, {true, "partial", true}, {true, "v2", true}, {true, "v3", false},
+		{false, "v3", false}, {true, "v3", true}, {true, "v3", false}, {true, "v3", true},
+	} {
+		ready, serves = step.ready, step.serves
+		clear(reads)
+		c.probe(t.Context())
+		if version, groups := reads["/version"] > 0, reads["/apis"] > 0; version != step.reads || groups != step.reads {
+			t.Errorf("probe %d %+v: read /version: %v, /apis: %v", i+1, step, version, groups)
+		}
+		if step.reads && c.observed.version != serves {
+			t.Errorf("probe %d: version %s, want %s", i+1, c.observed.version, serves)
+		}
+		if complete := c.observed.complete.Status == metav1.ConditionTrue; complete != (serves != "partial") {
+			t.Errorf("probe %d %+v: complete %v: %s", i+1, step, complete, c.observed.complete.Message)
+		}
+		if len(c.observed.enablements) != 2 {
+			t.Errorf("probe %d: %v, want v1 and g/v1", i+1, c.observed.enablements)
+		}
+	}
+}
+
 func said(t *testing.T, ctx context.Context, host string) string {
 	t.Helper()
 	c, err := discovery.NewDiscoveryClientForConfig(&rest.Config{Host: host})
