@@ -35,6 +35,8 @@ type BindingInput struct {
 	// Works are those of the template that exist, whatever binding they were made for. One that was made for none, such as the alias of a
 	// MultiClusterService, is taken over in a target; elsewhere its writer deletes it.
 	Works []*workv1alpha1.Work
+	// Owners are the bindings of spec.requiredBy, if those have no cluster.
+	Owners []kube.Binding
 	// Names are those that a new Work may have.
 	Names Names
 	// NewID makes a permanent id.
@@ -88,7 +90,7 @@ func DesiredWorks(in *BindingInput) (BindingPlan, error) {
 		}
 	}
 	plan.Surplus = append(plan.Surplus, double...)
-	if undecided(in.Binding) {
+	if in.undecided() {
 		plan.Surplus = nil
 	}
 	inOrder(plan.Purge)
@@ -192,15 +194,28 @@ func inOrder(works []*workv1alpha1.Work) {
 
 // undecided reports whether there is no decision yet that could have made a Work surplus: Works of an undecided binding exist only
 // in a restored hub, in which Clusters may still be missing.
-func undecided(b kube.Binding) bool {
-	if len(targets(b.Spec)) > 0 {
+func (in *BindingInput) undecided() bool {
+	if len(targets(in.Binding.Spec)) > 0 {
 		return false
 	}
-	if b.Spec.Placement == nil {
-		return len(b.Spec.RequiredBy) > 0 // those that require it have no decision
+	if in.Binding.Spec.Placement != nil {
+		return !decided(in.Binding)
 	}
+	nowhere := func(owner kube.Binding) bool { return decided(owner) && len(targets(owner.Spec)) == 0 }
+	for _, by := range in.Binding.Spec.RequiredBy {
+		named := func(owner kube.Binding) bool {
+			return owner.GetNamespace() == by.Namespace && owner.GetName() == by.Name
+		}
+		if i := slices.IndexFunc(in.Owners, named); i < 0 || !nowhere(in.Owners[i]) {
+			return true // it has no decision, or one that is not in requiredBy yet
+		}
+	}
+	return false
+}
+
+func decided(b kube.Binding) bool {
 	d := workv1alpha2.ReadDecision(b.GetAnnotations())
-	return d == nil || d.Scheduled.IsZero()
+	return d != nil && !d.Scheduled.IsZero()
 }
 
 // target is a cluster that is to hold the template.

@@ -18,6 +18,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // TestOrder: karmada.md §2.8 (eviction) and §2.10 (targets).
@@ -109,8 +110,24 @@ func TestOrder(t *testing.T) {
 		}, "delete m1, delete m2"},
 		{"a dependent whose owners have no decision", func(w *world) {
 			w.spec.Clusters, w.spec.Placement = nil, nil
-			w.spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Name: "x"}}
+			w.spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Name: "x"}, {Name: "y"}}
+			w.Owners = append(w.Owners, owner("x", w.decision()), owner("y", ""))
 		}, ""},
+		{"… one of which is not there", func(w *world) {
+			w.spec.Clusters, w.spec.Placement = nil, nil
+			w.spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Name: "x"}, {Name: "y"}}
+			w.Owners = append(w.Owners, owner("x", w.decision()))
+		}, ""},
+		{"… one of which has got a cluster that the dependent has not got yet", func(w *world) {
+			w.spec.Clusters, w.spec.Placement = nil, nil
+			w.spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Name: "x"}}
+			w.Owners = append(w.Owners, owner("x", w.decision(), on("m1", 1)))
+		}, ""},
+		{"a dependent whose owners run nowhere by decision", func(w *world) {
+			w.spec.Clusters, w.spec.Placement = nil, nil
+			w.spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Name: "x"}, {Name: "y"}}
+			w.Owners = append(w.Owners, owner("x", w.decision()), owner("y", w.decision()))
+		}, "delete m1, delete m2"},
 		{"two Works of one template in a cluster: the one of this binding goes on", func(w *world) {
 			second := w.work("m1").DeepCopy()
 			second.Name, second.Labels[workv1alpha2.LabelBindingID] = "a", "b0"
@@ -142,6 +159,14 @@ func TestOrder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// owner is a binding that requires the template.
+func owner(name, decision string, on ...workv1alpha2.TargetCluster) kube.Binding {
+	b := kube.NewBinding(types.NamespacedName{Name: name})
+	b.SetAnnotations(map[string]string{workv1alpha2.AnnotationDecision: decision})
+	b.Spec.Clusters = on
+	return b
 }
 
 // alone is a Work of the template's object that was made for no binding, as for a MultiClusterService.

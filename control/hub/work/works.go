@@ -48,6 +48,9 @@ func (r *reconciler) input(ctx context.Context, b kube.Binding) (*BindingInput, 
 	if in.Works, err = r.works(ctx, b); err != nil {
 		return nil, err
 	}
+	if in.Owners, err = r.owners(ctx, b); err != nil {
+		return nil, err
+	}
 	if in.Overrides, err = Overrides(ctx, r.client, template); err != nil {
 		return nil, err
 	}
@@ -73,6 +76,23 @@ func (r *reconciler) input(ctx context.Context, b kube.Binding) (*BindingInput, 
 		return nil, err
 	}
 	return in, nil
+}
+
+// owners reads the bindings that require b, if none of them has a cluster.
+func (r *reconciler) owners(ctx context.Context, b kube.Binding) (out []kube.Binding, err error) {
+	if len(targets(b.Spec)) > 0 {
+		return nil, nil
+	}
+	for _, by := range b.Spec.RequiredBy {
+		owner := kube.NewBinding(types.NamespacedName{Namespace: by.Namespace, Name: by.Name})
+		switch err := r.client.Get(ctx, client.ObjectKeyFromObject(owner), owner.Object); {
+		case err == nil:
+			out = append(out, owner)
+		case !apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("read %s, which needs %s: %w", owner, b, err)
+		}
+	}
+	return out, nil
 }
 
 // everywhere reports whether a template is a namespace that goes to all clusters: the namespace controller writes its Works.

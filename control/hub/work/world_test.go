@@ -166,11 +166,17 @@ func (w *world) override(cluster string, p ...policyv1alpha1.PlaintextOverrider)
 
 func (w *world) decided() {
 	w.Helper()
+	w.Binding.GetAnnotations()[workv1alpha2.AnnotationDecision] = w.decision()
+}
+
+// decision is the record of a decision.
+func (w *world) decision() string {
+	w.Helper()
 	text, err := workv1alpha2.Decision{Scheduled: metav1.NowMicro()}.Encode()
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.Binding.GetAnnotations()[workv1alpha2.AnnotationDecision] = text
+	return text
 }
 
 // holds is the object in a Work.
