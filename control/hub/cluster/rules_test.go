@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,28 @@ func TestApplyPolicies(t *testing.T) {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// One policy removes a taint and a younger one adds it: it keeps its time, from which toleration seconds count, and nothing is written.
+func TestTaintKeepsItsTime(t *testing.T) {
+	c := cluster("c", "", 0, true)
+	c.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue}, {Type: "Disk", Status: metav1.ConditionFalse}}
+	when := func(condition string, status metav1.ConditionStatus) []policyv1alpha1.MatchCondition {
+		return []policyv1alpha1.MatchCondition{{ConditionType: condition, Operator: policyv1alpha1.MatchConditionOpIn, StatusValues: []metav1.ConditionStatus{status}}}
+	}
+	of := []policyv1alpha1.PolicyTaint{{Key: "a", Effect: corev1.TaintEffectNoExecute}}
+	policies := []policyv1alpha1.ClusterTaintPolicy{
+		{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(epoch.Add(-time.Hour))},
+			Spec: policyv1alpha1.ClusterTaintPolicySpec{Taints: of, RemoveOnConditions: when("Ready", metav1.ConditionTrue)}},
+		{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(epoch)},
+			Spec: policyv1alpha1.ClusterTaintPolicySpec{Taints: of, AddOnConditions: when("Disk", metav1.ConditionFalse)}},
+	}
+	for range 2 {
+		c.Spec.Taints = applyPolicies(&c, slices.Clone(c.Spec.Taints), policies, metav1.NewTime(epoch.Add(time.Duration(len(c.Spec.Taints))*time.Minute)))
+	}
+	if len(c.Spec.Taints) != 1 || !c.Spec.Taints[0].TimeAdded.Equal(&metav1.Time{Time: epoch}) {
+		t.Errorf("taints %+v, want one with the time at which it was added first", c.Spec.Taints)
 	}
 }
 

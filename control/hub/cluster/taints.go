@@ -76,7 +76,11 @@ func applyPolicies(c *clusterv1alpha1.Cluster, taints []clusterv1alpha1.Taint, p
 			case remove:
 				taints = slices.DeleteFunc(taints, same)
 			case add && !slices.ContainsFunc(taints, same):
-				taints = append(taints, clusterv1alpha1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect, TimeAdded: &now})
+				taint := clusterv1alpha1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect, TimeAdded: &now}
+				if had := slices.IndexFunc(c.Spec.Taints, same); had >= 0 { // an older policy has removed it above
+					taint.TimeAdded = cmp.Or(c.Spec.Taints[had].TimeAdded, &now)
+				}
+				taints = append(taints, taint)
 			}
 		}
 	}
