@@ -317,7 +317,7 @@ func compute(h *autoscalingv1alpha1.FederatedHPA, metrics []autoscalingv2.Metric
 	return desired, by, true
 }
 
-// older names the oldest FederatedHPA that scales the same target before this one; "" if this is it.
+// older names a valid FederatedHPA that scales the same target and is older than this one; "" if there is none.
 func (r *hpaReconciler) older(ctx context.Context, h *autoscalingv1alpha1.FederatedHPA) (string, error) {
 	var list autoscalingv1alpha1.FederatedHPAList
 	if err := r.client.List(ctx, &list, client.InNamespace(h.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -326,7 +326,7 @@ func (r *hpaReconciler) older(ctx context.Context, h *autoscalingv1alpha1.Federa
 	for i := range list.Items {
 		o := &list.Items[i]
 		older := cmp.Or(o.CreationTimestamp.Compare(h.CreationTimestamp.Time), strings.Compare(o.Name, h.Name)) < 0
-		if older && o.DeletionTimestamp == nil && targetKey(o.Namespace, o.Spec.ScaleTargetRef) == targetKey(h.Namespace, h.Spec.ScaleTargetRef) {
+		if older && o.DeletionTimestamp == nil && validate(&o.Spec) == nil && targetKey(o.Namespace, o.Spec.ScaleTargetRef) == targetKey(h.Namespace, h.Spec.ScaleTargetRef) {
 			return o.Name, nil
 		}
 	}
@@ -369,7 +369,7 @@ func (r *hpaReconciler) reports(ctx context.Context, h *autoscalingv1alpha1.Fede
 		out = append(out, m)
 	}
 	copies = 1
-	if p := b.Spec.Placement; p == nil || p.ReplicaScheduling == nil || p.ReplicaScheduling.ReplicaSchedulingType == policyv1alpha1.ReplicaSchedulingTypeDuplicated {
+	if !b.Spec.Placement.Divided() {
 		copies = max(int64(len(b.Spec.Clusters)), 1)
 	}
 	return out, copies, r.ask(ctx, key, works, string(text))
