@@ -147,7 +147,8 @@ func bodyOf(objs Objects) cacheBody {
 		if s := objs.Services[name]; s != nil {
 			b.Services = append(b.Services, corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
-				Spec:       corev1.ServiceSpec{ClusterIPs: s.Spec.ClusterIPs, Ports: s.Spec.Ports, SessionAffinity: s.Spec.SessionAffinity},
+				Spec: corev1.ServiceSpec{ClusterIPs: s.Spec.ClusterIPs, Ports: s.Spec.Ports, SessionAffinity: s.Spec.SessionAffinity,
+					InternalTrafficPolicy: s.Spec.InternalTrafficPolicy},
 			})
 		}
 		for _, s := range sorted(objs.Slices[name], func(s *discoveryv1.EndpointSlice) *metav1.ObjectMeta { return &s.ObjectMeta }) {

@@ -57,13 +57,17 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 	s := &b.out.State
 	s.Globals[ip] = dataplane.Global{Kind: dataplane.GlobalService}
 	b.restrict(ip, name)
+	sticky := service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
+	if merged, ok := b.objs.Imports[name]; ok && b.objs.Exports[name] { // the clusters have agreed on one (KEP-1645)
+		sticky = merged.Affinity > 0
+	}
 	for _, port := range service.Spec.Ports {
 		proto, ok := protocolNumber(port.Protocol)
 		if !ok {
 			b.problem("service %s: port %d has protocol %s, which is not carried between clusters", name, port.Port, port.Protocol)
 			continue
 		}
-		v := dataplane.Service{ClientIP: service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP}
+		v := dataplane.Service{ClientIP: sticky}
 		weights := map[uint16]int{}
 		for _, e := range backendEndpoints(b.objs.Slices[name], port.Name) {
 			node := b.edgeOf(e.node, e.address.Addr())

@@ -154,6 +154,10 @@ func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.Se
 	for _, p := range of.Ports {
 		out[dataplane.ServiceKey{Address: of.IP, Port: p.Port, Protocol: p.Protocol}] = nil // one without backends is a port all the same
 	}
+	local := of.Local // for the own cluster: its kube-proxy follows its own Service, whatever the clusters have agreed on
+	if s := b.objs.Services[name]; s != nil && ptr.Deref(s.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal {
+		local = true
+	}
 	for i := range b.objs.Imported[name] {
 		slice := &b.objs.Imported[name][i]
 		v, ok := b.serverOf(name, slice)
@@ -173,7 +177,7 @@ func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.Se
 				out[key] = nil // saved by a version that did not store ports
 			}
 			if v.Own {
-				v.Ready = b.backends(name, ptr.Deref(p.Name, ""), of.Local)
+				v.Ready = b.backends(name, ptr.Deref(p.Name, ""), local)
 			}
 			if v.Ready > 0 && (v.Own || !of.Local) {
 				out[key] = append(out[key], v)

@@ -47,6 +47,9 @@ func TestVIPs(t *testing.T) {
 		i.Local = true
 		o.Imports[web] = i
 	}
+	ownLocal := func(o *tables.Objects) {
+		o.Services[web].Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	}
 	both := []dataplane.VIPTarget{own, remote}
 	tests := []struct {
 		name    string
@@ -66,6 +69,11 @@ func TestVIPs(t *testing.T) {
 		{name: "nodes use their own backends only, and this one has none", change: []func(*tables.Objects){noOwn, local, func(o *tables.Objects) {
 			o.Slices[web][0].Endpoints[1].Conditions.Ready = ptr.To(true) // of n1
 		}}},
+		{name: "the own Service uses local backends only, which the clusters have not agreed on, and this node has none",
+			change: []func(*tables.Objects){noOwn, ownLocal, func(o *tables.Objects) {
+				o.Slices[web][0].Endpoints[1].Conditions.Ready = ptr.To(true) // of n1
+			}}, targets: both[1:], shares: []float64{1}},
+		{name: "… and this node has one", change: []func(*tables.Objects){ownLocal}, targets: both, shares: []float64{1, 0}},
 		{name: "weights three to one", change: []func(*tables.Objects){weights(map[string]int{"g1": 3, "g2": 1})}, targets: both, shares: []float64{0.75, 0.25}},
 		{name: "a weight for one cluster, the others have 1", change: []func(*tables.Objects){weights(map[string]int{"g2": 3})}, targets: both, shares: []float64{0.25, 0.75}},
 		{name: "weight 0", change: []func(*tables.Objects){weights(map[string]int{"g1": 0})}, targets: both, shares: []float64{0, 1}},
@@ -109,6 +117,46 @@ func TestVIPs(t *testing.T) {
 			}
 			if got := strings.Join(r.Problems, "\n"); (got != "") != (tt.problem != "") || !strings.Contains(got, tt.problem) {
 				t.Errorf("problems %q; want one with %q", got, tt.problem)
+			}
+		})
+	}
+}
+
+// What the clusters have agreed on decides whether clients keep their backend, not the own Service.
+func TestAffinityOfExports(t *testing.T) {
+	for _, tt := range []struct {
+		name               string
+		exported, imported bool
+		own                corev1.ServiceAffinity
+		merged             uint32
+		want               bool
+	}{
+		{name: "both", exported: true, imported: true, own: corev1.ServiceAffinityClientIP, merged: 60, want: true},
+		{name: "the clusters, not the own Service", exported: true, imported: true, own: corev1.ServiceAffinityNone, merged: 60, want: true},
+		{name: "the own Service, not the clusters", exported: true, imported: true, own: corev1.ServiceAffinityClientIP},
+		{name: "not merged yet", exported: true, own: corev1.ServiceAffinityClientIP, want: true},
+		{name: "a GlobalIngressIP of a Service that is not exported, beside the import of another one", imported: true,
+			own: corev1.ServiceAffinityClientIP, want: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			objs, host := clusterset.Globalnet("n2")
+			clusterset.Export(&objs, metav1.ConditionTrue)
+			objs.Exports = map[types.NamespacedName]bool{web: tt.exported}
+			objs.Services[web].Spec.SessionAffinity = tt.own
+			if tt.imported {
+				clusterset.Import(&objs)
+				i := objs.Imports[web]
+				i.Affinity = tt.merged
+				objs.Imports[web] = i
+			}
+			services := tables.Desired(objs, host).State.Services
+			if len(services) == 0 {
+				t.Fatal("the Service is not exposed")
+			}
+			for key, s := range services {
+				if s.ClientIP != tt.want {
+					t.Errorf("%v: clients keep their backend: %t, want %t", key, s.ClientIP, tt.want)
+				}
 			}
 		})
 	}
