@@ -157,22 +157,26 @@ func (d *daemon) follow(ctx context.Context, api *rest.Config) error {
 		return d.serveZones(ctx, api, d.options.zone)
 	}
 	var c clusterdns.TableConfig
+	if !d.awaitConfig(ctx, api, &c) {
+		return nil
+	}
 	for ctx.Err() == nil {
-		if !d.awaitConfig(ctx, api, &c) {
-			return nil
-		}
 		// The table stays until the controller of another configuration has set its
 		// own: no query is lost.
 		same, cancel := context.WithCancel(ctx)
-		go func(next clusterdns.TableConfig) {
+		next, watched := c, make(chan struct{})
+		go func() {
+			defer close(watched)
 			defer cancel()
 			d.awaitConfig(same, api, &next)
-		}(c)
+		}()
 		err := d.serveZones(same, api, c)
 		cancel()
 		if err != nil {
 			return err
 		}
+		<-watched
+		c = next
 	}
 	return nil
 }

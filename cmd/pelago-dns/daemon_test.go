@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -212,6 +214,58 @@ func TestLiveness(t *testing.T) {
 	}
 	if code, text := healthz(); code != http.StatusOK {
 		t.Errorf("/healthz after the reconcile: %d %s", code, text)
+	}
+	terminate()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A configuration that is changed, and changed back before anybody has read it again, is followed as well.
+func TestConfigurationChangedBack(t *testing.T) {
+	var reads atomic.Int32
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/configmaps/"+config.ConfigMapName) {
+			http.Error(w, "away", http.StatusServiceUnavailable)
+			return
+		}
+		c := config.Config{
+			ClusterID: "g1", ClusterIndex: 1, Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
+			PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.77.0.0/16"), FabricCIDR: prefixes(config.DefaultFabricCIDR)[0],
+			HubID: "hub", HubServer: "https://127.0.0.1:6443", BrokerNamespace: config.DefaultBrokerNamespace, CustomDomains: []string{"a.example"},
+		}
+		if reads.Add(1) == 2 {
+			c.CustomDomains = []string{"b.example"}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		err := json.NewEncoder(w).Encode(&corev1.ConfigMap{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Name: config.ConfigMapName}, Data: c.Data()})
+		if err != nil {
+			t.Error(err)
+		}
+	}))
+	defer api.Close()
+	o, err := parse([]string{"--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--drain=1ms"}, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 100)
+	d, err := open(o, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, terminate := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.serve(ctx, &rest.Config{Host: api.URL}) }()
+	for _, domain := range []string{"a.example", "b.example", "a.example"} {
+		await.True(t, "configured for "+domain, func() bool {
+			select {
+			case line := <-lines:
+				return strings.Contains(line, "msg=configured") && strings.Contains(line, domain)
+			default:
+				return false
+			}
+		})
 	}
 	terminate()
 	if err := <-ended; err != nil {
