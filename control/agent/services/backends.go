@@ -85,9 +85,10 @@ func PodSlices(slices []discoveryv1.EndpointSlice, dashed bool, address func(dis
 	return out
 }
 
-// OwnAddress publishes an endpoint under the address that it has in its own cluster.
-func OwnAddress(_ discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
-	return e.Addresses[0], true // an EndpointSlice has at least one, and all but the first are ignored
+// OwnAddress publishes an endpoint under the address that it has in its own cluster. Other clusters publish IPv4 only: with IPv6, AAAA
+// would be the pods of the own cluster alone, and A those of all.
+func OwnAddress(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
+	return e.Addresses[0], family == discoveryv1.AddressTypeIPv4 // an EndpointSlice has at least one, and all but the first are ignored
 }
 
 // Hostname is the label under which DNS knows an endpoint: its hostname, else its pod's name unless dashed, else its address with

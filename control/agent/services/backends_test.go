@@ -103,8 +103,10 @@ func TestPods(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if own := services.PodSlices(slices, false, services.OwnAddress); len(own) != 2 || len(own[0].Endpoints) != 3 {
-		t.Errorf("own addresses leave an endpoint out: %+v", own)
+	sixth := slice("s3", endpoint("fd00::5", "whereami-0", yes))
+	sixth.AddressType = discoveryv1.AddressTypeIPv6
+	if own := services.PodSlices(append(slices, sixth), false, services.OwnAddress); len(own) != 2 || len(own[0].Endpoints) != 3 {
+		t.Errorf("own addresses leave an IPv4 endpoint out, or have one of IPv6: %+v", own)
 	}
 }
 
