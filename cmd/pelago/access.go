@@ -300,24 +300,13 @@ func clusterNames(ctx context.Context, c *cluster, args []string, _ string) []st
 func (a *access) addClusters(cmd *cobra.Command, named *[]string, usage string) {
 	cmd.Flags().StringSliceVarP(named, "clusters", "C", nil, usage)
 	last := a.complete(func(ctx context.Context, c *cluster, _ []string, begun string) []string {
-		return completeLast(begun, clusterNames(ctx, c, nil, ""))
+		return view.CompleteLast(begun, clusterNames(ctx, c, nil, ""))
 	})
 	// Fails only without such a flag.
 	_ = cmd.RegisterFlagCompletionFunc("clusters", func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		out, directive := last(c, args, begun)
 		return out, directive | cobra.ShellCompDirectiveNoSpace
 	})
-}
-
-// completeLast completes the last of several names, separated by commas, by those that are not there yet.
-func completeLast(begun string, all []string) (out []string) {
-	before := begun[:strings.LastIndex(begun, ",")+1]
-	for _, name := range all {
-		if !slices.Contains(strings.Split(before, ","), name) {
-			out = append(out, before+name)
-		}
-	}
-	return out
 }
 
 // completeContexts completes the flags that name contexts by those of the kubeconfig.
@@ -330,7 +319,7 @@ func completeContexts(cmd *cobra.Command) {
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return completeLast(begun, all), cobra.ShellCompDirectiveNoFileComp
+			return view.CompleteLast(begun, all), cobra.ShellCompDirectiveNoFileComp
 		}
 		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // fails only without such a flag, or where a parent has it
 	}

@@ -390,6 +390,7 @@ func (h workloadHub) complete() {
 		{[]string{"logs", "--kubeconfig", h.kubeconfig, "-C", "m1", "--context", "h"}, "hub"},
 		{[]string{"unjoin", "m1", "--cluster-kubeconfig", h.kubeconfig, "--cluster-context", "c"}, "c2"},
 		{[]string{"taint", "clusters", "--kubeconfig", h.kubeconfig, ""}, "m1 m2"},
+		{[]string{"promote", "deployment", "web", "--kubeconfig", h.kubeconfig, "-C", ""}, "m1 m2"},
 		{[]string{"get", "pods", "--kubeconfig", h.kubeconfig, "--clusters", "m1,"}, "m1,m2"},
 		{[]string{"explain", "--kubeconfig", h.kubeconfig, "-n", "shop", "deployments", ""}, "nginx"},
 		{[]string{"explain", "--kubeconfig", h.kubeconfig, "deploym"}, "deployments"},

@@ -50,7 +50,11 @@ set are left out.`,
 	f.StringVarP(&p.cluster, "clusters", "C", "", "the cluster that has the object")
 	f.BoolVar(&p.dryRun, "dry-run", false, "print the objects that would be created at the hub")
 	f.StringVarP(&p.output, "output", "o", "yaml", "format of --dry-run: yaml or json")
-	_ = cmd.MarkFlagRequired("clusters") // fails only without such a flag
+	// Both fail only without such a flag.
+	_ = cmd.MarkFlagRequired("clusters")
+	_ = cmd.RegisterFlagCompletionFunc("clusters", p.complete(func(ctx context.Context, h *cluster, _ []string, _ string) []string {
+		return clusterNames(ctx, h, nil, "")
+	}))
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"strings"
@@ -8,8 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/deploy"
 )
 
 // noCluster is the access to no cluster: what is refused before is refused without one.
@@ -71,6 +77,45 @@ func TestHelp(t *testing.T) {
 		if _, ok := cmd.GetFlagCompletionFunc("output"); !ok {
 			t.Errorf("%s: --output is not completed", cmd.CommandPath())
 		}
+		for _, flag := range []string{"node", "from-node"} {
+			if _, ok := cmd.GetFlagCompletionFunc(flag); !ok && cmd.Flag(flag) != nil {
+				t.Errorf("%s: --%s is not completed", cmd.CommandPath(), flag)
+			}
+		}
 	}
 	walk(root)
+}
+
+type fakeCluster struct {
+	noCluster
+	typed kubernetes.Interface
+}
+
+func (c fakeCluster) Open(string) (view.Member, string, error) {
+	return view.Member{Typed: c.typed}, "default", nil
+}
+
+// --node completes the nodes that run the daemon, and each only once.
+func TestCompletionOfNodes(t *testing.T) {
+	pod := func(node string, phase corev1.PodPhase) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: "pelago-node-" + node, Labels: map[string]string{"app": deploy.NodeDaemonSet}},
+			Spec:       corev1.PodSpec{NodeName: node},
+			Status:     corev1.PodStatus{Phase: phase},
+		}
+	}
+	c := fakeCluster{typed: fake.NewClientset(pod("n1", corev1.PodRunning), pod("n2", corev1.PodRunning), pod("n3", corev1.PodPending))}
+	for _, line := range []string{"nat list", "nat get", "nat stats", "nat flush", "service list", "map list", "map dump routes"} {
+		for begun, want := range map[string]string{"": "n1\nn2\n:4\n", "n2,": "n2,n1\n:4\n"} {
+			var out bytes.Buffer
+			root := &cobra.Command{Use: "pelago"}
+			root.AddCommand(Commands(func() Access { return c })...)
+			root.SetArgs(append(append([]string{"__complete"}, strings.Fields(line)...), "--node", begun))
+			root.SetOut(&out)
+			root.SetErr(io.Discard)
+			if err := root.ExecuteContext(t.Context()); err != nil || out.String() != want {
+				t.Errorf("pelago %s --node %s: %v, %q; want %q", line, begun, err, out.String(), want)
+			}
+		}
+	}
 }

@@ -37,6 +37,7 @@ func (n *nat) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	n.access.AddFlags(f)
 	f.StringSliceVar(&n.nodes, "node", nil, "only these nodes (default: all that run pelago-node)")
+	complete(cmd, n.access, "node", daemonNodes)
 	f.BoolVar(&n.local, "local", false, "read the maps of this machine; needs root and no API server")
 	f.StringVar(&n.pins, "pin-path", loader.DefaultPinPath, "with --local: directory of the pinned maps")
 	view.AddOutputFlag(f, &n.output)

@@ -84,7 +84,7 @@ Exit status: 0 the packet is delivered, 2 it is dropped, 1 undetermined. The rea
 	f.DurationVar(&t.wait, "wait", 2*time.Second, "with --live: time to wait for the answer")
 	view.AddOutputFlag(f, &t.output)
 	_ = cmd.MarkFlagRequired("to") // fails only without such a flag
-	t.complete(cmd, "from", func(ctx context.Context, m view.Member, namespace, begun string) (out []string) {
+	complete(cmd, t.access, "from", func(ctx context.Context, m view.Member, namespace, begun string) (out []string) {
 		prefix := ""
 		if before, _, ok := strings.Cut(begun, "/"); ok {
 			namespace, prefix = before, before+"/"
@@ -98,14 +98,8 @@ Exit status: 0 the packet is delivered, 2 it is dropped, 1 undetermined. The rea
 		}
 		return out
 	})
-	t.complete(cmd, "from-node", func(ctx context.Context, m view.Member, _, _ string) []string {
-		pods, err := m.DaemonPods(ctx)
-		if err != nil {
-			return nil
-		}
-		return slices.Sorted(maps.Keys(pods))
-	})
-	t.complete(cmd, "to", func(ctx context.Context, m view.Member, _, _ string) (out []string) {
+	complete(cmd, t.access, "from-node", daemonNodes)
+	complete(cmd, t.access, "to", func(ctx context.Context, m view.Member, _, _ string) (out []string) {
 		table, err := member{Member: m}.table(ctx)
 		if err != nil {
 			return nil
@@ -122,10 +116,10 @@ Exit status: 0 the packet is delivered, 2 it is dropped, 1 undetermined. The rea
 const completionTimeout = 3 * time.Second
 
 // complete has a flag completed by what list finds in the cluster. Errors complete nothing, since a shell cannot show them.
-func (t *traced) complete(cmd *cobra.Command, flag string, list func(ctx context.Context, m view.Member, namespace, begun string) []string) {
+func complete(cmd *cobra.Command, access Access, flag string, list func(ctx context.Context, m view.Member, namespace, begun string) []string) {
 	// Fails only without such a flag.
 	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		m, namespace, err := t.access.Open("")
+		m, namespace, err := access.Open("")
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -133,6 +127,15 @@ func (t *traced) complete(cmd *cobra.Command, flag string, list func(ctx context
 		defer cancel()
 		return list(ctx, m, namespace, begun), cobra.ShellCompDirectiveNoFileComp
 	})
+}
+
+// daemonNodes completes the nodes that run pelago-node; of several, separated by commas, the last.
+func daemonNodes(ctx context.Context, m view.Member, _, begun string) (out []string) {
+	pods, err := m.DaemonPods(ctx)
+	if err != nil {
+		return nil
+	}
+	return view.CompleteLast(begun, slices.Sorted(maps.Keys(pods)))
 }
 
 // status is the exit status.

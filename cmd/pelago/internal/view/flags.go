@@ -93,6 +93,17 @@ func CompleteChoices(cmd *cobra.Command) {
 	}
 }
 
+// CompleteLast completes the last of several names, separated by commas, by those that are not there yet.
+func CompleteLast(begun string, all []string) (out []string) {
+	before := begun[:strings.LastIndex(begun, ",")+1]
+	for _, name := range all {
+		if !slices.Contains(strings.Split(before, ","), name) {
+			out = append(out, before+name)
+		}
+	}
+	return out
+}
+
 // OnlyWith refuses flags that are given without the one on which they depend, rather than ignore them.
 func OnlyWith(f *pflag.FlagSet, needed string, names ...string) error {
 	if f.Changed(needed) {
