@@ -28,14 +28,17 @@ type chart struct {
 	crds      []func() ([]*unstructured.Unstructured, error)
 }
 
+// createsNamespace is true without the value as well: `helm upgrade --reuse-values` from a version that did not have it would delete the namespace.
+const createsNamespace = `ne (toString .Values.createNamespace) "false"`
+
 var charts = map[string]chart{
 	"pelago-member": {
-		manifests: [][2]string{{"member/namespace.yaml", "true"}, {"member/rbac/*.yaml", ".Values.network"}, {"member/workloads/*.yaml", ".Values.network"},
+		manifests: [][2]string{{"member/namespace.yaml", createsNamespace}, {"member/rbac/*.yaml", ".Values.network"}, {"member/workloads/*.yaml", ".Values.network"},
 			{"member/execution/*.yaml", ".Values.workloads"}},
 		crds: []func() ([]*unstructured.Unstructured, error){MemberCRDs},
 	},
 	"pelago-hub": {
-		manifests: [][2]string{{"hub/*.yaml", ".Values.broker"}, {"hub/policies/*.yaml", ".Values.broker"}, {"member/namespace.yaml", ".Values.propagation"},
+		manifests: [][2]string{{"hub/*.yaml", ".Values.broker"}, {"hub/policies/*.yaml", ".Values.broker"}, {"member/namespace.yaml", "and .Values.propagation (" + createsNamespace + ")"},
 			{"propagation/*.yaml", ".Values.propagation"}, {"propagation/policies/*.yaml", ".Values.propagation"},
 			{"propagation/workloads/*.yaml", "and .Values.propagation .Values.deployHub"}},
 		crds: []func() ([]*unstructured.Unstructured, error){HubCRDs, PropagationCRDs},

@@ -399,6 +399,40 @@ func TestHub(t *testing.T) {
 	must(t, apiserver.Connect(t, hub).Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "submariner-globalnet-info"}, book))
 }
 
+// TestHubAndMemberInOneCluster: a hub that runs workloads may be a member. Helm refuses an object that another release has made.
+func TestHubAndMemberInOneCluster(t *testing.T) {
+	hub := map[string]any{"propagation": true, "deployHub": true}
+	member := map[string]any{"clusterID": "c1", "brokerInfo": "x"}
+	shared := func() (out []string) {
+		ofHub, err := render(t, "pelago-hub", hub, false)
+		must(t, err)
+		ofMember, err := render(t, "pelago-member", member, false)
+		must(t, err)
+		objects := byTitle(ofHub)
+		for _, u := range ofMember {
+			if _, ok := objects[title(u)]; ok {
+				out = append(out, title(u))
+			}
+		}
+		return out
+	}
+	want := []string{"Namespace. /pelago-system", "ResourceQuota. pelago-system/pelago-critical-pods"}
+	if diff := cmp.Diff(want, shared()); diff != "" {
+		t.Errorf("objects of both charts: -want +got\n%s", diff)
+	}
+	for _, later := range []map[string]any{hub, member} {
+		later["createNamespace"] = false
+		if got := shared(); len(got) > 0 {
+			t.Errorf("both charts have %q", got)
+		}
+		delete(later, "createNamespace")
+	}
+	hub["createNamespace"], member["createNamespace"] = nil, nil // as `helm upgrade --reuse-values` from a version that did not have the value
+	if diff := cmp.Diff(want, shared()); diff != "" {
+		t.Errorf("without the value: -want +got\n%s", diff)
+	}
+}
+
 // TestJoinJob: the Job that joins has another name for whatever changes its pod, which the API server refuses to change, and no other.
 func TestJoinJob(t *testing.T) {
 	job := func(more map[string]any) (name string, pod any) {
