@@ -69,7 +69,7 @@ const (
 // strategyOf is that of a placement. Without replicaScheduling the template is duplicated; Weighted without weights means equal
 // ones.
 func strategyOf(p *policyv1alpha1.Placement) strategy {
-	if p == nil || p.ReplicaScheduling == nil || p.ReplicaScheduling.ReplicaSchedulingType == policyv1alpha1.ReplicaSchedulingTypeDuplicated {
+	if !p.Divided() {
 		return duplicated
 	}
 	s := p.ReplicaScheduling

@@ -49,6 +49,11 @@ func (p Placement) Defaulted() Placement {
 	return out
 }
 
+// Divided reports whether the replicas are divided over the clusters. Without replicaScheduling each gets all of them.
+func (p *Placement) Divided() bool {
+	return p != nil && p.ReplicaScheduling != nil && p.ReplicaScheduling.ReplicaSchedulingType != ReplicaSchedulingTypeDuplicated
+}
+
 // Defaulted is a copy of the spec with the namespace of the selectors filled in (that of the policy, empty for a
 // cluster-wide one) and the former form of one rule turned into the list.
 func (s OverrideSpec) Defaulted(namespace string) OverrideSpec {

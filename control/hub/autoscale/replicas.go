@@ -13,7 +13,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -74,9 +73,9 @@ func (r *replicasReconciler) reconcile(ctx context.Context, req ctrl.Request) (t
 // divided Deployment and every cluster has applied it, with all pods of that version: while one rolls out, it has more pods than replicas.
 // A cluster without pods has not created them yet: an assigned cluster and an autoscaler have one replica at least.
 func running(b *workv1alpha2.ResourceBinding) (n int32, generation int64, ok bool) {
-	ref, p := b.Spec.Resource, b.Spec.Placement
-	if ref.APIVersion != "apps/v1" || ref.Kind != "Deployment" || b.DeletionTimestamp != nil || len(b.Spec.GracefulEvictionTasks) > 0 || len(b.Spec.Clusters) == 0 ||
-		p == nil || p.ReplicaScheduling == nil || p.ReplicaScheduling.ReplicaSchedulingType == policyv1alpha1.ReplicaSchedulingTypeDuplicated {
+	ref := b.Spec.Resource
+	if ref.APIVersion != "apps/v1" || ref.Kind != "Deployment" || b.DeletionTimestamp != nil || len(b.Spec.GracefulEvictionTasks) > 0 ||
+		len(b.Spec.Clusters) == 0 || !b.Spec.Placement.Divided() {
 		return 0, 0, false
 	}
 	statuses := map[string]workv1alpha2.AggregatedStatusItem{}

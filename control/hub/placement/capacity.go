@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
 )
 
@@ -144,6 +146,29 @@ type ReservedPart struct {
 	Replicas int32
 	// Settled: the cluster's object is applied, and healthy, with this number of replicas: all of its pods are there.
 	Settled bool
+}
+
+// ObservationOf is what is kept of a binding.
+func ObservationOf(b kube.Binding) Observation {
+	o := Observation{ResourceVersion: b.GetResourceVersion(), Size: SizeOf(b.Spec), Total: Total(b.Spec),
+		Member: MembershipOf(b.Spec.WorkloadAffinityGroups, b.Spec.Clusters)}
+	add := func(cluster string, replicas int32) {
+		if !slices.ContainsFunc(o.Parts, func(p ReservedPart) bool { return p.Cluster == cluster }) {
+			o.Parts = append(o.Parts, ReservedPart{Cluster: cluster, Replicas: replicas, Settled: Settled(b.Status, cluster, replicas)})
+		}
+	}
+	for _, c := range b.Spec.Clusters {
+		replicas := b.Spec.ReplicasIn(c)
+		if len(b.Spec.Components) > 0 {
+			replicas = 1 // set of components
+		}
+		add(c.Name, replicas)
+	}
+	for i := range b.Spec.GracefulEvictionTasks {
+		t := &b.Spec.GracefulEvictionTasks[i]
+		add(t.FromCluster, ptr.Deref(t.Replicas, 0))
+	}
+	return o
 }
 
 // bindingUsage is what is known of one binding.

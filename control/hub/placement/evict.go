@@ -142,6 +142,21 @@ func (e *Eviction) wait(d time.Duration) {
 	}
 }
 
+// Running is how many replicas of a divided template run while it begins to leave clusters: these are replaced, even if more that are
+// pending fit nowhere. It is 0 if it leaves none.
+func (e *Eviction) Running(b kube.Binding) (n int32) {
+	if len(e.Began) == 0 || len(b.Spec.Components) > 0 || !b.Spec.Placement.Divided() {
+		return 0
+	}
+	for _, c := range b.Spec.Clusters {
+		n += c.Replicas
+	}
+	for i := range e.Began {
+		n += ptr.Deref(e.Began[i].Replicas, 0)
+	}
+	return n
+}
+
 // Evictor decides which clusters templates leave.
 type Evictor struct {
 	EvictionOptions
@@ -244,12 +259,24 @@ func timed(t workv1alpha2.GracefulEvictionTask) bool {
 		t.Reason != workv1alpha2.EvictionReasonNearerCluster
 }
 
+// statusDelay is how long a status may be older than a decision. Then what is healthy counts whatever its replicas: overrides, an
+// autoscaler or an owner in the member may want fewer than the scheduler has assigned.
+const statusDelay = time.Minute
+
 // end removes the tasks that are over: a user has allowed it, the time is up, or the template is healthy in all clusters that the
 // scheduler has chosen. Tasks do not time out while no other cluster has the template.
 func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction) {
 	healthy := len(b.Spec.Clusters) > 0 && before.Reason == workv1alpha2.ReasonSuccess
 	for _, t := range b.Spec.Clusters {
-		healthy = healthy && Settled(b.Status, t.Name, t.Replicas)
+		if healthy && !Settled(b.Status, t.Name, t.Replicas) {
+			healthy = v.Of[t.Name].Failed.IsZero() && Settled(b.Status, t.Name, 0)
+			if left := statusDelay - v.Now.Sub(before.Scheduled.Time); healthy && left > 0 {
+				healthy = false
+				if len(b.Spec.GracefulEvictionTasks) > 0 {
+					e.wait(left)
+				}
+			}
+		}
 	}
 	b.Spec.GracefulEvictionTasks = slices.DeleteFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool {
 		over := false

@@ -21,6 +21,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/scheduler"
 )
 
 var evictionTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -224,7 +225,9 @@ func TestEvictionsEnd(t *testing.T) {
 		return func(t *workv1alpha2.GracefulEvictionTask) { t.SuppressDeletion = &v }
 	}
 	old := func(t *workv1alpha2.GracefulEvictionTask) { t.CreationTimestamp = ptr.To(ago(11 * time.Minute)) }
-	unsettled := func(b kube.Binding) { b.Status.AggregatedStatus[1] = health("m2", 2) }
+	unsettled := func(b kube.Binding) { b.Status.AggregatedStatus[1].Health = workv1alpha2.ResourceUnhealthy }
+	fewer := func(b kube.Binding) { b.Status.AggregatedStatus[1] = health("m2", 2) }
+	directly := func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = policyv1alpha1.PurgeModeDirectly }
 	nowhere := func(b kube.Binding) { b.Spec.Clusters = nil }
 	for _, tt := range []struct {
 		name   string
@@ -232,15 +235,24 @@ func TestEvictionsEnd(t *testing.T) {
 		reason string
 		ends   bool
 		next   time.Duration
+		// decided is how long ago; failed are clusters that are not ready.
+		decided time.Duration
+		failed  string
 	}{
 		{name: "healthy in all clusters", change: []func(kube.Binding){task()}, ends: true},
-		{name: "not all replicas are ready", change: []func(kube.Binding){task(), unsettled}, next: 5 * time.Minute},
+		{name: "not healthy in one", change: []func(kube.Binding){task(), unsettled}, next: 5 * time.Minute},
+		{name: "not all replicas are ready, but the status may be older than the decision", change: []func(kube.Binding){task(), fewer},
+			decided: 40 * time.Second, next: 20 * time.Second},
+		{name: "… Directly", change: []func(kube.Binding){task(old, directly), fewer}, decided: 40 * time.Second, next: 20 * time.Second},
+		{name: "the member wants fewer replicas", change: []func(kube.Binding){task(), fewer}, decided: time.Minute, ends: true},
+		{name: "… Directly", change: []func(kube.Binding){task(directly), fewer}, decided: time.Minute, ends: true},
+		{name: "… or its cluster reports nothing any more", change: []func(kube.Binding){task(), fewer}, decided: time.Minute, failed: "m2", next: 5 * time.Minute},
 		{name: "the last decision failed", change: []func(kube.Binding){task()}, reason: workv1alpha2.ReasonUnschedulable, next: 5 * time.Minute},
 		{name: "the time is up", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.GracePeriodSeconds = ptr.To[int32](300) }), unsettled}, ends: true},
 		{name: "the time is up, and it runs nowhere else", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.GracePeriodSeconds = ptr.To[int32](300) }), nowhere}},
-		{name: "Directly: no time is up", change: []func(kube.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = policyv1alpha1.PurgeModeDirectly }), unsettled}},
+		{name: "Directly: no time is up", change: []func(kube.Binding){task(old, directly), unsettled}},
 		{name: "Directly, by its former name", change: []func(kube.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = "Immediately" }), unsettled}},
-		{name: "Directly, healthy in all clusters", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = policyv1alpha1.PurgeModeDirectly })}, ends: true},
+		{name: "Directly, healthy in all clusters", change: []func(kube.Binding){task(directly)}, ends: true},
 		{name: "for a nearer cluster: no time is up", change: []func(kube.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.Reason = workv1alpha2.EvictionReasonNearerCluster }), unsettled}},
 		{name: "11 minutes old", change: []func(kube.Binding){task(old), unsettled}, ends: true},
 		{name: "a user is to decide", change: []func(kube.Binding){task(suppress(true))}},
@@ -253,7 +265,10 @@ func TestEvictionsEnd(t *testing.T) {
 				f(b)
 			}
 			v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Now: evictionTime, Take: func(string) time.Duration { return 0 }}
-			e := v.Evict(b, &workv1alpha2.Decision{Reason: stdcmp.Or(tt.reason, workv1alpha2.ReasonSuccess)})
+			if tt.failed != "" {
+				v.Clusters.Of = map[string]Fate{tt.failed: {Failed: evictionTime}}
+			}
+			e := v.Evict(b, &workv1alpha2.Decision{Reason: stdcmp.Or(tt.reason, workv1alpha2.ReasonSuccess), Scheduled: metav1.NewMicroTime(evictionTime.Add(-tt.decided))})
 			if ends := len(b.Spec.GracefulEvictionTasks) == 0; ends != tt.ends || len(e.Ended) == 1 != tt.ends {
 				t.Errorf("tasks %+v, ended %v; want it to end: %t", b.Spec.GracefulEvictionTasks, e.Ended, tt.ends)
 			}
@@ -268,7 +283,7 @@ func TestEvictionsEnd(t *testing.T) {
 func TestEvictionBeginsInWholeSeconds(t *testing.T) {
 	b := evicted()
 	b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m9", GracePeriodSeconds: ptr.To[int32](10)}}
-	b.Status.AggregatedStatus[1] = health("m2", 2)
+	b.Status.AggregatedStatus[1].Health = workv1alpha2.ResourceUnhealthy
 	began := evictionTime.Truncate(time.Second).Add(900 * time.Millisecond)
 	v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Now: began, Take: func(string) time.Duration { return 0 }}
 	v.Evict(b, &workv1alpha2.Decision{Reason: workv1alpha2.ReasonSuccess})
@@ -451,5 +466,36 @@ func TestEvictionRates(t *testing.T) {
 	}
 	if d := full.Take("m1", "late", evictionTime); d != time.Minute || len(full.of["m1"].given) > 60 {
 		t.Errorf("the 1,001st waits %s; %d places are given", d, len(full.of["m1"].given))
+	}
+}
+
+// Only replicas that are ready count as the cluster's own report of them.
+func TestObservation(t *testing.T) {
+	b := kube.NewBinding(client.ObjectKey{Namespace: "shop"})
+	b.SetResourceVersion("5")
+	b.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m1", Replicas: 2}, {Name: "m2", Replicas: 3}, {Name: "m3", Replicas: 1}, {Name: "m4", Replicas: 1}}
+	b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m5", Replicas: ptr.To[int32](4)}, {FromCluster: "m1"}}
+	item := func(cluster string, applied bool, health workv1alpha2.ResourceHealth, raw string) workv1alpha2.AggregatedStatusItem {
+		return workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Applied: applied, Health: health, Status: &runtime.RawExtension{Raw: []byte(raw)}}
+	}
+	b.Status.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{
+		item("m1", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`), item("m2", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`),
+		item("m3", true, workv1alpha2.ResourceUnhealthy, `{"readyReplicas":1}`), item("m4", true, workv1alpha2.ResourceHealthy, `{"succeeded":1}`)}
+	want := Observation{ResourceVersion: "5", Size: scheduler.Load{Pods: 1}, Total: scheduler.Load{Pods: 7}, Parts: []ReservedPart{
+		{Cluster: "m1", Replicas: 2, Settled: true},
+		{Cluster: "m2", Replicas: 3, Settled: false},
+		{Cluster: "m3", Replicas: 1, Settled: false},
+		{Cluster: "m4", Replicas: 1, Settled: true},
+		{Cluster: "m5", Replicas: 4, Settled: false},
+	}}
+	if diff := cmp.Diff(want, ObservationOf(b)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	b.Spec.Clusters, b.Spec.GracefulEvictionTasks = []workv1alpha2.TargetCluster{{Name: "m1"}, {Name: "m3"}}, nil
+	b.Spec.Components = []workv1alpha2.Component{{Name: "a", Replicas: 1}, {Name: "b", Replicas: 4}}
+	want = Observation{ResourceVersion: "5", Size: scheduler.Load{Pods: 5}, Total: scheduler.Load{Pods: 10}, Parts: []ReservedPart{
+		{Cluster: "m1", Replicas: 1, Settled: true}, {Cluster: "m3", Replicas: 1, Settled: false}}}
+	if diff := cmp.Diff(want, ObservationOf(b)); diff != "" {
+		t.Errorf("components: -want +got:\n%s", diff)
 	}
 }

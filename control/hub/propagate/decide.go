@@ -133,6 +133,11 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 			req.Evicted = req.Evicted[:len(req.Evicted)-len(e.Return.Excluded)]
 			d, reservation, err = r.Capacity.Decide(capacityKey(b), req)
 		}
+		pending := err
+		if n := e.Running(b); pending != nil && n > 0 && n < req.Replicas {
+			req.Replicas = n
+			d, reservation, err = r.Capacity.Decide(capacityKey(b), req)
+		}
 		if err != nil {
 			out.failure = err
 			record = failed(before, hash, reasonOf(err), err.Error(), rejections(d.Reasons), now)
@@ -146,6 +151,9 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 		}
 		out.reservation, fresh, clusters = reservation, req.Fresh, d.Clusters
 		record = succeeded(d, hash, now, observed.Rescheduled)
+		if pending != nil {
+			record.Reason, record.Message = reasonOf(pending), pending.Error()
+		}
 	}
 	if out.reservation != nil {
 		record.Near = wanted
@@ -324,29 +332,6 @@ func sameRecord(a, b *workv1alpha2.Decision) bool {
 	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && equality.Semantic.DeepEqual(a.Failback, b.Failback) && a.Reason == b.Reason &&
 		a.Message == b.Message && a.Term == b.Term && a.Near == b.Near && maps.Equal(a.Failed, b.Failed) &&
 		a.Scheduled.IsZero() == b.Scheduled.IsZero() && (!retried(a.Reason) || equality.Semantic.DeepEqual(a.Rejected, b.Rejected))
-}
-
-// observation is what the capacity cache keeps of a binding.
-func observation(b kube.Binding) placement.Observation {
-	o := placement.Observation{ResourceVersion: b.GetResourceVersion(), Size: placement.SizeOf(b.Spec), Total: placement.Total(b.Spec),
-		Member: placement.MembershipOf(b.Spec.WorkloadAffinityGroups, b.Spec.Clusters)}
-	add := func(cluster string, replicas int32) {
-		if !slices.ContainsFunc(o.Parts, func(p placement.ReservedPart) bool { return p.Cluster == cluster }) {
-			o.Parts = append(o.Parts, placement.ReservedPart{Cluster: cluster, Replicas: replicas, Settled: placement.Settled(b.Status, cluster, replicas)})
-		}
-	}
-	for _, c := range b.Spec.Clusters {
-		replicas := b.Spec.ReplicasIn(c)
-		if len(b.Spec.Components) > 0 {
-			replicas = 1 // set of components
-		}
-		add(c.Name, replicas)
-	}
-	for i := range b.Spec.GracefulEvictionTasks {
-		t := &b.Spec.GracefulEvictionTasks[i]
-		add(t.FromCluster, ptr.Deref(t.Replicas, 0))
-	}
-	return o
 }
 
 // unreported returns a StaleCacheError if a cluster younger than FirstReport that the placement selects has not reported its APIs yet

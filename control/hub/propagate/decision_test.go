@@ -55,18 +55,30 @@ func TestNoClusterFits(t *testing.T) {
 	h.runs("web-deployment", "NoClusterFit")
 }
 
-// What cannot be decided does not keep a cluster from being removed, which waits until no binding names it (rule 2.2 (e)).
+// What cannot be decided does not keep a cluster from being removed, which waits until no binding names it (rule 2.2 (e)). Neither do
+// bindings of a template that was deleted with --cascade=orphan, or that a MultiClusterService has taken.
 func TestClusterLeaves(t *testing.T) {
 	h := newHub(t, "member1", "member2")
-	h.run(nil)
+	stop := h.run(nil)
 	h.policy("all", `{resourceSelectors: [{apiVersion: apps/v1, kind: Deployment}], placement: {replicaScheduling: {replicaSchedulingType: Divided}}}`)
 	h.Make(h.deployment("web", 2))
 	h.runs("web-deployment", "member1:1 member2:1")
-	for _, c := range []struct{ leaves, runs string }{{"member1", "member2:2"}, {"member2", "NoClusterFit"}} {
+	orphan, taken := h.deployment("orphan", 2), h.deployment("taken", 2)
+	h.Make(orphan, taken)
+	h.runs("taken-deployment", "member1:1 member2:1")
+	b := h.runs("orphan-deployment", "member1:1 member2:1")
+	stop() // else it owns the binding again
+	edit(h, b, func(b *workv1alpha2.ResourceBinding) { b.OwnerReferences = nil })
+	h.Remove(orphan)
+	h.run(nil)
+	edit(h, taken, func(d *appsv1.Deployment) { d.Labels[workv1alpha2.LabelClaimedBy] = "taken" })
+	for _, c := range []struct{ leaves, runs, stays string }{{"member1", "member2:2", "member2:1"}, {"member2", "NoClusterFit", ""}} {
 		member := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: c.leaves}}
 		edit(h, member, func(m *clusterv1alpha1.Cluster) { m.Finalizers = []string{"example.com/wait"} })
 		h.Remove(member)
 		h.runs("web-deployment", c.runs)
+		h.runs("orphan-deployment", c.stays)
+		h.runs("taken-deployment", c.stays)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
@@ -19,10 +18,8 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/scheduler"
 )
 
 // edited is the template after a change.
@@ -248,37 +245,6 @@ func TestDependsOn(t *testing.T) {
 		if got := dependsOn(b, template()); got != want {
 			t.Errorf("%s: %v", text, got)
 		}
-	}
-}
-
-// Only replicas that are ready count as the cluster's own report of them.
-func TestObservation(t *testing.T) {
-	b := kube.NewBinding(client.ObjectKey{Namespace: "shop"})
-	b.SetResourceVersion("5")
-	b.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m1", Replicas: 2}, {Name: "m2", Replicas: 3}, {Name: "m3", Replicas: 1}, {Name: "m4", Replicas: 1}}
-	b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m5", Replicas: ptr.To[int32](4)}, {FromCluster: "m1"}}
-	item := func(cluster string, applied bool, health workv1alpha2.ResourceHealth, raw string) workv1alpha2.AggregatedStatusItem {
-		return workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Applied: applied, Health: health, Status: &runtime.RawExtension{Raw: []byte(raw)}}
-	}
-	b.Status.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{
-		item("m1", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`), item("m2", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`),
-		item("m3", true, workv1alpha2.ResourceUnhealthy, `{"readyReplicas":1}`), item("m4", true, workv1alpha2.ResourceHealthy, `{"succeeded":1}`)}
-	want := placement.Observation{ResourceVersion: "5", Size: scheduler.Load{Pods: 1}, Total: scheduler.Load{Pods: 7}, Parts: []placement.ReservedPart{
-		{Cluster: "m1", Replicas: 2, Settled: true},
-		{Cluster: "m2", Replicas: 3, Settled: false},
-		{Cluster: "m3", Replicas: 1, Settled: false},
-		{Cluster: "m4", Replicas: 1, Settled: true},
-		{Cluster: "m5", Replicas: 4, Settled: false},
-	}}
-	if diff := cmp.Diff(want, observation(b)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	b.Spec.Clusters, b.Spec.GracefulEvictionTasks = []workv1alpha2.TargetCluster{{Name: "m1"}, {Name: "m3"}}, nil
-	b.Spec.Components = []workv1alpha2.Component{{Name: "a", Replicas: 1}, {Name: "b", Replicas: 4}}
-	want = placement.Observation{ResourceVersion: "5", Size: scheduler.Load{Pods: 5}, Total: scheduler.Load{Pods: 10}, Parts: []placement.ReservedPart{
-		{Cluster: "m1", Replicas: 1, Settled: true}, {Cluster: "m3", Replicas: 1, Settled: false}}}
-	if diff := cmp.Diff(want, observation(b)); diff != "" {
-		t.Errorf("components: -want +got:\n%s", diff)
 	}
 }
 

@@ -40,19 +40,20 @@ func owned(b kube.Binding, key Key) bool {
 	return ref != nil && ref.Kind == key.GVK.Kind && ref.Name == key.Name
 }
 
-// disown removes the claim of a policy that is gone or being deleted from a binding that stays without a template: the policy ends when
-// nothing carries its claim.
+// disown removes from a binding that stays without a template the clusters that are being removed from the hub, and the claim of a policy
+// that is gone or being deleted: those end when no binding names them.
 func (r *reconciler) disown(ctx context.Context, key Key, have kube.Binding) error {
-	of := claimOf(have)
-	if of.id == "" {
-		return nil
-	}
-	p, err := r.holder(ctx, of)
-	if err != nil || !gone(p) {
+	b := have.Copy()
+	p, err := r.holder(ctx, claimOf(have))
+	if err != nil {
 		return err
 	}
-	b := have.Copy()
-	mark(b, nil)
+	if gone(p) {
+		mark(b, nil)
+	}
+	if b.Spec.Clusters, err = r.staying(ctx, b.Spec.Clusters); err != nil || same(have, b) {
+		return err
+	}
 	return r.write(ctx, key, have, b)
 }
 

@@ -1,6 +1,7 @@
 package propagate_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -69,4 +70,29 @@ func TestQuotaExceeded(t *testing.T) {
 	})
 	h.Remove(quota)
 	h.runs("web-deployment", "member1:2 member2:2")
+}
+
+// More replicas than the quota allows do not keep those that run from failing over; they stay pending.
+func TestFailoverWhileReplicasArePending(t *testing.T) {
+	h := readyHub(t, "member1", "member2", "member3")
+	h.run(nil)
+	h.policy("web", dividing("member1, member2, member3", "{cluster: {purgeMode: Gracefully}}"))
+	quota := &policyv1alpha1.FederatedResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "shop"},
+		Spec: policyv1alpha1.FederatedResourceQuotaSpec{Overall: corev1.ResourceList{"pods": resource.MustParse("6")}}}
+	h.Make(quota)
+	web := h.deployment("web", 6)
+	h.Make(web)
+	h.runs("web-deployment", "member1:2 member2:2 member3:2")
+	edit(h, web, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](10) })
+	h.runs("web-deployment", "member1:2 member2:2 member3:2 QuotaExceeded")
+	h.taint("member1", corev1.TaintEffectNoExecute)
+	b := h.runs("web-deployment", "member2:3 member3:3 QuotaExceeded")
+	if got := h.tasks("web-deployment"); !strings.Contains(got, "member1") {
+		t.Errorf("tasks %q, want one for member1", got)
+	}
+	if d := workv1alpha2.ReadDecision(b.Annotations); d.Held != "" || !strings.Contains(d.Message, "quota shop: exceeded by 4 more pods") {
+		t.Errorf("record %+v", d)
+	}
+	edit(h, quota, func(q *policyv1alpha1.FederatedResourceQuota) { q.Spec.Overall["pods"] = resource.MustParse("10") })
+	h.runs("web-deployment", "member2:5 member3:5")
 }

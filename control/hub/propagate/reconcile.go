@@ -56,12 +56,14 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, err
 	if err == nil && t == nil {
 		return 0, r.end(ctx, key)
 	}
-	if err != nil || t.GetDeletionTimestamp() != nil || ignored(t, key.GVK.GroupKind()) {
+	if err != nil || t.GetDeletionTimestamp() != nil {
 		return 0, err
 	}
 	have, err := r.binding(ctx, key)
-	if err != nil {
+	if ignore := ignored(t, key.GVK.GroupKind()); err != nil || ignore && !have.Exists() {
 		return 0, err
+	} else if ignore {
+		return 0, r.disown(ctx, key, have)
 	}
 	if have.Exists() && have.GetDeletionTimestamp() != nil { // its end comes back here
 		held, err := r.holder(ctx, claimOf(t))
@@ -351,7 +353,7 @@ func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decision, 
 		now := kube.NewBinding(client.ObjectKeyFromObject(b))
 		switch err := r.live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); {
 		case err == nil:
-			r.Capacity.Observe(capacityKey(now), observation(now))
+			r.Capacity.Observe(capacityKey(now), placement.ObservationOf(now))
 		case apierrors.IsNotFound(err):
 			r.Capacity.Forget(capacityKey(b), "")
 		default:

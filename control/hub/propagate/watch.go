@@ -60,7 +60,7 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 			return err
 		}
 	}
-	if err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) { r.Capacity.Observe(capacityKey(b), observation(b)) }); err != nil {
+	if err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) { r.Capacity.Observe(capacityKey(b), placement.ObservationOf(b)) }); err != nil {
 		return err
 	}
 	if err := r.setQuotas(ctx, ""); err != nil {
@@ -206,7 +206,7 @@ func (r *reconciler) onBinding(before, after client.Object) {
 		r.forget(kube.BindingOf(before))
 	} else {
 		b := kube.BindingOf(after)
-		r.Capacity.Observe(capacityKey(b), observation(b))
+		r.Capacity.Observe(capacityKey(b), placement.ObservationOf(b))
 	}
 	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMetadata(before, after) {
 		// Its status: evictions begin and end by it.
