@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,10 +102,13 @@ func TestProbeOfAnotherCluster(t *testing.T) {
 // it is incomplete, and the first one after an outage, from which the member may return upgraded.
 func TestDiscoveryAtEveryOtherProbe(t *testing.T) {
 	ready, serves := true, "v1"
+	var mu sync.Mutex // discovery asks for several groups at once
 	reads := map[string]int{}
 	c, err := NewCollector(CollectorOptions{Cluster: "m1", Member: &rest.Config{Host: "https://m1", Transport: roundTripper(
 		func(q *http.Request) (*http.Response, error) {
+			mu.Lock()
 			reads[q.URL.Path]++
+			mu.Unlock()
 			answers := map[string]string{
 				"/version": `{"gitVersion":"` + serves + `"}`,
 				"/api":     `{"kind":"APIVersions","versions":["v1"]}`,
