@@ -45,7 +45,7 @@ const (
 	// discoveryTimeout bounds the requests for version and discovery.
 	discoveryTimeout = 10 * time.Second
 	// discoverEvery is the number of successful probes per discovery: without aggregated discovery it costs a request per group.
-	discoverEvery = 2
+	discoverEvery = 3
 )
 
 // CollectorOptions are the options of a Collector.
@@ -164,7 +164,8 @@ func (c *Collector) awaitInventory(ctx context.Context) {
 	}
 }
 
-// probe probes the member and, if it is healthy, reads its Gateways and, every discoverEvery probes, its version and APIs.
+// probe probes the member and, if it is healthy, reads its version and APIs every discoverEvery probes, and its Gateways if it serves
+// them.
 func (c *Collector) probe(ctx context.Context) {
 	began := time.Now()
 	c.observed.began = began
@@ -173,7 +174,9 @@ func (c *Collector) probe(ctx context.Context) {
 		if c.fresh--; c.fresh <= 0 && c.discover() {
 			c.fresh = discoverEvery
 		}
-		if gateways, err := readGateways(ctx, c.discovery.RESTClient()); err == nil { // else those of the last probe
+		if !c.observed.mayServeGateways() {
+			c.observed.gateways = nil
+		} else if gateways, err := readGateways(ctx, c.discovery.RESTClient()); err == nil { // else those of the last probe
 			c.observed.gateways = gateways
 		}
 	} else {

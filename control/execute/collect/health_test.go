@@ -98,9 +98,10 @@ func TestProbeOfAnotherCluster(t *testing.T) {
 	}
 }
 
-// Discovery costs a member without aggregated discovery a request per group: every other successful probe reads it; each one while
-// it is incomplete, and the first one after an outage, from which the member may return upgraded.
-func TestDiscoveryAtEveryOtherProbe(t *testing.T) {
+// Discovery costs a member without aggregated discovery a request per group: every third successful probe reads it; each one while
+// it is incomplete, and the first one after an outage, from which the member may return upgraded. Gateways are read at each
+// successful probe unless a complete discovery does not list them.
+func TestRequestsOfProbes(t *testing.T) {
 	ready, serves := true, "v1"
 	var mu sync.Mutex // discovery asks for several groups at once
 	reads := map[string]int{}
@@ -118,6 +119,13 @@ func TestDiscoveryAtEveryOtherProbe(t *testing.T) {
 			if ready {
 				answers["/readyz"] = "ok"
 			}
+			if serves == "gateways" {
+				answers["/apis"] = `{"kind":"APIGroupList","groups":[{"name":"g","versions":[{"groupVersion":"g/v1","version":"v1"}]},
+					{"name":"submariner.io","versions":[{"groupVersion":"submariner.io/v1","version":"v1"}]}]}`
+				answers["/apis/submariner.io/v1"] = `{"kind":"APIResourceList","groupVersion":"submariner.io/v1","resources":[
+					{"name":"gateways","kind":"Gateway","namespaced":true}]}`
+				answers["/apis/submariner.io/v1/gateways"] = `{"kind":"GatewayList","items":[{"metadata":{"name":"n1"}}]}`
+			}
 			if serves != "partial" {
 				answers["/apis/g/v1"] = `{"kind":"APIResourceList","groupVersion":"g/v1","resources":[{"name":"things","kind":"Thing"}]}`
 			}
@@ -133,20 +141,27 @@ func TestDiscoveryAtEveryOtherProbe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	groups := 0
 	for i, step := range []struct {
 		ready  bool
 		serves string
 		reads  bool
+		asks   bool // for Gateways
 	}{
-		{true, "v1", true}, {true, "v1", false}, {true, "v2", true}, {true, "v2", false},
-		{true, "partial", true}, {true, "partial", true}, {true, "v2", true}, {true, "v3", false},
-		{false, "v3", false}, {true, "v3", true}, {true, "v3", false}, {true, "v3", true},
+		{true, "v1", true, false}, {true, "v1", false, false}, {true, "v1", false, false},
+		{true, "v2", true, false}, {true, "v2", false, false}, {true, "v2", false, false},
+		{true, "partial", true, true}, {true, "partial", true, true}, {true, "v2", true, false}, {true, "gateways", false, false},
+		{false, "gateways", false, false}, {true, "gateways", true, true}, {true, "gateways", false, true}, {true, "gateways", false, true},
+		{true, "gateways", true, true}, {false, "v3", false, false}, {true, "v3", true, false},
 	} {
 		ready, serves = step.ready, step.serves
 		clear(reads)
 		c.probe(t.Context())
-		if version, groups := reads["/version"] > 0, reads["/apis"] > 0; version != step.reads || groups != step.reads {
-			t.Errorf("probe %d %+v: read /version: %v, /apis: %v", i+1, step, version, groups)
+		if version, apis := reads["/version"] > 0, reads["/apis"] > 0; version != step.reads || apis != step.reads {
+			t.Errorf("probe %d %+v: read /version: %v, /apis: %v", i+1, step, version, apis)
+		}
+		if asks := reads["/apis/submariner.io/v1/gateways"] > 0; asks != step.asks {
+			t.Errorf("probe %d %+v: read Gateways: %v", i+1, step, asks)
 		}
 		if step.reads && c.observed.version != serves {
 			t.Errorf("probe %d: version %s, want %s", i+1, c.observed.version, serves)
@@ -154,8 +169,14 @@ func TestDiscoveryAtEveryOtherProbe(t *testing.T) {
 		if complete := c.observed.complete.Status == metav1.ConditionTrue; complete != (serves != "partial") {
 			t.Errorf("probe %d %+v: complete %v: %s", i+1, step, complete, c.observed.complete.Message)
 		}
-		if len(c.observed.enablements) != 2 {
-			t.Errorf("probe %d: %v, want v1 and g/v1", i+1, c.observed.enablements)
+		if step.reads {
+			groups = 2 // v1 and g/v1
+			if serves == "gateways" {
+				groups = 3
+			}
+		}
+		if len(c.observed.enablements) != groups || len(c.observed.gateways) != groups-2 {
+			t.Errorf("probe %d %+v: %v, %d Gateways; want %d groups", i+1, step, c.observed.enablements, len(c.observed.gateways), groups)
 		}
 	}
 }

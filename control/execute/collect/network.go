@@ -16,9 +16,12 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
+// gatewayResource is the resource of Gateways in the API.
+const gatewayResource = "gateways"
+
 // readGateways reads the Gateways of a member; none if it has no data plane of ours, or they may not be read.
 func readGateways(ctx context.Context, member rest.Interface) ([]submarinerv1.Gateway, error) {
-	text, err := member.Get().AbsPath("/apis", submarinerv1.GroupVersion.String(), "gateways").DoRaw(ctx)
+	text, err := member.Get().AbsPath("/apis", submarinerv1.GroupVersion.String(), gatewayResource).DoRaw(ctx)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return nil, nil
@@ -30,6 +33,17 @@ func readGateways(ctx context.Context, member rest.Interface) ([]submarinerv1.Ga
 		return nil, fmt.Errorf("read the list of Gateways: %w", err)
 	}
 	return list.Items, nil
+}
+
+// mayServeGateways reports whether the member serves Gateways: only a complete discovery can deny it.
+func (v *observation) mayServeGateways() bool {
+	if v.complete == nil || v.complete.Status != metav1.ConditionTrue {
+		return true
+	}
+	return slices.ContainsFunc(v.enablements, func(e clusterv1alpha1.APIEnablement) bool {
+		return e.GroupVersion == submarinerv1.GroupVersion.String() && slices.ContainsFunc(e.Resources,
+			func(r clusterv1alpha1.APIResource) bool { return r.Name == gatewayResource })
+	})
 }
 
 // network is how the gateways see other clusters, by name: by the nearest one that is connected. The Gateway of a node that is not
