@@ -122,7 +122,7 @@ bench-scheduler: setup build ## measure scheduling decisions over 100 and 1,000 
 bench-hub: setup build ## measure propagation: latency, throughput, memory: out/hub.json
 	go run ./test/bench/hub -bin $(BIN) -out $(OUT)/hub.json
 
-bench-dns: setup ## measure pelago-dns against CoreDNS, and the way through CoreDNS: out/dns.json
+bench-dns: setup ## measure pelago-dns against CoreDNS, and the path through CoreDNS: out/dns.json
 	go run ./test/bench/dns -out $(OUT)/dns.json
 
 KILLS ?= 100
