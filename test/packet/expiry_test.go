@@ -23,12 +23,12 @@ var testTimers = loader.Timers{
 	Unreplied: 3 * time.Second,
 }
 
-// age makes every flow look d older.
+// age makes every flow look d older, at most as old as the boot: an earlier time would be a future one.
 func (k *Kernel) age(t testing.TB, d time.Duration) {
 	t.Helper()
 	for key, f := range k.entries(t) {
-		f.Seen -= uint64(d)
-		f.State -= uint64(d) << 1
+		f.Seen -= min(f.Seen, uint64(d))
+		f.State -= min(f.State>>1, uint64(d)) << 1
 		if err := k.Flows.Put(key, f); err != nil {
 			t.Fatal(err)
 		}

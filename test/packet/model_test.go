@@ -424,6 +424,7 @@ func runModel(t *testing.T, mapped bool) {
 		UDP: 30 * time.Second, UDPWellKnown: 6 * time.Second, ICMP: 12 * time.Second, TCPEstablished: 60 * time.Second,
 		TCPTransitory: 24 * time.Second, ClosedFloor: 2 * time.Second, Unreplied: 4 * time.Second,
 	}
+	time.Sleep(timers.TCPEstablished + time.Second - uptime()) // age makes no entry older than the boot
 	k := loadTimers(t, timers, 1, 2)
 	if mapped {
 		k.Apply(t, mappedModel())
