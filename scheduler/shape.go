@@ -141,11 +141,8 @@ func (s *shape) serving(kind schema.GroupVersionKind) set {
 	out := newSet(len(s.clusters))
 	version := kind.GroupVersion().String()
 	for i, c := range s.clusters {
-		for k := range c.Status.APIEnablements {
-			if e := &c.Status.APIEnablements[k]; e.GroupVersion == version &&
-				slices.ContainsFunc(e.Resources, func(r clusterv1alpha1.APIResource) bool { return r.Kind == kind.Kind }) {
-				out.add(i)
-			}
+		if clusterv1alpha1.Serves(c.Status.APIEnablements, version, kind.Kind) {
+			out.add(i)
 		}
 	}
 	s.kinds.put(kind, out)

@@ -38,3 +38,10 @@ func (c *Cluster) Refused() bool {
 func (c *Cluster) Member() bool {
 	return slices.Contains(c.Finalizers, FinalizerCluster) && !c.Refused()
 }
+
+// Serves reports whether a kind of an apiVersion is among what a cluster reports in status.apiEnablements.
+func Serves(reported []APIEnablement, apiVersion, kind string) bool {
+	return slices.ContainsFunc(reported, func(e APIEnablement) bool {
+		return e.GroupVersion == apiVersion && slices.ContainsFunc(e.Resources, func(r APIResource) bool { return r.Kind == kind })
+	})
+}

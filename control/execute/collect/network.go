@@ -16,12 +16,9 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// gatewayResource is the resource of Gateways in the API.
-const gatewayResource = "gateways"
-
 // readGateways reads the Gateways of a member; none if it has no data plane of ours, or they may not be read.
 func readGateways(ctx context.Context, member rest.Interface) ([]submarinerv1.Gateway, error) {
-	text, err := member.Get().AbsPath("/apis", submarinerv1.GroupVersion.String(), gatewayResource).DoRaw(ctx)
+	text, err := member.Get().AbsPath("/apis", submarinerv1.GroupVersion.String(), "gateways").DoRaw(ctx)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return nil, nil
@@ -40,10 +37,7 @@ func (v *observation) mayServeGateways() bool {
 	if v.complete == nil || v.complete.Status != metav1.ConditionTrue {
 		return true
 	}
-	return slices.ContainsFunc(v.enablements, func(e clusterv1alpha1.APIEnablement) bool {
-		return e.GroupVersion == submarinerv1.GroupVersion.String() && slices.ContainsFunc(e.Resources,
-			func(r clusterv1alpha1.APIResource) bool { return r.Name == gatewayResource })
-	})
+	return clusterv1alpha1.Serves(v.enablements, submarinerv1.GroupVersion.String(), "Gateway")
 }
 
 // network is how the gateways see other clusters, by name: by the nearest one that is connected. The Gateway of a node that is not

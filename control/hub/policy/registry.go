@@ -104,7 +104,9 @@ func registryConditions(s *searchv1alpha1.ResourceRegistrySpec, clusters []clust
 	}
 	var missing []string
 	for _, r := range s.ResourceSelectors {
-		if !slices.ContainsFunc(clusters, func(c clusterv1alpha1.Cluster) bool { return target.Matches(&c) && serves(&c, r) }) {
+		if !slices.ContainsFunc(clusters, func(c clusterv1alpha1.Cluster) bool {
+			return target.Matches(&c) && clusterv1alpha1.Serves(c.Status.APIEnablements, r.APIVersion, r.Kind)
+		}) {
 			missing = append(missing, r.Kind+" ("+r.APIVersion+")")
 		}
 	}
@@ -113,10 +115,4 @@ func registryConditions(s *searchv1alpha1.ResourceRegistrySpec, clusters []clust
 		served.Message = "no cluster of spec.targetCluster serves " + strings.Join(missing, ", ") + ": correct apiVersion or kind, or install its definition in a member"
 	}
 	return []metav1.Condition{accepted, served}
-}
-
-func serves(c *clusterv1alpha1.Cluster, r searchv1alpha1.ResourceSelector) bool {
-	return slices.ContainsFunc(c.Status.APIEnablements, func(e clusterv1alpha1.APIEnablement) bool {
-		return e.GroupVersion == r.APIVersion && slices.ContainsFunc(e.Resources, func(x clusterv1alpha1.APIResource) bool { return x.Kind == r.Kind })
-	})
 }
