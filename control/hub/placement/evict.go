@@ -259,14 +259,21 @@ func timed(t workv1alpha2.GracefulEvictionTask) bool {
 		t.Reason != workv1alpha2.EvictionReasonNearerCluster
 }
 
+// purged reports whether purge mode Directly has removed the copy of the template: no Work is left but those of spec.clusters.
+func purged(b kube.Binding, t workv1alpha2.GracefulEvictionTask) bool {
+	c := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionFullyApplied)
+	return t.PurgeMode.Current() == policyv1alpha1.PurgeModeDirectly && c != nil && c.Status == metav1.ConditionTrue &&
+		c.ObservedGeneration == b.GetGeneration()
+}
+
 // statusDelay is how long a status may be older than a decision. Then what is healthy counts whatever its replicas: overrides, an
 // autoscaler or an owner in the member may want fewer than the scheduler has assigned.
 const statusDelay = time.Minute
 
-// end removes the tasks that are over: a user has allowed it, the time is up, or the template is healthy in all clusters that the
-// scheduler has chosen. Tasks do not time out while no other cluster has the template.
+// end removes the tasks that are over: a user has allowed it, the time is up and another cluster has the template, or it is healthy in all
+// chosen clusters. While more replicas are pending, that ends only tasks Directly whose copy is gone: they may need that cluster.
 func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction) {
-	healthy := len(b.Spec.Clusters) > 0 && before.Reason == workv1alpha2.ReasonSuccess
+	healthy := len(b.Spec.Clusters) > 0
 	for _, t := range b.Spec.Clusters {
 		if healthy && !Settled(b.Status, t.Name, t.Replicas) {
 			healthy = v.Of[t.Name].Failed.IsZero() && Settled(b.Status, t.Name, 0)
@@ -284,7 +291,8 @@ func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction
 		case t.SuppressDeletion != nil:
 			over = !*t.SuppressDeletion
 		case t.CreationTimestamp != nil:
-			over = healthy || timed(t) && len(b.Spec.Clusters) > 0 && v.Now.Sub(t.CreationTimestamp.Time) >= v.timeout(t)
+			over = healthy && (before.Reason == workv1alpha2.ReasonSuccess || purged(b, t)) ||
+				timed(t) && len(b.Spec.Clusters) > 0 && v.Now.Sub(t.CreationTimestamp.Time) >= v.timeout(t)
 		}
 		if over {
 			e.Ended = append(e.Ended, t.FromCluster)
@@ -478,14 +486,14 @@ func statusIn(s *workv1alpha2.ResourceBindingStatus, cluster string) *workv1alph
 // Settled reports whether the replicas of a cluster are healthy. A status that counts ready replicas must count as many: it may be
 // older than the decision.
 func Settled(s *workv1alpha2.ResourceBindingStatus, cluster string, replicas int32) bool {
-	i := slices.IndexFunc(s.AggregatedStatus, func(a workv1alpha2.AggregatedStatusItem) bool { return a.ClusterName == cluster })
-	if i < 0 || !s.AggregatedStatus[i].Applied || s.AggregatedStatus[i].Health != workv1alpha2.ResourceHealthy {
+	in := statusIn(s, cluster)
+	if in == nil || !in.Applied || in.Health != workv1alpha2.ResourceHealthy {
 		return false
 	}
 	var counts struct {
 		ReadyReplicas *int32 `json:"readyReplicas"`
 	}
-	if raw := s.AggregatedStatus[i].Status; raw != nil && json.Unmarshal(raw.Raw, &counts) != nil {
+	if raw := in.Status; raw != nil && json.Unmarshal(raw.Raw, &counts) != nil {
 		return false // it may count them in a way that is not known here
 	}
 	return counts.ReadyReplicas == nil || *counts.ReadyReplicas >= replicas

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
@@ -228,6 +229,13 @@ func TestEvictionsEnd(t *testing.T) {
 	unsettled := func(b kube.Binding) { b.Status.AggregatedStatus[1].Health = workv1alpha2.ResourceUnhealthy }
 	fewer := func(b kube.Binding) { b.Status.AggregatedStatus[1] = health("m2", 2) }
 	directly := func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = policyv1alpha1.PurgeModeDirectly }
+	applied := func(generation int64) func(kube.Binding) {
+		return func(b kube.Binding) {
+			b.SetGeneration(7)
+			meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionTrue,
+				Reason: workv1alpha2.ReasonFullyAppliedSuccess, ObservedGeneration: generation})
+		}
+	}
 	nowhere := func(b kube.Binding) { b.Spec.Clusters = nil }
 	for _, tt := range []struct {
 		name   string
@@ -253,6 +261,11 @@ func TestEvictionsEnd(t *testing.T) {
 		{name: "Directly: no time is up", change: []func(kube.Binding){task(old, directly), unsettled}},
 		{name: "Directly, by its former name", change: []func(kube.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = "Immediately" }), unsettled}},
 		{name: "Directly, healthy in all clusters", change: []func(kube.Binding){task(directly)}, ends: true},
+		{name: "Directly, more replicas are pending", change: []func(kube.Binding){task(directly), applied(7)}, reason: workv1alpha2.ReasonUnschedulable, ends: true},
+		{name: "… its copy is still there", change: []func(kube.Binding){task(directly)}, reason: workv1alpha2.ReasonUnschedulable},
+		{name: "… the status is older than the task", change: []func(kube.Binding){task(directly), applied(6)}, reason: workv1alpha2.ReasonUnschedulable},
+		{name: "… what runs is not healthy", change: []func(kube.Binding){task(directly), applied(7), unsettled}, reason: workv1alpha2.ReasonUnschedulable},
+		{name: "… Gracefully", change: []func(kube.Binding){task(), applied(7)}, reason: workv1alpha2.ReasonUnschedulable, next: 5 * time.Minute},
 		{name: "for a nearer cluster: no time is up", change: []func(kube.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.Reason = workv1alpha2.EvictionReasonNearerCluster }), unsettled}},
 		{name: "11 minutes old", change: []func(kube.Binding){task(old), unsettled}, ends: true},
 		{name: "a user is to decide", change: []func(kube.Binding){task(suppress(true))}},

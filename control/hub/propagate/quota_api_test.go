@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -95,4 +96,33 @@ func TestFailoverWhileReplicasArePending(t *testing.T) {
 	}
 	edit(h, quota, func(q *policyv1alpha1.FederatedResourceQuota) { q.Spec.Overall["pods"] = resource.MustParse("10") })
 	h.runs("web-deployment", "member2:5 member3:5")
+}
+
+// With purge mode Directly they get the cluster back once its copy is gone: an eviction without end would keep them from it.
+func TestPendingReplicasGetTheClusterBack(t *testing.T) {
+	h := readyHub(t, "member1", "member2")
+	h.run(nil)
+	h.policy("web", dividing("member1, member2", "{cluster: {purgeMode: Directly}}"))
+	quota := &policyv1alpha1.FederatedResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "shop"},
+		Spec: policyv1alpha1.FederatedResourceQuotaSpec{Overall: corev1.ResourceList{"pods": resource.MustParse("4")}}}
+	h.Make(quota)
+	web := h.deployment("web", 4)
+	h.Make(web)
+	h.runs("web-deployment", "member1:2 member2:2")
+	edit(h, web, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](6) })
+	h.runs("web-deployment", "member1:2 member2:2 QuotaExceeded")
+	h.ready("member1", metav1.ConditionUnknown)
+	h.runs("web-deployment", "member2:4 QuotaExceeded")
+	h.reports("web-deployment")
+	h.ready("member1", metav1.ConditionTrue)
+	await.Never(t, 500*time.Millisecond, "the eviction ends before the copy is gone", func() bool { return h.tasks("web-deployment") == "" })
+	await.True(t, "the status says that the copy is gone", func() bool {
+		b := h.binding("web-deployment")
+		meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionTrue,
+			Reason: workv1alpha2.ReasonFullyAppliedSuccess, ObservedGeneration: b.Generation})
+		return h.Status().Update(h.Context(), b) == nil
+	})
+	await.Equal(t, "", func() string { return h.tasks("web-deployment") })
+	edit(h, quota, func(q *policyv1alpha1.FederatedResourceQuota) { q.Spec.Overall["pods"] = resource.MustParse("6") })
+	h.runs("web-deployment", "member1:3 member2:3")
 }

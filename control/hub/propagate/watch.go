@@ -11,6 +11,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -209,8 +210,7 @@ func (r *reconciler) onBinding(before, after client.Object) {
 		r.Capacity.Observe(capacityKey(b), placement.ObservationOf(b))
 	}
 	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMetadata(before, after) {
-		// Its status: evictions begin and end by it.
-		if b := kube.BindingOf(after); evictsByStatus(b.Spec) && !equality.Semantic.DeepEqual(kube.BindingOf(before).Status.AggregatedStatus, b.Status.AggregatedStatus) {
+		if b := kube.BindingOf(after); evictsByStatus(kube.BindingOf(before), b) {
 			r.addTemplate(b)
 		}
 		return
@@ -233,9 +233,16 @@ func (r *reconciler) onBinding(before, after client.Object) {
 	}
 }
 
-// evictsByStatus reports whether the health of a template bears on evictions.
-func evictsByStatus(s *workv1alpha2.ResourceBindingSpec) bool {
-	return len(s.GracefulEvictionTasks) > 0 || s.Failover != nil && s.Failover.Application != nil
+// evictsByStatus reports whether evictions may begin or end by a change of a binding's status.
+func evictsByStatus(before, after kube.Binding) bool {
+	if len(after.Spec.GracefulEvictionTasks) == 0 && (after.Spec.Failover == nil || after.Spec.Failover.Application == nil) {
+		return false
+	}
+	applied := func(b kube.Binding) *metav1.Condition {
+		return meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionFullyApplied)
+	}
+	return !equality.Semantic.DeepEqual(before.Status.AggregatedStatus, after.Status.AggregatedStatus) ||
+		!equality.Semantic.DeepEqual(applied(before), applied(after))
 }
 
 // onRules enqueues the templates of kinds whose rules have changed: their replicas and dependencies may be others.
