@@ -73,19 +73,26 @@ func TestQuotaExceeded(t *testing.T) {
 	h.runs("web-deployment", "member1:2 member2:2")
 }
 
+// overQuota makes the Deployment web with as many replicas as a quota allows, which run in places, and then scales it to more.
+func (h *hub) overQuota(replicas, more int32, places string) *policyv1alpha1.FederatedResourceQuota {
+	h.Helper()
+	quota := &policyv1alpha1.FederatedResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "shop"},
+		Spec: policyv1alpha1.FederatedResourceQuotaSpec{Overall: corev1.ResourceList{"pods": *resource.NewQuantity(int64(replicas), resource.DecimalSI)}}}
+	h.Make(quota)
+	web := h.deployment("web", replicas)
+	h.Make(web)
+	h.runs("web-deployment", places)
+	edit(h, web, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To(more) })
+	h.runs("web-deployment", places+" QuotaExceeded")
+	return quota
+}
+
 // More replicas than the quota allows do not keep those that run from failing over; they stay pending.
 func TestFailoverWhileReplicasArePending(t *testing.T) {
 	h := readyHub(t, "member1", "member2", "member3")
 	h.run(nil)
 	h.policy("web", dividing("member1, member2, member3", "{cluster: {purgeMode: Gracefully}}"))
-	quota := &policyv1alpha1.FederatedResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "shop"},
-		Spec: policyv1alpha1.FederatedResourceQuotaSpec{Overall: corev1.ResourceList{"pods": resource.MustParse("6")}}}
-	h.Make(quota)
-	web := h.deployment("web", 6)
-	h.Make(web)
-	h.runs("web-deployment", "member1:2 member2:2 member3:2")
-	edit(h, web, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](10) })
-	h.runs("web-deployment", "member1:2 member2:2 member3:2 QuotaExceeded")
+	quota := h.overQuota(6, 10, "member1:2 member2:2 member3:2")
 	h.taint("member1", corev1.TaintEffectNoExecute)
 	b := h.runs("web-deployment", "member2:3 member3:3 QuotaExceeded")
 	if got := h.tasks("web-deployment"); !strings.Contains(got, "member1") {
@@ -103,14 +110,7 @@ func TestPendingReplicasGetTheClusterBack(t *testing.T) {
 	h := readyHub(t, "member1", "member2")
 	h.run(nil)
 	h.policy("web", dividing("member1, member2", "{cluster: {purgeMode: Directly}}"))
-	quota := &policyv1alpha1.FederatedResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "shop"},
-		Spec: policyv1alpha1.FederatedResourceQuotaSpec{Overall: corev1.ResourceList{"pods": resource.MustParse("4")}}}
-	h.Make(quota)
-	web := h.deployment("web", 4)
-	h.Make(web)
-	h.runs("web-deployment", "member1:2 member2:2")
-	edit(h, web, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](6) })
-	h.runs("web-deployment", "member1:2 member2:2 QuotaExceeded")
+	quota := h.overQuota(4, 6, "member1:2 member2:2")
 	h.ready("member1", metav1.ConditionUnknown)
 	h.runs("web-deployment", "member2:4 QuotaExceeded")
 	h.reports("web-deployment")
