@@ -41,7 +41,20 @@ release: $(BIN)/pelago-lab ## build programs and one image for amd64 and arm64, 
 	$(BIN)/pelago-lab image release --output $(OUT)/release --version '$(VERSION)'
 
 ## ---- test
-.PHONY: setup test test-full race unit netns lab e2e wires verify lint conformance conformance-karmada test-migrate gateway-api test-charts
+.PHONY: check test test-clusters test-full setup race unit walk netns lab e2e wires generated verify lint
+.PHONY: conformance conformance-karmada test-migrate gateway-api test-charts
+check: ## what needs Go alone, without root: lint, generated files, pure tests (5 minutes, then 1)
+	go run ./test/suites -tier check
+
+test: setup images ## check, packets, namespaces, API servers, a walk through two clusters (15 minutes)
+	go run ./test/suites -tier test
+
+test-clusters: setup images ## what else must hold at each landing: race, lab, failures, benchmarks (25 minutes)
+	go run ./test/suites -tier clusters
+
+test-full: test test-clusters ## all tests, with the rare variants that need clusters of their own: before a release
+	go run ./test/suites -tier full
+
 setup: $(BIN)/pelago-lab ## install the Debian packages of tests and lab, build Kubernetes once (6 minutes)
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
@@ -50,40 +63,27 @@ $(BIN)/pelago-lab: $(shell find test/lab test/kube test/images -name '*.go' 2>/d
 	@mkdir -p $(BIN)
 	go build -o $@ ./test/lab/cmd
 
-test: setup images ## verify, lint, race, unit, lab, e2e, netns, smoke: 30 to 70 minutes on two cores
-	go run ./test/suites
+race unit netns lab: setup ## one suite of the above: race, unit, netns, lab; walk, e2e, wires with images
+	go run ./test/suites $@
 
-test-full: setup images ## make test, then the rare variants with clusters of their own
-	go run ./test/suites -full
+walk e2e wires: setup images
+	go run ./test/suites $@
 
-race: setup ## test the packages with goroutines under the race detector
-	go run ./test/suites race
+generated: ## check that deepcopy functions and CRDs are what the sources make (Go alone)
+	@before=$$(git diff -- api deploy/crds); $(MAKE) --no-print-directory generate-api; \
+	[ "$$before" = "$$(git diff -- api deploy/crds)" ] || { git diff --stat -- api deploy/crds; \
+	echo "generated code was stale and is current now: commit it"; exit 1; }
 
-unit: setup ## test all other packages without clusters or namespaces
-	go run ./test/suites unit
-
-netns: setup ## test the data path between two clusters made of namespaces
-	go run ./test/suites netns
-
-lab: setup ## test the lab itself
-	go run ./test/suites lab
-
-e2e: setup images ## test two joined clusters: walk-through, failures, encrypted wire
-	go run ./test/suites e2e
-
-wires: setup images ## test the encrypted wires without globalnet
-	go run ./test/suites wires
-
-verify: setup generate ## check that generated code is what the sources make
+verify: setup generate ## check that all generated code is what the sources make, and the format of C
 	@git diff --exit-code --stat -- bpf api deploy/crds deploy/charts || { echo "generated code is stale: run make generate and commit"; exit 1; }
+	clang-format-16 --dry-run -Werror bpf/*.c bpf/*.h
 
-lint: ## gofmt, go mod tidy, vet, staticcheck, clang-format
+lint: ## gofmt, go mod tidy, vet, staticcheck, the CLI for other systems
 	@test -z "$$(gofmt -l $$(git ls-files '*.go' | grep -v _bpfel))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go mod tidy -diff
 	go vet ./...
 	go vet -tags vm ./test/netns/...
 	go tool staticcheck ./...
-	clang-format-16 --dry-run -Werror bpf/*.c bpf/*.h
 
 MODE ?=
 SUITE ?=
@@ -140,10 +140,13 @@ vm: $(BIN)/pelago-lab ## test WireGuard, ESP and netem on Debian kernels in an e
 	go run ./test/vm -kernel "$(KERNEL)" -json $(OUT)/vm.json
 
 ## ---- maintain
-.PHONY: generate charts clean
-generate: ## generate eBPF objects, deepcopy functions, CRDs
+.PHONY: generate generate-api charts clean
+generate: ## generate eBPF objects, deepcopy functions, CRDs, charts
 	@for tool in $(CLANG_TOOLS); do command -v $$tool >/dev/null || { echo "$$tool is missing: apt-get install clang-16 llvm-16"; exit 1; }; done
 	go generate ./bpf
+	$(MAKE) --no-print-directory generate-api charts
+
+generate-api:
 	go tool controller-gen object paths=./api/...
 	go tool controller-gen crd:crdVersions=v1,maxDescLen=400 paths=./api/... output:crd:dir=./deploy/crds
 	# Clients of Karmada write conditions of Clusters without a reason; no marker reaches into metav1.Condition.
@@ -152,7 +155,6 @@ generate: ## generate eBPF objects, deepcopy functions, CRDs
 	# The version under which pelago-hub reads and writes ResourceRegistries (control/hub/cluster/search.md), equal to v1alpha1.
 	stored=$$(sed -e '1,/^  versions:$$/d' -e 's/^    name: v1alpha1$$/    name: stored/;s/^    storage: true$$/    storage: false/' \
 		deploy/crds/search.karmada.io_resourceregistries.yaml) && echo "$$stored" >> deploy/crds/search.karmada.io_resourceregistries.yaml
-	$(MAKE) charts
 
 charts: ## write the derived files of the Helm charts: manifests and definitions
 	go test ./deploy -run TestChartsAreCurrent -update

@@ -7,10 +7,13 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // TestLoad loads every program, so that the verifier of the kernel at hand accepts it.
 func TestLoad(t *testing.T) {
+	need.Root(t)
 	spec, err := LoadPelago()
 	if err != nil {
 		t.Fatal(err)
@@ -31,6 +34,7 @@ func TestLoad(t *testing.T) {
 
 // TestAtomics: the probe has each kind of atomic instruction that the programs have, and this kernel accepts it.
 func TestAtomics(t *testing.T) {
+	need.Root(t)
 	if err := HaveAtomics(); err != nil {
 		t.Errorf("this kernel, on which the tests run: %+v", err)
 	}

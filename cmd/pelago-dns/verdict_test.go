@@ -13,11 +13,13 @@ import (
 
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/test/await"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // TestVerdictsWithoutRoot: the user of the pod can read the socket that
 // pelago-node serves as root.
 func TestVerdictsWithoutRoot(t *testing.T) {
+	need.Root(t)
 	const user = 65532 // of deploy/member/workloads/dns.yaml
 	if os.Getuid() != 0 {
 		t.Fatal("this test changes its user: run it as root")

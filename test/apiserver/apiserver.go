@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/pelago-net/pelago/test/lab/binaries"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // startTimeout bounds the start of each process, which takes half a minute when both cores are busy.
@@ -83,6 +84,7 @@ func ServiceCIDR(prefix string) Option {
 // client-side rate limits. Several servers may run in one test.
 func Start(t testing.TB, opts ...Option) *rest.Config {
 	t.Helper()
+	need.Kubernetes(t)
 	s, err := start(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -110,6 +112,17 @@ func start(opts []Option) (*server, error) {
 	for _, opt := range opts {
 		opt(&o)
 	}
+	s, err := newServer(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.run(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start API server: %w", err), s.stop())
+	}
+	return s, nil
+}
+
+func newServer(o options) (*server, error) {
 	bin, err := binDirectory()
 	if err != nil {
 		return nil, err
@@ -118,31 +131,20 @@ func start(opts []Option) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start API server: %w", err)
 	}
-	s := &server{dir: dir, bin: bin, options: o}
-	if err := s.run(); err != nil {
-		return nil, errors.Join(fmt.Errorf("start API server: %w", err), s.stop())
-	}
-	return s, nil
+	return &server{dir: dir, bin: bin, options: o}, nil
 }
 
 func (s *server) run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	var err error
-	if s.pki, err = newPKI(s.dir.path); err != nil {
+	if err := s.seed(ctx); err != nil {
 		return err
 	}
-	if err := s.writeAuditPolicy(); err != nil {
-		return err
-	}
-	if err := s.etcd(ctx); err != nil {
-		return err
-	}
-	if err := s.apiserver(ctx); err != nil {
+	if err := s.serve(ctx); err != nil {
 		return err
 	}
 	if s.options.crds != nil {
-		if err := s.options.crds.install(s.config); err != nil {
+		if err := s.options.crds.await(s.config); err != nil {
 			return err
 		}
 	}
@@ -155,6 +157,20 @@ func (s *server) run() error {
 		return s.controlPlane(ctx, "kube-scheduler")
 	}
 	return nil
+}
+
+// serve starts etcd, on the data that exists, and the API server.
+func (s *server) serve(ctx context.Context) (err error) {
+	if s.pki, err = newPKI(s.dir.path); err != nil {
+		return err
+	}
+	if err := s.writeAuditPolicy(); err != nil {
+		return err
+	}
+	if err := s.etcd(ctx); err != nil {
+		return err
+	}
+	return s.apiserver(ctx)
 }
 
 // stop ends the processes, the last started first, and removes the files.

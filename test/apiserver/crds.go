@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/go-logr/logr"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -20,24 +21,46 @@ import (
 // crdSelection names the definitions to install; all of them if it names none.
 type crdSelection struct{ names []string }
 
-// install creates the definitions and waits until discovery shows them.
-func (c *crdSelection) install(config *rest.Config) error {
+// chosen are the definitions.
+func (c *crdSelection) chosen() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	known, err := knownCRDs()
 	if err != nil {
-		return fmt.Errorf("install CRDs: %w", err)
+		return nil, fmt.Errorf("read CRDs: %w", err)
 	}
-	chosen := known
-	if len(c.names) > 0 {
-		chosen = slices.DeleteFunc(slices.Clone(known), func(crd *apiextensionsv1.CustomResourceDefinition) bool {
-			return !slices.Contains(c.names, crd.Name)
-		})
-		if len(chosen) != len(c.names) {
-			return fmt.Errorf("install CRDs: not all of %v exist", c.names)
-		}
+	if len(c.names) == 0 {
+		return known, nil
+	}
+	chosen := slices.DeleteFunc(known, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+		return !slices.Contains(c.names, crd.Name)
+	})
+	if len(chosen) != len(c.names) {
+		return nil, fmt.Errorf("read CRDs: not all of %v exist", c.names)
+	}
+	return chosen, nil
+}
+
+// install creates the definitions and waits until discovery shows them.
+func (c *crdSelection) install(config *rest.Config) error {
+	chosen, err := c.chosen()
+	if err != nil {
+		return err
 	}
 	log.SetLogger(logr.Discard()) // else controller-runtime warns that no logger is set
-	if _, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{CRDs: chosen}); err != nil {
+	if _, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{CRDs: chosen, MaxTime: startTimeout}); err != nil {
 		return fmt.Errorf("install CRDs: %w", err)
+	}
+	return nil
+}
+
+// await waits until discovery shows the definitions, which exist.
+func (c *crdSelection) await(config *rest.Config) error {
+	chosen, err := c.chosen()
+	if err != nil {
+		return err
+	}
+	options := envtest.CRDInstallOptions{MaxTime: startTimeout, PollInterval: 20 * time.Millisecond}
+	if err := envtest.WaitForCRDs(config, chosen, options); err != nil {
+		return fmt.Errorf("wait for CRDs: %w", err)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // Shared is one server for all tests of a package, started on first use. Tests use namespaces of their own.
@@ -35,6 +37,7 @@ func NewShared(opts ...Option) *Shared {
 // Config is an administrator's access to the server.
 func (s *Shared) Config(t testing.TB) *rest.Config {
 	t.Helper()
+	need.Kubernetes(t)
 	srv, err := s.start()
 	if err != nil {
 		t.Fatal(err)

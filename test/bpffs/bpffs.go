@@ -8,12 +8,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // Mount mounts a bpffs on a new directory and returns that. It ends with the test, which must have closed by then what
 // it opened there.
 func Mount(t testing.TB) string {
 	t.Helper()
+	need.Root(t)
 	dir := t.TempDir()
 	unmount, err := At(dir)
 	if err != nil {

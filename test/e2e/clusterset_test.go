@@ -15,6 +15,7 @@ import (
 
 	"github.com/pelago-net/pelago/test/e2e/walk"
 	"github.com/pelago-net/pelago/test/lab"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 var (
@@ -53,6 +54,7 @@ func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 // a killed run are taken down first.
 func bringUp(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 	t.Helper()
+	need.Clusters(t)
 	w.Dir, w.Bin, w.Images, w.Out = t.TempDir(), absolute(t, *binDir), absolute(t, *imageDir), t.Output()
 	s := &clusterset{Walk: w, load: &load{}}
 	for _, file := range []string{filepath.Join(s.Bin, "pelago"), filepath.Join(s.Images, "pelago.tar"), filepath.Join(s.Images, "whereami.tar")} {

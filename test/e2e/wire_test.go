@@ -10,9 +10,23 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// TestWireGuard is the main path with the default wire of join, and two gateways in each cluster.
+// TestWireGuard is the walk of `make test`: the main path with the default wire of join and two gateways in each cluster, as
+// `make demo` shows it.
 func TestWireGuard(t *testing.T) {
-	testWire(t, newWire(t, "wg", walk.Walk{}), "WireGuard data packets", "udp[8] = 4")
+	s := newWire(t, "wg", walk.Walk{Propagation: true})
+	testWire(t, s, "WireGuard data packets", "udp[8] = 4")
+	s.run(t, "a gateway dies", testGatewayDies)
+	s.run(t, "a policy spreads a Deployment", testSpread)
+}
+
+// testGatewayDies cuts the power of a gateway under 100 connections, as the demo does.
+func testGatewayDies(t *testing.T, s *clusterset) {
+	ctx := t.Context()
+	must(t, s.Workload(ctx, "g2"))
+	client, err := s.Client(ctx, "g1")
+	must(t, err)
+	must(t, s.Export(ctx, "g2", walk.ServiceName))
+	must(t, s.GatewayDies(ctx, client, "g1-n1"))
 }
 
 // TestWireGuardLong changes gateways, keys and tunnels under traffic.

@@ -22,6 +22,7 @@ import (
 	"github.com/pelago-net/pelago/test/images"
 	"github.com/pelago-net/pelago/test/lab"
 	"github.com/pelago-net/pelago/test/lab/binaries"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // The tests named TestLab… bring up real labs. They need root and the packages
@@ -34,6 +35,7 @@ const name = "labtest"
 // test.
 func bringUp(t *testing.T, o lab.Options) *lab.Lab {
 	t.Helper()
+	need.Clusters(t)
 	o.Name = name
 	o.Progress = func(line string) { t.Log(line) }
 	remove(t)
@@ -424,6 +426,7 @@ func TestLabWithNFTables(t *testing.T) {
 // TestLabHalfBuilt interrupts bring-ups at several points; bringUp's clean-up
 // then has to find everything.
 func TestLabHalfBuilt(t *testing.T) {
+	need.Clusters(t)
 	if err := lab.Build(t.Context(), func(line string) { t.Log(line) }); err != nil {
 		t.Fatal(err)
 	}

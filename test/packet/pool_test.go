@@ -9,13 +9,15 @@ import (
 
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/test/bpffs"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // pool keeps the nodes that tests have done with: to load the programs takes longer than most tests.
 var pool struct {
-	dir  string
-	made int
-	free []*Kernel
+	dir     string
+	unmount func() error // of the bpffs on dir, mounted with the first node
+	made    int
+	free    []*Kernel
 }
 
 func TestMain(m *testing.M) {
@@ -33,16 +35,15 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.Remove(dir)
-	unmount, err := bpffs.At(dir)
-	if err != nil {
-		return 1, err
-	}
 	pool.dir = dir
 	code = m.Run()
 	for _, k := range pool.free {
 		err = errors.Join(err, k.Close())
 	}
-	return code, errors.Join(err, unmount())
+	if pool.unmount != nil {
+		err = errors.Join(err, pool.unmount())
+	}
+	return code, err
 }
 
 // load makes a node with the tables of state(cluster, node) and without flows.
@@ -75,6 +76,13 @@ func loadTimers(t testing.TB, timers loader.Timers, cluster int, node uint16) *K
 
 func open(t testing.TB, timers loader.Timers) *Kernel {
 	t.Helper()
+	need.Root(t)
+	var err error
+	if pool.unmount == nil {
+		if pool.unmount, err = bpffs.At(pool.dir); err != nil {
+			t.Fatal(err)
+		}
+	}
 	pool.made++
 	k, err := Open(filepath.Join(pool.dir, fmt.Sprintf("node%d", pool.made)), timers)
 	if err != nil {

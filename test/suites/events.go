@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // event is a line of `go test -json`.
@@ -43,13 +45,16 @@ type outcome struct {
 	order []testID // as they began
 	tests map[testID]*attempts
 	ended map[string]bool // packages with a result
+	// leftOut counts the tests that package need left out, by its message.
+	leftOut map[string]int
 	// firstLog is the output of top-level tests in their first run, with that of their subtests.
 	firstLog map[testID]*strings.Builder
 }
 
 // readOutcome reads the events of all runs of a suite.
 func readOutcome(r io.Reader) (outcome, error) {
-	o := outcome{tests: map[testID]*attempts{}, ended: map[string]bool{}, firstLog: map[testID]*strings.Builder{}}
+	o := outcome{tests: map[testID]*attempts{}, ended: map[string]bool{}, firstLog: map[testID]*strings.Builder{},
+		leftOut: map[string]int{}}
 	for d := json.NewDecoder(r); ; {
 		var e event
 		if err := d.Decode(&e); errors.Is(err, io.EOF) {
@@ -69,6 +74,9 @@ func readOutcome(r io.Reader) (outcome, error) {
 		switch e.Action {
 		case "output":
 			o.log(id.root(), e.Output)
+			if _, message, ok := strings.Cut(e.Output, need.LeftOut); ok {
+				o.leftOut[strings.TrimSpace(message)]++
+			}
 		case "pass", "fail", "skip":
 			a := o.tests[id]
 			a.results = append(a.results, e.Action)
@@ -95,6 +103,25 @@ func (o *outcome) unfinished(packages []string) error {
 		return fmt.Errorf("package %s has no result: the run was interrupted", packages[i])
 	}
 	return nil
+}
+
+// skips is an error if a test was skipped that package need did not leave out, or, unless some may be left out, any test.
+func (o *outcome) skips(mayLeaveOut bool) error {
+	var skipped []string
+	for _, id := range o.order {
+		if r := o.tests[id].results; len(r) > 0 && r[len(r)-1] == "skip" {
+			skipped = append(skipped, id.String())
+		}
+	}
+	allowed := 0
+	for _, n := range o.leftOut {
+		allowed += n
+	}
+	if len(skipped) == 0 || mayLeaveOut && len(skipped) <= allowed {
+		return nil
+	}
+	return fmt.Errorf("%d tests were skipped, %d of them by test/need, which alone may do so and only in `make check`: %s",
+		len(skipped), allowed, strings.Join(skipped, ", "))
 }
 
 // parents yields the tests that a subtest belongs to.

@@ -1,5 +1,5 @@
-// Command suites runs the suites of `make test` and `make test-full`, or those named as arguments, and reports durations,
-// failures and flaky tests. The Makefile runs it in the repository's root, after building what the suites need.
+// Command suites runs the suites of a tier (-tier), or those named as arguments, and reports durations, failures, flaky tests and
+// tests that are left out. The Makefile runs it in the repository's root, after building what the suites need.
 package main
 
 import (
@@ -21,15 +21,15 @@ import (
 )
 
 func main() {
-	full := flag.Bool("full", false, "also run the long series and the rare variants")
+	tier := flag.String("tier", tierTest, "which suites, if none is named: "+strings.Join(tiers, ", "))
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "go run ./test/suites [-full] [SUITE…]")
+		fmt.Fprintln(flag.CommandLine.Output(), "go run ./test/suites [-tier TIER] [SUITE…]")
 		for _, s := range suites {
-			fmt.Fprintf(flag.CommandLine.Output(), "  %-10s %s\n", s.name, s.about)
+			fmt.Fprintf(flag.CommandLine.Output(), "  %-10s %-12s %s\n", s.name, strings.Join(s.tiers, ", "), s.about)
 		}
 	}
 	flag.Parse()
-	chosen, err := choose(flag.Args(), *full)
+	chosen, err := choose(flag.Args(), *tier)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
@@ -80,7 +80,7 @@ func runAll(ctx context.Context, chosen []suite, flakyDir string) (results []res
 func order(chosen []suite) (first, foreground, background []suite) {
 	for _, s := range chosen {
 		switch {
-		case s.target == "verify":
+		case s.target == "verify", s.target == "generated":
 			first = append(first, s) // it writes the files that all others compile
 		case s.background:
 			background = append(background, s)
@@ -94,11 +94,14 @@ func order(chosen []suite) (first, foreground, background []suite) {
 	return first, foreground, background
 }
 
-// choose returns the named suites, or those of `make test`, or all, in their order.
-func choose(names []string, full bool) ([]suite, error) {
+// choose returns the named suites, or those of a tier, in their order.
+func choose(names []string, tier string) ([]suite, error) {
+	if !slices.Contains(tiers, tier) {
+		return nil, fmt.Errorf("unknown tier %q: the tiers are %s", tier, strings.Join(tiers, ", "))
+	}
 	var chosen []suite
 	for _, s := range suites {
-		if slices.Contains(names, s.name) || len(names) == 0 && (full || !s.full) {
+		if slices.Contains(names, s.name) || len(names) == 0 && slices.Contains(s.tiers, tier) {
 			chosen = append(chosen, s)
 		}
 	}
@@ -152,7 +155,7 @@ func execute(s suite, out io.Writer, idle bool) (outcome, error) {
 	}
 	defer f.Close()
 	o, err := readOutcome(f)
-	return o, errors.Join(failure, err, o.unfinished(packages))
+	return o, errors.Join(failure, err, o.unfinished(packages), o.skips(slices.Contains(s.tiers, tierCheck)))
 }
 
 // commandError adds what a command wrote to its standard error.

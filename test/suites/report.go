@@ -3,8 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -75,6 +77,23 @@ func report(w io.Writer, results []result, took time.Duration, flakyDir string) 
 	for _, line := range flaky {
 		fmt.Fprintln(w, line)
 	}
+	for _, r := range results {
+		if len(r.outcome.leftOut) > 0 {
+			fmt.Fprintln(w, leftOut(r.outcome.leftOut))
+		}
+	}
+}
+
+// leftOut is a line with what was left out, and the commands that run it.
+func leftOut(messages map[string]int) string {
+	total := 0
+	var parts []string
+	for _, message := range slices.Sorted(maps.Keys(messages)) {
+		what, command, _ := strings.Cut(message, ": run ")
+		total += messages[message]
+		parts = append(parts, fmt.Sprintf("%d need %s (%s)", messages[message], what, command))
+	}
+	return fmt.Sprintf("LEFT OUT: %d tests: %s", total, strings.Join(parts, ", "))
 }
 
 // logName is the file that keeps the first log of a flaky test.

@@ -5,20 +5,35 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // module is the prefix of the tree's packages.
 const module = "github.com/pelago-net/pelago/"
 
-// suite is a part of `make test` or `make test-full`: packages for `go test`, or a target of the Makefile.
+// Tiers, in the order in which they hold: each assumes that those before it pass (test/README.md).
+const (
+	tierCheck    = need.TierCheck // Go alone
+	tierTest     = "test"         // the command of the README
+	tierClusters = "clusters"     // what else must hold at each landing
+	tierFull     = "full"         // the rare variants, before a release
+)
+
+var tiers = []string{tierCheck, tierTest, tierClusters, tierFull}
+
+// suite is a part of tiers: packages for `go test`, or a target of the Makefile.
 type suite struct {
 	name     string
 	about    string
+	tiers    []string // that run it; its tests see the first one
 	target   string   // of the Makefile; none: packages are tested
 	packages []string // patterns of `go list`
 	without  []string // packages to leave out, by patterns
 	flags    []string // of `go test`
 	race     bool
+	// cached: tests whose sources have not changed do not run again.
+	cached bool
 	// rerun runs what failed once more. Only for suites that share the machine's kernel and clock with everything else on it: a
 	// unit test, a packet test or one with the race detector that fails has found a defect.
 	rerun   bool
@@ -26,7 +41,6 @@ type suite struct {
 	// background: it needs only CPU time, and gets what the other suites leave (runIdle). Suites of tests cannot run like that, since they
 	// wait for API servers and leases.
 	background bool
-	full       bool // only in `make test-full`
 }
 
 var (
@@ -41,9 +55,9 @@ var (
 // two cores busy, and linking without DWARF takes half the time.
 var compiled = []string{"-timeout=30m", "-p=3", "-ldflags=-w"}
 
-// Tests, most with clusters of their own, that only `make test-full` runs, by patterns of `go test -run`. Everything else in these
-// packages is run by `make test`.
+// Tests of packages with clusters, by patterns of `go test -run`. Those of no tier of their own are in the tier clusters.
 const (
+	walkE2E = "^TestWireGuard$"
 	rareLab = "^TestLabWithNFTables$"
 	rareE2E = "^(TestTwoClustersLong|TestWireGuardLong|TestNFTables|TestWithoutGlobalnet|TestIPsec|TestBehindNAT|TestThreeClusters|TestHubInstall|TestVersions|TestMigrateSubmariner)$"
 	// It compiles the product for a second architecture.
@@ -51,28 +65,35 @@ const (
 )
 
 var suites = []suite{
-	{name: "verify", about: "generated code is what the sources make", target: "verify"},
-	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, clang-format", target: "lint", background: true},
-	{name: "race", about: "packages with goroutines, under the race detector", packages: concurrent, race: true, flags: compiled},
-	{name: "unit", about: "all other packages without clusters or namespaces", packages: []string{"./..."},
-		without: slices.Concat(concurrent, namespaces, clusters, benchmark), flags: append(slices.Clone(compiled), "-skip="+release)},
-	{name: "lab", about: "the lab's own clusters", packages: []string{"./test/lab"}, rerun: true, verbose: true,
-		flags: []string{"-timeout=30m", "-skip=" + rareLab}},
-	{name: "e2e", about: "two joined clusters: walk-through and failures, then WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true,
-		flags: []string{"-timeout=70m", "-skip=" + rareE2E}},
-	// Last: some of its tests put a load on both cores.
-	{name: "netns", about: "two clusters of namespaces on the real data path", packages: namespaces, rerun: true, flags: []string{"-timeout=30m"}},
-	{name: "smoke", about: "short runs of the benchmark, with nothing beside them", packages: benchmark, rerun: true},
+	{name: "verify", about: "generated code is what the sources make, formatted", tiers: []string{tierTest}, target: "verify"},
+	{name: "generated", about: "generated code is what the sources make", tiers: []string{tierCheck}, target: "generated"},
+	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, the CLI for other systems", tiers: []string{tierCheck, tierTest}, target: "lint", background: true},
+	{name: "pure", about: "tests that need Go alone", tiers: []string{tierCheck}, packages: []string{"./..."}, cached: true,
+		flags: []string{"-ldflags=-w"}},
+	{name: "unit", about: "packets, controllers against API servers, all else without namespaces or clusters", tiers: []string{tierTest}, packages: []string{"./..."},
+		without: slices.Concat(namespaces, clusters, benchmark), flags: append(slices.Clone(compiled), "-skip="+release)},
+	{name: "walk", about: "two joined clusters: install, names, NAT, encryption, a gateway's death, policy, override", tiers: []string{tierTest}, packages: []string{"./test/e2e"},
+		rerun: true, verbose: true, flags: []string{"-timeout=30m", "-run=" + walkE2E}},
+	// Last of its tier: some of its tests put a load on both cores.
+	{name: "netns", about: "two clusters of namespaces on the real data path", tiers: []string{tierTest}, packages: namespaces, rerun: true, flags: []string{"-timeout=30m"}},
 
-	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", packages: []string{"./test/lab"}, rerun: true, verbose: true, full: true,
+	{name: "race", about: "packages with goroutines, under the race detector", tiers: []string{tierClusters}, packages: concurrent, race: true, flags: compiled},
+	{name: "lab", about: "the lab's own clusters", tiers: []string{tierClusters}, packages: []string{"./test/lab"}, rerun: true, verbose: true,
+		flags: []string{"-timeout=30m", "-skip=" + rareLab}},
+	{name: "e2e", about: "two joined clusters: failures and changes", tiers: []string{tierClusters}, packages: []string{"./test/e2e"}, rerun: true, verbose: true,
+		flags: []string{"-timeout=70m", "-skip=" + walkE2E + "|" + rareE2E}},
+	{name: "smoke", about: "short runs of the benchmark, with nothing beside them", tiers: []string{tierClusters}, packages: benchmark, rerun: true},
+
+	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", tiers: []string{tierFull}, packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=30m", "-run=" + rareLab}},
-	{name: "e2e-rare", about: "more failures and changes, nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, an upgrade from the first layout and back, a move from Submariner", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
+	{name: "e2e-rare", about: "more failures and changes, nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, an upgrade from the first layout and back, a move from Submariner",
+		tiers: []string{tierFull}, packages: []string{"./test/e2e"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=3h", "-run=" + rareE2E, "-args", "-kills=20", "-flood=1m"}},
-	{name: "release", about: "the image for amd64 and arm64 as make release builds it", packages: []string{"./test/images"}, full: true,
+	{name: "release", about: "the image for amd64 and arm64 as make release builds it", tiers: []string{tierFull}, packages: []string{"./test/images"},
 		flags: []string{"-timeout=60m", "-run=" + release}},
-	{name: "model", about: "ten million random steps of the model of the flow table against the programs", packages: []string{"./test/packet"}, full: true,
+	{name: "model", about: "ten million random steps of the model of the flow table against the programs", tiers: []string{tierFull}, packages: []string{"./test/packet"},
 		flags: []string{"-timeout=60m", "-run=^TestModel$", "-args", "-steps=10000000"}},
-	{name: "wires", about: "WireGuard and IPsec without globalnet", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
+	{name: "wires", about: "WireGuard and IPsec without globalnet", tiers: []string{tierFull}, packages: []string{"./test/e2e"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=90m", "-run=^(TestWireGuard|TestWireGuardLong|TestIPsec)$", "-args", "-plain"}},
 }
 
@@ -89,12 +110,15 @@ func (s suite) command(packages []string, jsonFile string) *exec.Cmd {
 	if s.rerun {
 		args = append(args, "--rerun-fails=1", "--rerun-fails-max-failures=5")
 	}
-	args = append(args, "--", "-count=1")
+	args = append(args, "--")
+	if !s.cached {
+		args = append(args, "-count=1")
+	}
 	if s.race {
 		args = append(args, "-race")
 	}
 	cmd := exec.Command("go", append(args, s.flags...)...)
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED="+map[bool]string{true: "1", false: "0"}[s.race])
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED="+map[bool]string{true: "1", false: "0"}[s.race], need.TierVariable+"="+s.tiers[0])
 	return cmd
 }
 

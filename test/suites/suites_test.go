@@ -162,8 +162,37 @@ func TestKeepLogs(t *testing.T) {
 	}
 }
 
-// Each package with tests is in exactly one suite of `make test`, and what is run once more holds no unit, packet or race tests.
-func TestEachPackageIsRunOnce(t *testing.T) {
+// Only package need may skip a test, and only in `make check`.
+func TestSkips(t *testing.T) {
+	const p = `"Package":"p","Test":`
+	left := `{"Action":"run",` + p + `"T"}{"Action":"output",` + p + `"T","Output":"    a_test.go:9: left out: needs root on Linux: run ` + "`make test`" + `\n"}{"Action":"skip",` + p + `"T"}`
+	other := `{"Action":"run",` + p + `"U"}{"Action":"output",` + p + `"U","Output":"    a_test.go:9: not today\n"}{"Action":"skip",` + p + `"U"}`
+	for _, tt := range []struct {
+		name, events string
+		check        bool
+		want         string
+	}{
+		{"left out in make check", left, true, ""},
+		{"left out elsewhere", left, false, "p T"},
+		{"skipped in make check", left + other, true, "p U"},
+		{"skipped elsewhere", other, false, "p U"},
+		{"nothing", "", false, ""},
+	} {
+		o := read(t, tt.events)
+		err := o.skips(tt.check)
+		if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	o := read(t, left)
+	if got, want := leftOut(o.leftOut), "LEFT OUT: 1 tests: 1 need root on Linux (`make test`)"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Each package with tests is in one suite of `make test` or `make test-clusters`, those with goroutines also in race; and what is run
+// once more holds no unit, packet or race tests.
+func TestEachPackageIsRun(t *testing.T) {
 	t.Chdir("../..")
 	all, err := list([]string{"./..."})
 	if err != nil {
@@ -171,7 +200,7 @@ func TestEachPackageIsRunOnce(t *testing.T) {
 	}
 	runs := map[string][]string{}
 	for _, s := range suites {
-		if s.full || s.target != "" {
+		if s.target != "" || slices.Contains(s.tiers, tierCheck) || slices.Contains(s.tiers, tierFull) {
 			continue
 		}
 		if s.rerun && s.race {
@@ -182,63 +211,71 @@ func TestEachPackageIsRunOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range packages {
-			runs[p] = append(runs[p], s.name)
+			if !s.race {
+				runs[p] = append(runs[p], s.name)
+			}
 			if s.rerun && strings.HasSuffix(p, "/test/packet") {
 				t.Errorf("suite %s repeats packet tests", s.name)
 			}
 		}
 	}
 	for _, p := range all {
-		if len(runs[p]) != 1 {
-			t.Errorf("%s is in the suites %q, want one", p, runs[p])
+		// The tests of test/e2e are divided among two suites by their names.
+		if want := map[bool]int{true: 2, false: 1}[strings.HasSuffix(p, "/test/e2e")]; len(runs[p]) != want {
+			t.Errorf("%s is in the suites %q, want %d", p, runs[p], want)
 		}
 	}
 }
 
+func suiteNames(chosen []suite) (names []string) {
+	for _, s := range chosen {
+		names = append(names, s.name)
+	}
+	return names
+}
+
 func TestChoose(t *testing.T) {
-	of := func(chosen []suite) (names []string) {
-		for _, s := range chosen {
-			names = append(names, s.name)
+	for tier, want := range map[string][]string{
+		tierCheck:    {"generated", "lint", "pure"},
+		tierTest:     {"verify", "lint", "unit", "walk", "netns"},
+		tierClusters: {"race", "lab", "e2e", "smoke"},
+		tierFull:     {"lab-rare", "e2e-rare", "release", "model", "wires"},
+	} {
+		got, err := choose(nil, tier)
+		if err != nil || !slices.Equal(suiteNames(got), want) {
+			t.Errorf("%s runs %q, %v; want %q", tier, suiteNames(got), err, want)
 		}
-		return names
 	}
-	ordinary, _ := choose(nil, false) // fails only for names
-	full, _ := choose(nil, true)
-	if a, b := of(ordinary), of(full); len(a) == 0 || len(b) <= len(a) || !slices.Equal(a, b[:len(a)]) {
-		t.Errorf("make test runs %q, make test-full %q; want more, after the same", a, b)
+	named, err := choose([]string{"wires", "race"}, tierTest)
+	if err != nil || !slices.Equal(suiteNames(named), []string{"race", "wires"}) {
+		t.Errorf("%q, %v", suiteNames(named), err)
 	}
-	named, err := choose([]string{"wires", "race"}, false)
-	if err != nil || !slices.Equal(of(named), []string{"race", "wires"}) {
-		t.Errorf("%q, %v", of(named), err)
-	}
-	if _, err := choose([]string{"all"}, false); err == nil || !strings.Contains(err.Error(), `"all"`) {
+	if _, err := choose([]string{"all"}, tierTest); err == nil || !strings.Contains(err.Error(), `"all"`) {
 		t.Errorf("an unknown suite: %v", err)
+	}
+	if _, err := choose(nil, "all"); err == nil || !strings.Contains(err.Error(), `"all"`) {
+		t.Errorf("an unknown tier: %v", err)
 	}
 }
 
 // The background starts when generated code is checked; without a foreground its suites run like any other.
 func TestOrder(t *testing.T) {
-	of := func(suites []suite) (out []string) {
-		for _, s := range suites {
-			out = append(out, s.name)
+	for _, tt := range []struct {
+		names []string
+		want  [][]string
+	}{
+		{nil, [][]string{{"verify"}, {"unit", "walk", "netns"}, {"lint"}}},
+		{[]string{"unit", "race"}, [][]string{nil, {"unit", "race"}, nil}},
+		{[]string{"lint"}, [][]string{nil, {"lint"}, nil}},
+	} {
+		chosen, err := choose(tt.names, tierTest)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return out
-	}
-	chosen, err := choose(nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, foreground, background := order(chosen)
-	got := [][]string{of(first), of(foreground), of(background)}
-	if diff := cmp.Diff([][]string{{"verify"}, {"race", "unit", "lab", "e2e", "netns", "smoke"}, {"lint"}}, got); diff != "" {
-		t.Errorf("make test -want +got:\n%s", diff)
-	}
-	chosen, err = choose([]string{"unit", "race"}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, foreground, background = order(chosen)
-	if diff := cmp.Diff([][]string{{"race", "unit"}, nil}, [][]string{of(foreground), of(background)}); diff != "" {
-		t.Errorf("make race unit -want +got:\n%s", diff)
+		first, foreground, background := order(chosen)
+		got := [][]string{suiteNames(first), suiteNames(foreground), suiteNames(background)}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%q -want +got:\n%s", tt.names, diff)
+		}
 	}
 }

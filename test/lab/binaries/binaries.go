@@ -111,7 +111,7 @@ func (a artifact) ensure(ctx context.Context, progress Progress) (string, error)
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return "", fmt.Errorf("make the cache directory: %w (set PELAGO_CACHE to a writable directory)", err)
 	}
-	unlock, err := lock(ctx, filepath.Join(parent, ".lock"))
+	unlock, err := Lock(ctx, filepath.Join(parent, ".lock"))
 	if err != nil {
 		return "", fmt.Errorf("wait for another build of %s: %w", a.title, err)
 	}
@@ -234,8 +234,8 @@ func complete(dir, name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// lock takes an exclusive lock on file, which it creates.
-func lock(ctx context.Context, file string) (unlock func(), err error) {
+// Lock takes an exclusive lock on file, which it creates.
+func Lock(ctx context.Context, file string) (unlock func(), err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return nil, err
