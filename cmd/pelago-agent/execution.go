@@ -26,6 +26,7 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/execute/collect"
+	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -33,9 +34,9 @@ import (
 // addExecution adds the role execution, which executes this cluster's Works, and nothing else from the hub, and maintains the
 // cluster's status and Lease at the hub. alone means that the role network, which renews the token, runs in another process
 // or, with --workloads-only, not at all.
-func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peering.TokenSource, alone bool) error {
+func (a *agent) addExecution(c config.Config, to hubclient.Options, tokens *peering.TokenSource, alone bool) error {
 	id, hubID := c.ClusterID, c.HubID
-	access, connected := kube.HubConfig(to)
+	access, connected := hubclient.Config(to)
 	h, err := openWorks(access, id, to.Logger)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package kube
+package hubclient
 
 import (
 	"crypto/tls"

@@ -1,4 +1,4 @@
-package kube_test
+package hubclient_test
 
 import (
 	"context"
@@ -11,12 +11,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hubclient"
 )
 
 // A hub that nobody answers at: everything starts, nothing waits, nothing is delivered.
 func TestHubAway(t *testing.T) {
-	h, err := kube.NewHub(kube.HubOptions{
+	h, err := hubclient.New(hubclient.Options{
 		Server: "https://127.0.0.1:1", CA: nil, Namespace: "broker", Token: func() string { return "t" },
 		MinPause: time.Millisecond, MaxPause: 2 * time.Millisecond, Logger: logr.Discard(),
 	})

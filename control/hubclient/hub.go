@@ -1,4 +1,11 @@
-package kube
+// Package hubclient is the client with which a program works at the hub: a transport that sets the
+// current token and repeats reads while the hub is unreachable, and Hub, a cache of the objects in
+// the broker namespace with their indexes and event sources. Objects that a restored hub lacks count
+// as present for a while.
+//
+// The agent of a member uses all of it, pelago-hub the retrying transport. It never decides what to
+// do with an object, and never holds up a program while the hub is away.
+package hubclient
 
 import (
 	"context"
@@ -24,17 +31,36 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
-// dialTimeout bounds one attempt to reach the hub.
-const dialTimeout = 5 * time.Second
+const (
+	// RequeueStale follows a write to the hub that met a newer object: kube.RequeueStale is too short
+	// for a hub that may be far away.
+	RequeueStale = time.Second
+	// RequeueAway follows a write to a hub that cannot be reached, which the transport has logged.
+	RequeueAway = 2 * time.Second
 
-// HubOptions says where the hub is and what it sees of the agent.
-type HubOptions struct {
+	// dialTimeout bounds one attempt to reach the hub.
+	dialTimeout = 5 * time.Second
+)
+
+// Result is the result of a reconcile in a member that reads from or writes to the hub. It requeues
+// without an error if err is due to a stale cache only (kube.IsStale).
+func Result(err error) (reconcile.Result, error) {
+	if kube.IsStale(err) {
+		return reconcile.Result{RequeueAfter: RequeueStale}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+// Options says where the hub is and what it sees of the agent.
+type Options struct {
 	Server    string // https URL
 	CA        []byte // PEM
 	Namespace string // the broker namespace
@@ -48,15 +74,15 @@ type HubOptions struct {
 	Logger             logr.Logger
 }
 
-// HubConfig is the config of requests to the hub, for parts that keep a cache and a client of their own: each request carries the
+// Config is the config of requests to the hub, for parts that keep a cache and a client of their own: each request carries the
 // token of the moment, and reads wait while the hub is away. The collector
 // has pelago_hub_connected and pelago_hub_failed_requests_total.
-func HubConfig(o HubOptions) (*rest.Config, prometheus.Collector) {
+func Config(o Options) (*rest.Config, prometheus.Collector) {
 	config, reach := access(o)
 	return config, reach
 }
 
-func access(o HubOptions) (*rest.Config, *reachability) {
+func access(o Options) (*rest.Config, *reachability) {
 	reach := newReachability(o.Logger)
 	return &rest.Config{
 		Host:            o.Server,
@@ -93,8 +119,8 @@ type Hub struct {
 	log       logr.Logger
 }
 
-// NewHub prepares the access; no connection is made.
-func NewHub(o HubOptions) (*Hub, error) {
+// New prepares the access; no connection is made.
+func New(o Options) (*Hub, error) {
 	config, reach := access(o)
 	ours, err := labels.NewRequirement(discoveryv1.LabelManagedBy, "=", []string{v1alpha1.ExportedSliceManager})
 	if err != nil {

@@ -1,4 +1,4 @@
-package kube
+package hubclient
 
 import (
 	"context"
@@ -119,7 +119,7 @@ func TestMissingObjects(t *testing.T) {
 	server := httptest.NewTLSServer(f)
 	defer server.Close()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	h, err := NewHub(HubOptions{Server: server.URL, CA: ca, Namespace: "broker", Token: func() string { return "t" },
+	h, err := New(Options{Server: server.URL, CA: ca, Namespace: "broker", Token: func() string { return "t" },
 		MinPause: time.Millisecond, MaxPause: 2 * time.Millisecond, QPS: 1000, Burst: 1000, Logger: logr.Discard()})
 	if err != nil {
 		t.Fatal(err)
