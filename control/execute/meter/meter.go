@@ -1,4 +1,9 @@
-package kube
+// Package meter reads in a member what the FederatedHPAs of the hub need: the pods of a workload and
+// the values of the metrics APIs, added up by the rules of the HorizontalPodAutoscaler.
+//
+// control/execute answers the request in the annotation of a Work with it. It decides nothing: the hub
+// (control/hub/autoscale) divides, compares and scales.
+package meter
 
 import (
 	"cmp"
@@ -36,8 +41,8 @@ const (
 	initialReadinessDelay = 30 * time.Second
 )
 
-// Meter reads in a member what FederatedHPAs need: its pods, and its metrics APIs. It adds up, the hub divides and compares.
-type Meter struct {
+// Source is the access to a member and its metrics APIs.
+type Source struct {
 	Client client.Client // uncached
 	REST   *rest.RESTClient
 	Mapper meta.RESTMapper
@@ -47,7 +52,7 @@ type Meter struct {
 	Pulled *prometheus.HistogramVec
 }
 
-// NewPulled is the metric of Meter.Pulled, under Karmada's name, not registered.
+// NewPulled is the metric of Source.Pulled, under Karmada's name, not registered.
 func NewPulled() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "federatedhpa_pull_metrics_duration_seconds", Help: "How long it takes to read a metric of a FederatedHPA in a cluster.",
@@ -55,24 +60,24 @@ func NewPulled() *prometheus.HistogramVec {
 	}, []string{"result", "metricType"})
 }
 
-// Scaling is the last answer to the AnnotationScaling of a Work. The zero value is ready; it is used by one goroutine at a time.
-type Scaling struct {
+// Last is the last answer to the AnnotationScaling of a Work. The zero value is ready; it is used by one goroutine at a time.
+type Last struct {
 	last *workv1alpha1.ScalingStatus
 	at   time.Time
 }
 
 // Answer returns the answer to a request (nil: there is none), and when the next one is due (0: never).
-func (s *Scaling) Answer(ctx context.Context, m Meter, text string) (*workv1alpha1.ScalingStatus, time.Duration) {
+func (l *Last) Answer(ctx context.Context, from Source, text string) (*workv1alpha1.ScalingStatus, time.Duration) {
 	if text == "" {
-		s.last = nil
+		l.last = nil
 		return nil, 0
 	}
-	id, interval := workv1alpha1.ScalingRequestID(text), cmp.Or(m.Interval, 15*time.Second)
-	if left := interval - time.Since(s.at); left > 0 && s.last != nil && s.last.Request == id {
-		return s.last, left
+	id, interval := workv1alpha1.ScalingRequestID(text), cmp.Or(from.Interval, 15*time.Second)
+	if left := interval - time.Since(l.at); left > 0 && l.last != nil && l.last.Request == id {
+		return l.last, left
 	}
 	out := &workv1alpha1.ScalingStatus{Request: id}
-	s.last, s.at = out, time.Now()
+	l.last, l.at = out, time.Now()
 	var r workv1alpha1.ScalingRequest
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
 		return out, 0 // of a newer hub; the report without metrics says that this version has none
@@ -80,7 +85,7 @@ func (s *Scaling) Answer(ctx context.Context, m Meter, text string) (*workv1alph
 	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
 	namespace, _, _ := strings.Cut(r.HPA, "/")
-	pods, err := m.pods(ctx, namespace, r.Selector)
+	pods, err := from.pods(ctx, namespace, r.Selector)
 	for i := range pods {
 		if ended(&pods[i]) {
 			continue
@@ -94,21 +99,21 @@ func (s *Scaling) Answer(ctx context.Context, m Meter, text string) (*workv1alph
 		began, result := time.Now(), "success"
 		report, failure := workv1alpha1.MetricReport{}, err
 		if failure == nil {
-			report, failure = m.metric(ctx, namespace, r.Selector, &r.Metrics[i], pods)
+			report, failure = from.metric(ctx, namespace, r.Selector, &r.Metrics[i], pods)
 		}
 		if failure != nil {
 			text := failure.Error()
 			report, result = workv1alpha1.MetricReport{Error: strings.ToValidUTF8(text[:min(len(text), maxError)], "")}, "error"
 		}
-		if m.Pulled != nil {
-			m.Pulled.WithLabelValues(result, string(r.Metrics[i].Type)).Observe(time.Since(began).Seconds())
+		if from.Pulled != nil {
+			from.Pulled.WithLabelValues(result, string(r.Metrics[i].Type)).Observe(time.Since(began).Seconds())
 		}
 		out.Metrics = append(out.Metrics, report)
 	}
 	return out, interval
 }
 
-func (m Meter) pods(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
+func (s Source) pods(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
 	parsed, err := labels.Parse(selector)
 	if err == nil && parsed.Empty() {
 		err = errors.New("it selects everything")
@@ -117,7 +122,7 @@ func (m Meter) pods(ctx context.Context, namespace, selector string) ([]corev1.P
 		return nil, fmt.Errorf("read the selector %q: %w", selector, err)
 	}
 	var list corev1.PodList
-	err = m.Client.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: parsed},
+	err = s.Client.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: parsed},
 		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}) // from the server's cache
 	if err != nil {
 		return nil, fmt.Errorf("list the pods %s in namespace %s: %w", selector, namespace, err)
@@ -126,14 +131,14 @@ func (m Meter) pods(ctx context.Context, namespace, selector string) ([]corev1.P
 }
 
 // metric reports one metric.
-func (m Meter) metric(ctx context.Context, namespace, selector string, of *autoscalingv2.MetricSpec, pods []corev1.Pod) (workv1alpha1.MetricReport, error) {
+func (s Source) metric(ctx context.Context, namespace, selector string, of *autoscalingv2.MetricSpec, pods []corev1.Pod) (workv1alpha1.MetricReport, error) {
 	switch {
 	case of.Resource != nil:
-		return m.resource(ctx, namespace, selector, of.Resource.Name, "", of.Resource.Target, pods)
+		return s.resource(ctx, namespace, selector, of.Resource.Name, "", of.Resource.Target, pods)
 	case of.ContainerResource != nil:
-		return m.resource(ctx, namespace, selector, of.ContainerResource.Name, of.ContainerResource.Container, of.ContainerResource.Target, pods)
+		return s.resource(ctx, namespace, selector, of.ContainerResource.Name, of.ContainerResource.Container, of.ContainerResource.Target, pods)
 	case of.Pods != nil:
-		values, err := m.custom(ctx, "namespaces/"+url.PathEscape(namespace)+"/pods/*/", selector, of.Pods.Metric)
+		values, err := s.custom(ctx, "namespaces/"+url.PathEscape(namespace)+"/pods/*/", selector, of.Pods.Metric)
 		if err != nil {
 			return workv1alpha1.MetricReport{}, err
 		}
@@ -143,21 +148,21 @@ func (m Meter) metric(ctx context.Context, namespace, selector string, of *autos
 		}
 		return sums(pods, used, "", nil, time.Now()), nil
 	case of.Object != nil:
-		path, err := m.objectPath(namespace, of.Object.DescribedObject)
+		path, err := s.objectPath(namespace, of.Object.DescribedObject)
 		if err != nil {
 			return workv1alpha1.MetricReport{}, err
 		}
-		values, err := m.custom(ctx, path, "", of.Object.Metric)
+		values, err := s.custom(ctx, path, "", of.Object.Metric)
 		return workv1alpha1.MetricReport{Value: total(values)}, err
 	case of.External != nil:
-		values, err := m.external(ctx, namespace, of.External.Metric)
+		values, err := s.external(ctx, namespace, of.External.Metric)
 		return workv1alpha1.MetricReport{Value: total(values)}, err
 	}
 	return workv1alpha1.MetricReport{}, fmt.Errorf("metrics of type %s are unknown to this version", of.Type)
 }
 
 // resource reports a metric of metrics.k8s.io.
-func (m Meter) resource(ctx context.Context, namespace, selector string, name corev1.ResourceName, container string, target autoscalingv2.MetricTarget,
+func (s Source) resource(ctx context.Context, namespace, selector string, name corev1.ResourceName, container string, target autoscalingv2.MetricTarget,
 	pods []corev1.Pod) (workv1alpha1.MetricReport, error) {
 	var list struct {
 		Items []struct {
@@ -170,7 +175,7 @@ func (m Meter) resource(ctx context.Context, namespace, selector string, name co
 			} `json:"containers"`
 		} `json:"items"`
 	}
-	err := m.read(ctx, "/apis/metrics.k8s.io/v1beta1/namespaces/"+url.PathEscape(namespace)+"/pods", url.Values{"labelSelector": {selector}}, &list)
+	err := s.read(ctx, "/apis/metrics.k8s.io/v1beta1/namespaces/"+url.PathEscape(namespace)+"/pods", url.Values{"labelSelector": {selector}}, &list)
 	if err != nil {
 		return workv1alpha1.MetricReport{}, fmt.Errorf("read the %s of the pods from metrics.k8s.io (metrics-server): %w", name, err)
 	}
@@ -216,7 +221,7 @@ func total(all []sample) (n int64) {
 }
 
 // custom reads a metric of custom.metrics.k8s.io below a path, in the newest version that is served.
-func (m Meter) custom(ctx context.Context, path, selector string, of autoscalingv2.MetricIdentifier) ([]sample, error) {
+func (s Source) custom(ctx context.Context, path, selector string, of autoscalingv2.MetricIdentifier) ([]sample, error) {
 	metrics, err := metav1.LabelSelectorAsSelector(orEverything(of.Selector))
 	if err != nil {
 		return nil, fmt.Errorf("read the selector of metric %s: %w", of.Name, err)
@@ -228,9 +233,9 @@ func (m Meter) custom(ctx context.Context, path, selector string, of autoscaling
 	var list struct {
 		Items []sample `json:"items"`
 	}
-	err = m.read(ctx, "/apis/custom.metrics.k8s.io/v1beta2/"+path+url.PathEscape(of.Name), query, &list)
+	err = s.read(ctx, "/apis/custom.metrics.k8s.io/v1beta2/"+path+url.PathEscape(of.Name), query, &list)
 	if apierrors.IsNotFound(err) {
-		err = m.read(ctx, "/apis/custom.metrics.k8s.io/v1beta1/"+path+url.PathEscape(of.Name), query, &list)
+		err = s.read(ctx, "/apis/custom.metrics.k8s.io/v1beta1/"+path+url.PathEscape(of.Name), query, &list)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read metric %s from custom.metrics.k8s.io: %w", of.Name, err)
@@ -242,7 +247,7 @@ func (m Meter) custom(ctx context.Context, path, selector string, of autoscaling
 }
 
 // external reads a metric of external.metrics.k8s.io.
-func (m Meter) external(ctx context.Context, namespace string, of autoscalingv2.MetricIdentifier) ([]sample, error) {
+func (s Source) external(ctx context.Context, namespace string, of autoscalingv2.MetricIdentifier) ([]sample, error) {
 	selector, err := metav1.LabelSelectorAsSelector(orEverything(of.Selector))
 	if err != nil {
 		return nil, fmt.Errorf("read the selector of metric %s: %w", of.Name, err)
@@ -251,7 +256,7 @@ func (m Meter) external(ctx context.Context, namespace string, of autoscalingv2.
 		Items []sample `json:"items"`
 	}
 	path := "/apis/external.metrics.k8s.io/v1beta1/namespaces/" + url.PathEscape(namespace) + "/" + url.PathEscape(of.Name)
-	if err := m.read(ctx, path, url.Values{"labelSelector": {selector.String()}}, &list); err != nil {
+	if err := s.read(ctx, path, url.Values{"labelSelector": {selector.String()}}, &list); err != nil {
 		return nil, fmt.Errorf("read metric %s from external.metrics.k8s.io: %w", of.Name, err)
 	}
 	if len(list.Items) == 0 {
@@ -268,20 +273,20 @@ func orEverything(s *metav1.LabelSelector) *metav1.LabelSelector {
 }
 
 // objectPath is the path of an object in custom.metrics.k8s.io.
-func (m Meter) objectPath(namespace string, of autoscalingv2.CrossVersionObjectReference) (string, error) {
+func (s Source) objectPath(namespace string, of autoscalingv2.CrossVersionObjectReference) (string, error) {
 	if of.Kind == "Namespace" && of.APIVersion == "v1" {
 		return "namespaces/" + url.PathEscape(of.Name) + "/metrics/", nil
 	}
 	gvk := schema.FromAPIVersionAndKind(of.APIVersion, of.Kind)
-	mapping, err := m.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	mapping, err := s.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
 		return "", fmt.Errorf("find the resource of the described object %s %s: %w", of.Kind, of.Name, err)
 	}
 	return "namespaces/" + url.PathEscape(namespace) + "/" + mapping.Resource.GroupResource().String() + "/" + url.PathEscape(of.Name) + "/", nil
 }
 
-func (m Meter) read(ctx context.Context, path string, query url.Values, into any) error {
-	r := m.REST.Get().AbsPath(path)
+func (s Source) read(ctx context.Context, path string, query url.Values, into any) error {
+	r := s.REST.Get().AbsPath(path)
 	for key, values := range query {
 		r = r.Param(key, values[0])
 	}
