@@ -1,4 +1,4 @@
-package cluster
+package member
 
 import (
 	"bytes"
@@ -38,9 +38,9 @@ var uid = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 // the namespace kube-system, and other requests use only connections whose UID was right. So a request that is in flight while
 // another cluster takes over the address does not reach that one.
 type identity struct {
-	reach reach
-	dial  dial
-	drop  func() // closes all connections
+	config Config
+	dial   dial
+	drop   func() // closes all connections
 
 	verifying singleflight.Group
 	mu        sync.Mutex
@@ -54,7 +54,7 @@ type dial = func(ctx context.Context, network, address string) (net.Conn, error)
 var errUnverified = errors.New("no verified connection")
 
 // known reports whether the member has an id that can be compared.
-func (r reach) known() bool { return uid.MatchString(r.id) }
+func (r Config) known() bool { return uid.MatchString(r.id) }
 
 // RoundTrip implements http.RoundTripper.
 func (i *identity) RoundTrip(q *http.Request) (*http.Response, error) {
@@ -83,7 +83,7 @@ func (i *identity) RoundTrip(q *http.Request) (*http.Response, error) {
 		}
 	}
 	closeBody(q)
-	return nil, fmt.Errorf("reach cluster %s: %w", i.reach.cluster, errUnverified)
+	return nil, fmt.Errorf("reach cluster %s: %w", i.config.Cluster, errUnverified)
 }
 
 // again is the next attempt of a request that was not sent, whose body the transport has closed.
@@ -142,7 +142,7 @@ func (i *identity) verify(ctx context.Context) error {
 		defer cancel()
 		c := &verifiedConn{identity: i}
 		var err error
-		if c.transport, err = i.reach.transport(c.open); err != nil {
+		if c.transport, err = i.config.transport(c.open); err != nil {
 			return nil, err
 		}
 		have, err := i.read(ctx, c)
@@ -167,24 +167,24 @@ func (i *identity) verify(ctx context.Context) error {
 func (i *identity) found(have string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.other = nil; have == i.reach.id {
+	if i.other = nil; have == i.config.id {
 		return nil
 	}
-	i.other = &collect.OtherCluster{Cluster: i.reach.cluster, Want: i.reach.id, Have: have}
+	i.other = &collect.OtherCluster{Cluster: i.config.Cluster, Want: i.config.id, Have: have}
 	go i.drop() // watches, too, reach the other cluster
 	return i.other
 }
 
 // read gets the UID of the namespace kube-system.
 func (i *identity) read(ctx context.Context, c *verifiedConn) (string, error) {
-	url := strings.TrimSuffix(i.reach.endpoint, "/") + "/api/v1/namespaces/" + metav1.NamespaceSystem
+	url := strings.TrimSuffix(i.config.Endpoint, "/") + "/api/v1/namespaces/" + metav1.NamespaceSystem
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}
-	q.Header.Set("Authorization", "Bearer "+i.reach.token)
+	q.Header.Set("Authorization", "Bearer "+i.config.Token)
 	q.Header.Set("Accept", "application/json")
-	q.Header.Set("User-Agent", userAgent)
+	q.Header.Set("User-Agent", UserAgent)
 	response, err := c.transport.RoundTrip(q)
 	if err != nil {
 		return "", err
@@ -197,13 +197,13 @@ func (i *identity) read(ctx context.Context, c *verifiedConn) (string, error) {
 	switch {
 	case response.StatusCode == http.StatusNotFound: // for the caller it would mean that its own object does not exist
 		return "", fmt.Errorf("cluster %s has no namespace %s: see what answers at spec.apiEndpoint",
-			i.reach.cluster, metav1.NamespaceSystem)
+			i.config.Cluster, metav1.NamespaceSystem)
 	case response.StatusCode != http.StatusOK:
 		return "", &statusError{response, body}
 	}
 	var namespace metav1.PartialObjectMetadata
 	if err := json.Unmarshal(body, &namespace); err != nil {
-		return "", fmt.Errorf("read namespace %s of cluster %s: %w", metav1.NamespaceSystem, i.reach.cluster, err)
+		return "", fmt.Errorf("read namespace %s of cluster %s: %w", metav1.NamespaceSystem, i.config.Cluster, err)
 	}
 	return string(namespace.UID), nil
 }

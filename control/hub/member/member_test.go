@@ -1,7 +1,6 @@
-package cluster
+package member
 
 import (
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -37,22 +36,22 @@ func TestReach(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec clusterv1alpha1.ClusterSpec
 		data map[string]string // nil: no Secret
-		want reach
+		want Config
 		err  string
 	}{
 		"token and authority": {spec: spec, data: map[string]string{"token": "t\n", "caBundle": ca},
-			want: reach{cluster: "m1", endpoint: "https://m1:6443", token: "t", ca: ca}},
+			want: Config{Cluster: "m1", Endpoint: "https://m1:6443", Token: "t", ca: ca}},
 		"roots of the system": {spec: spec, data: map[string]string{"token": "t"},
-			want: reach{cluster: "m1", endpoint: "https://m1:6443", token: "t"}},
+			want: Config{Cluster: "m1", Endpoint: "https://m1:6443", Token: "t"}},
 		"with an id": {spec: with(func(s *clusterv1alpha1.ClusterSpec) { s.ID = "u" }), data: map[string]string{"token": "t"},
-			want: reach{cluster: "m1", id: "u", endpoint: "https://m1:6443", token: "t"}},
+			want: Config{Cluster: "m1", id: "u", Endpoint: "https://m1:6443", Token: "t"}},
 		"any certificate": {spec: with(func(s *clusterv1alpha1.ClusterSpec) { s.InsecureSkipTLSVerification = true }),
 			data: map[string]string{"token": "t", "caBundle": "-"},
-			want: reach{cluster: "m1", endpoint: "https://m1:6443", token: "t", insecure: true}},
+			want: Config{Cluster: "m1", Endpoint: "https://m1:6443", Token: "t", insecure: true}},
 		"a proxy": {spec: with(func(s *clusterv1alpha1.ClusterSpec) {
 			s.ProxyURL, s.ProxyHeader = "socks5://p:1080", map[string]string{"X-One": "a", "x-two": "b, c"}
 		}), data: map[string]string{"token": "t"},
-			want: reach{cluster: "m1", endpoint: "https://m1:6443", token: "t", proxy: "socks5://p:1080",
+			want: Config{Cluster: "m1", Endpoint: "https://m1:6443", Token: "t", proxy: "socks5://p:1080",
 				proxyHeader: http.Header{"X-One": {"a"}, "X-Two": {"b", "c"}}}},
 		"no endpoint": {spec: with(func(s *clusterv1alpha1.ClusterSpec) { s.APIEndpoint = "" }), err: "spec.apiEndpoint is empty"},
 		"no reference": {spec: with(func(s *clusterv1alpha1.ClusterSpec) { s.SecretRef = nil }),
@@ -73,7 +72,7 @@ func TestReach(t *testing.T) {
 					secret.Data[k] = []byte(v)
 				}
 			}
-			got, err := reachOf(&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "m1"}, Spec: tt.spec}, secret)
+			got, err := ConfigOf(&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "m1"}, Spec: tt.spec}, secret)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) || !strings.HasPrefix(err.Error(), "cluster m1 cannot be asked") {
 					t.Errorf("%v, want it to say %q", err, tt.err)
@@ -83,7 +82,7 @@ func TestReach(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(reach{})); diff != "" {
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(Config{})); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
@@ -100,21 +99,21 @@ func TestOpen(t *testing.T) {
 	}))
 	other := anotherAuthority(t)
 	for name, tt := range map[string]struct {
-		reach reach
-		want  string // of the error
+		config Config
+		want   string // of the error
 	}{
-		"its authority":       {reach{endpoint: server.URL, token: "t", ca: ca}, ""},
-		"any certificate":     {reach{endpoint: server.URL, token: "t", insecure: true}, ""},
-		"another authority":   {reach{endpoint: server.URL, token: "t", ca: other}, "certificate"},
-		"roots of the system": {reach{endpoint: server.URL, token: "t"}, "certificate"},
+		"its authority":       {Config{Endpoint: server.URL, Token: "t", ca: ca}, ""},
+		"any certificate":     {Config{Endpoint: server.URL, Token: "t", insecure: true}, ""},
+		"another authority":   {Config{Endpoint: server.URL, Token: "t", ca: other}, "certificate"},
+		"roots of the system": {Config{Endpoint: server.URL, Token: "t"}, "certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			way, err := tt.reach.open()
+			way, err := tt.config.Open()
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer way.closeAll()
-			c, err := discovery.NewDiscoveryClientForConfig(way.config)
+			defer way.Close()
+			c, err := discovery.NewDiscoveryClientForConfig(way.Config)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,14 +143,14 @@ func TestProxy(t *testing.T) {
 		w.WriteHeader(http.StatusForbidden)
 	}))
 	defer proxy.Close()
-	way, err := reach{
-		endpoint: "https://member.example:6443", token: "t", proxy: proxy.URL, proxyHeader: http.Header{"X-Two": {"b", "c"}},
-	}.open()
+	way, err := Config{
+		Endpoint: "https://member.example:6443", Token: "t", proxy: proxy.URL, proxyHeader: http.Header{"X-Two": {"b", "c"}},
+	}.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer way.closeAll()
-	c, err := discovery.NewDiscoveryClientForConfig(way.config)
+	defer way.Close()
+	c, err := discovery.NewDiscoveryClientForConfig(way.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,15 +164,4 @@ func TestProxy(t *testing.T) {
 	if r.Header.Get("Authorization") != "" {
 		t.Error("the proxy was told the token")
 	}
-}
-
-// A member that takes connections and never answers, until the test ends.
-func hanging(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() }) // how it ends does not matter
-	return "https://" + l.Addr().String()
 }

@@ -1,4 +1,4 @@
-package cluster_test
+package access_test
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/tunnel"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -41,8 +41,8 @@ func TestPull(t *testing.T) {
 	})
 
 	line := apiserver.NewLine(t, s.Config) // the agent's way to the hub
-	agent := func() (tunnel *kube.Tunnel, stop func()) {
-		x := &kube.Tunnel{Cluster: "m2", Server: line.Config().Host, CA: s.Config.CAData, Log: slog.New(slog.DiscardHandler),
+	start := func() (agent *tunnel.Agent, stop func()) {
+		x := &tunnel.Agent{Cluster: "m2", Server: line.Config().Host, CA: s.Config.CAData, Log: slog.New(slog.DiscardHandler),
 			Token:  func() string { return token.Status.Token },
 			Member: &rest.Config{Host: s.member.Config.Host, BearerToken: string(s.token), TLSClientConfig: rest.TLSClientConfig{CAData: s.ca}}}
 		x.Metrics()
@@ -57,9 +57,9 @@ func TestPull(t *testing.T) {
 		}
 		return x, stop
 	}
-	tunnel, stop := agent()
+	agent, stop := start()
 	t.Cleanup(func() { stop() })
-	tunnels := func() float64 { return testutil.ToFloat64(tunnel.Metrics()) }
+	tunnels := func() float64 { return testutil.ToFloat64(agent.Metrics()) }
 	s.served(t, "m2")
 	if err := list(t, s.as(t, "m2", "alice"), "default"); codeOf(err) != 403 || !strings.Contains(err.Error(), `User "alice" cannot list`) {
 		t.Errorf("in another namespace: %v", err)
@@ -93,7 +93,7 @@ func TestPull(t *testing.T) {
 
 	t.Run("agent replaced", func(t *testing.T) {
 		stop()
-		tunnel, stop = agent()
+		agent, stop = start()
 		await.Equal(t, 2, tunnels)
 		s.served(t, "m2")
 	})

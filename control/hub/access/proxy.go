@@ -1,4 +1,4 @@
-package cluster
+package access
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/tunnel"
 )
 
 const (
@@ -45,7 +45,7 @@ type proxyHandler struct {
 	brokerNamespace string
 	authenticate    func(*http.Request) (*authenticator.Response, bool, error)
 	tunnels         *tunnels
-	ways            Ways
+	routes          routes
 	search          *searchHandler
 	log             *slog.Logger
 }
@@ -78,7 +78,7 @@ func (h *proxyHandler) serve(w http.ResponseWriter, q *http.Request, who user.In
 	err := h.clusters.Get(q.Context(), client.ObjectKey{Name: name}, c)
 	switch {
 	case apierrors.IsNotFound(err):
-		h.ways.Close(name)
+		h.routes.close(name)
 		refuse(w, apierrors.NewNotFound(resource, name))
 	case err != nil:
 		refuse(w, apierrors.NewInternalError(fmt.Errorf("read Cluster %s: %w", name, err)))
@@ -103,7 +103,7 @@ func (h *proxyHandler) forward(w http.ResponseWriter, q *http.Request, who user.
 		refuse(w, err)
 		return
 	}
-	p := kube.Forward(to.URL, to.Plain, to.Upgrade, func(_, out *http.Request) {})
+	p := tunnel.Forward(to.URL, to.Plain, to.Upgrade, func(_, out *http.Request) {})
 	p.ModifyResponse = func(r *http.Response) error { return explain(r, c) }
 	p.ErrorHandler = func(w http.ResponseWriter, q *http.Request, err error) {
 		if q.Context().Err() != nil {
@@ -122,12 +122,12 @@ func (h *proxyHandler) forward(w http.ResponseWriter, q *http.Request, who user.
 }
 
 // enter returns how a member is reached for a user: the transports have the credential and impersonate.
-func (h *proxyHandler) enter(ctx context.Context, who user.Info, c *clusterv1alpha1.Cluster) (*Way, error) {
+func (h *proxyHandler) enter(ctx context.Context, who user.Info, c *clusterv1alpha1.Cluster) (*route, error) {
 	as, err := impersonation(who)
 	if err != nil {
 		return nil, apierrors.NewForbidden(resource, c.Name, err)
 	}
-	to, err := h.way(ctx, c)
+	to, err := h.route(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -138,18 +138,18 @@ func (h *proxyHandler) enter(ctx context.Context, who user.Info, c *clusterv1alp
 		}
 		return transport.NewBearerAuthRoundTripper(to.Token, next)
 	}
-	return &Way{URL: to.URL, Plain: with(to.Plain), Upgrade: with(to.Upgrade)}, nil
+	return &route{URL: to.URL, Plain: with(to.Plain), Upgrade: with(to.Upgrade)}, nil
 }
 
-// way returns how a member is reached.
-func (h *proxyHandler) way(ctx context.Context, c *clusterv1alpha1.Cluster) (*Way, error) {
+// route returns how a member is reached.
+func (h *proxyHandler) route(ctx context.Context, c *clusterv1alpha1.Cluster) (*route, error) {
 	if c.Spec.SyncMode == clusterv1alpha1.Pull {
 		t := h.tunnels.to(c.Name)
 		if t == nil {
 			return nil, unavailable("cluster %s has no tunnel to this replica of pelago-hub (%s): see the log of pelago-agent-execution there",
 				c.Name, readiness(c))
 		}
-		return &Way{URL: &url.URL{Scheme: "http", Host: c.Name}, Plain: t, Upgrade: t}, nil
+		return &route{URL: &url.URL{Scheme: "http", Host: c.Name}, Plain: t, Upgrade: t}, nil
 	}
 	var secrets [2]*corev1.Secret
 	for i, ref := range []*clusterv1alpha1.SecretReference{c.Spec.SecretRef, c.Spec.ImpersonatorSecretRef} {
@@ -164,11 +164,11 @@ func (h *proxyHandler) way(ctx context.Context, c *clusterv1alpha1.Cluster) (*Wa
 			return nil, apierrors.NewInternalError(fmt.Errorf("read Secret %s/%s of cluster %s: %w", ref.Namespace, ref.Name, c.Name, err))
 		}
 	}
-	way, err := h.ways.To(c, secrets[0], secrets[1])
+	to, err := h.routes.to(c, secrets[0], secrets[1])
 	if err != nil {
 		return nil, unavailable("%v", err)
 	}
-	return way, nil
+	return to, nil
 }
 
 // impersonation returns the identity of a user in a member. Components of the hub are rejected: the member's own components have the

@@ -1,4 +1,4 @@
-package cluster
+package member
 
 import (
 	"context"
@@ -26,7 +26,7 @@ const (
 	secondID = "7a1c2f0e-3d3a-4a55-9a0d-1f1f0a6b9a02"
 )
 
-// cluster is a member as far as it matters here.
+// pushCluster is a member as far as it matters here.
 type pushCluster struct {
 	id       atomic.Value // string: UID of its namespace kube-system
 	code     atomic.Int32 // of the answer that would tell it; 0: OK
@@ -89,14 +89,14 @@ func (c *pushCluster) serve(t *testing.T, address string, http2 bool) *httptest.
 }
 
 // reached is how the hub works with a cluster that should be the first one.
-func reached(t *testing.T, s *httptest.Server, id string) (*link, *rest.RESTClient) {
+func reached(t *testing.T, s *httptest.Server, id string) (*Link, *rest.RESTClient) {
 	t.Helper()
-	l, err := reach{cluster: "m1", id: id, endpoint: s.URL, token: "t", ca: pemOf(s.Certificate().Raw)}.open()
+	l, err := Config{Cluster: "m1", id: id, Endpoint: s.URL, Token: "t", ca: pemOf(s.Certificate().Raw)}.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.closeAll)
-	d, err := discovery.NewDiscoveryClientForConfig(l.config)
+	d, err := discovery.NewDiscoveryClientForConfig(l.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestAnotherClusterBehindTheAddress(t *testing.T) {
 			again.serve(t, address, http2)
 			ctx, stop = context.WithCancel(t.Context())
 			defer stop()
-			go l.watch(ctx, 10*time.Millisecond)
+			go l.Watch(ctx, 10*time.Millisecond)
 			await.True(t, "the member is back", func() bool { return put(t.Context(), c, "five") == nil })
 			if got := again.seen(); got != "PUT five" {
 				t.Errorf("it got %q", got)
@@ -182,7 +182,7 @@ func TestAnotherClusterBehindAProxy(t *testing.T) {
 	member.id.Store(secondID)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	go l.watch(ctx, 10*time.Millisecond)
+	go l.Watch(ctx, 10*time.Millisecond)
 	await.True(t, "it is found out", func() bool {
 		_, other := l.identity.state()
 		return other != nil
@@ -250,7 +250,7 @@ func TestUnknownID(t *testing.T) {
 		if err := put(t.Context(), c, "one"); err != nil {
 			t.Errorf("id %q: %v", id, err)
 		}
-		l.watch(t.Context(), time.Nanosecond) // returns
+		l.Watch(t.Context(), time.Nanosecond) // returns
 		if n := member.asked.Load(); n != 0 {
 			t.Errorf("id %q: asked %d times", id, n)
 		}

@@ -1,4 +1,9 @@
-package cluster
+// Package access serves requests of users to members: the aggregated APIs proxy.pelago.io (one member,
+// through the hub's connection or the tunnel of a pull member) and search.karmada.io (lists over
+// members). Every replica serves, with connections of its own; the leader registers the APIs.
+//
+// pelago-hub runs it. It acts in a member only in the name of the user, and caches no objects of members.
+package access
 
 import (
 	"context"
@@ -33,8 +38,8 @@ const (
 	drainTime = 5 * time.Second
 )
 
-// ProxyOptions configure Setup.
-type ProxyOptions struct {
+// Options configure Setup.
+type Options struct {
 	// Address is where the server listens, host:port.
 	Address string
 	// Host, if set, is the name or address at which the hub's API server reaches Address; a Service is created for it. Otherwise the
@@ -51,9 +56,9 @@ type ProxyOptions struct {
 	Log      *slog.Logger
 }
 
-// SetupProxy adds the server to the manager, whose cache must hold Clusters; the leader registers it at the hub's API server.
-func SetupProxy(mgr manager.Manager, o ProxyOptions) error {
-	s := &proxyServer{ProxyOptions: o, live: mgr.GetAPIReader()}
+// Setup adds the server to the manager, whose cache must hold Clusters; the leader registers it at the hub's API server.
+func Setup(mgr manager.Manager, o Options) error {
+	s := &server{Options: o, live: mgr.GetAPIReader()}
 	h := &proxyHandler{
 		clusters: mgr.GetClient(), live: mgr.GetAPIReader(), brokerNamespace: o.BrokerNamespace, log: o.Log,
 		authenticate: s.authenticate, tunnels: newTunnels(string(uuid.NewUUID())),
@@ -69,7 +74,7 @@ func SetupProxy(mgr manager.Manager, o ProxyOptions) error {
 	if err != nil {
 		return fmt.Errorf("serve the access to members at %q: %w", o.Address, err)
 	}
-	r := &registration{ProxyOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), port: port}
+	r := &registration{Options: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), port: port}
 	if err := errors.Join(o.Registry.Register(h.tunnels.sessions), mgr.Add(s), mgr.Add(r),
 		mgr.AddReadyzCheck("proxy", s.ready)); err != nil {
 		return fmt.Errorf("set up the access to members: %w", err)
@@ -77,13 +82,13 @@ func SetupProxy(mgr manager.Manager, o ProxyOptions) error {
 	return nil
 }
 
-func (o ProxyOptions) secret() client.ObjectKey {
+func (o Options) secret() client.ObjectKey {
 	return client.ObjectKey{Namespace: o.Namespace, Name: o.Name + "-proxy"}
 }
 
-// proxyServer is the HTTPS server.
-type proxyServer struct {
-	ProxyOptions
+// server is the HTTPS server.
+type server struct {
+	Options
 	live    client.Reader
 	handler http.Handler
 	tunnels *tunnels
@@ -97,10 +102,10 @@ type proxyServer struct {
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: every replica serves.
-func (s *proxyServer) NeedLeaderElection() bool { return false }
+func (s *server) NeedLeaderElection() bool { return false }
 
 // ready is the readiness of a replica: the Service sends it the requests and tunnels of members.
-func (s *proxyServer) ready(*http.Request) error {
+func (s *server) ready(*http.Request) error {
 	if !s.listens.Load() {
 		return fmt.Errorf("the access to members does not listen at %s yet", s.Address)
 	}
@@ -108,7 +113,7 @@ func (s *proxyServer) ready(*http.Request) error {
 }
 
 // Start serves until ctx ends.
-func (s *proxyServer) Start(ctx context.Context) error {
+func (s *server) Start(ctx context.Context) error {
 	web := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
@@ -147,7 +152,7 @@ func (s *proxyServer) Start(ctx context.Context) error {
 
 // material is the certificate that the leader has made, and the authenticator of the hub's API server. What was read before stays in
 // use while the API server is away.
-func (s *proxyServer) material(ctx context.Context) (*tls.Certificate, authenticator.Request, error) {
+func (s *server) material(ctx context.Context) (*tls.Certificate, authenticator.Request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Since(s.read) < reload {
@@ -167,7 +172,7 @@ func (s *proxyServer) material(ctx context.Context) (*tls.Certificate, authentic
 }
 
 // authenticate returns the user whom the hub's API server names. All others are refused.
-func (s *proxyServer) authenticate(q *http.Request) (*authenticator.Response, bool, error) {
+func (s *server) authenticate(q *http.Request) (*authenticator.Response, bool, error) {
 	_, front, err := s.material(q.Context())
 	if err != nil {
 		return nil, false, err

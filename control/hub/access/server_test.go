@@ -1,4 +1,4 @@
-package cluster
+package access
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 // TestProxyReady: a replica is ready from when it listens until it ends.
 func TestProxyReady(t *testing.T) {
-	s := &proxyServer{ProxyOptions: ProxyOptions{Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)}, handler: http.NotFoundHandler(), tunnels: newTunnels("a")}
+	s := &server{Options: Options{Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)}, handler: http.NotFoundHandler(), tunnels: newTunnels("a")}
 	if err := s.ready(nil); err == nil {
 		t.Error("ready before it listens")
 	}

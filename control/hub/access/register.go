@@ -1,4 +1,4 @@
-package cluster
+package access
 
 import (
 	"context"
@@ -36,7 +36,7 @@ const (
 
 // registration makes the server known to the hub's API server: Secret with its certificate, Service, APIService.
 type registration struct {
-	ProxyOptions
+	Options
 	client client.Client
 	live   client.Reader
 	port   string // of Address

@@ -1,4 +1,8 @@
-package kube
+// Package merge makes one list, or one watch, of those of several clusters: combined resourceVersions
+// and continue tokens, objects that name their cluster, and the reverse for writes.
+//
+// control/hub/access reads the parts for it. It never chooses clusters and knows no user.
+package merge
 
 import (
 	"encoding/base64"

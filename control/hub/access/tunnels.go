@@ -1,4 +1,4 @@
-package cluster
+package access
 
 import (
 	"bufio"
@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/tunnel"
 )
 
 // tunnels are the sessions that the agents of pull members have opened to this replica.
@@ -25,17 +25,17 @@ type tunnels struct {
 	sessions *prometheus.GaugeVec
 
 	mu     sync.Mutex
-	by     map[string][]*tunnel // of a cluster, the newest last
+	by     map[string][]*attachment // of a cluster, the newest last
 	closed bool
 }
 
-type tunnel struct {
+type attachment struct {
 	session   *yamux.Session
 	transport *http.Transport // of all requests through the session
 }
 
 func newTunnels(replica string) *tunnels {
-	return &tunnels{replica: replica, by: map[string][]*tunnel{}, sessions: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	return &tunnels{replica: replica, by: map[string][]*attachment{}, sessions: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "pelago_proxy_tunnels", Help: "Tunnels from the agent of a pull member to this replica.",
 	}, []string{"member_cluster"})}
 }
@@ -66,12 +66,12 @@ func (t *tunnels) attach(w http.ResponseWriter, q *http.Request, cluster string)
 	if err != nil {
 		return
 	}
-	session, err := yamux.Client(&bufferedConn{conn, buffered.Reader}, kube.TunnelConfig())
+	session, err := yamux.Client(&bufferedConn{conn, buffered.Reader}, tunnel.Config())
 	if err != nil {
 		return
 	}
 	defer session.Close()
-	x := &tunnel{session: session, transport: &http.Transport{
+	x := &attachment{session: session, transport: &http.Transport{
 		DialContext:           func(context.Context, string, string) (net.Conn, error) { return session.Open() },
 		IdleConnTimeout:       time.Minute,
 		ResponseHeaderTimeout: 0, // the member's API server bounds requests
@@ -93,7 +93,7 @@ func (c *bufferedConn) Read(p []byte) (int, error) { return c.reader.Read(p) }
 
 var _ io.ReadWriteCloser = (*bufferedConn)(nil)
 
-func (t *tunnels) add(cluster string, x *tunnel) bool {
+func (t *tunnels) add(cluster string, x *attachment) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -104,10 +104,10 @@ func (t *tunnels) add(cluster string, x *tunnel) bool {
 	return true
 }
 
-func (t *tunnels) remove(cluster string, x *tunnel) {
+func (t *tunnels) remove(cluster string, x *attachment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.by[cluster] = slices.DeleteFunc(t.by[cluster], func(y *tunnel) bool { return x == y })
+	t.by[cluster] = slices.DeleteFunc(t.by[cluster], func(y *attachment) bool { return x == y })
 	t.sessions.WithLabelValues(cluster).Set(float64(len(t.by[cluster])))
 	if len(t.by[cluster]) == 0 {
 		delete(t.by, cluster)

@@ -1,4 +1,9 @@
-package kube
+// Package tunnel carries requests of users at the hub to the API server of a pull member: Agent is the
+// end that the member opens, Config the session of both ends (the other is in control/hub/access), and
+// Forward the reverse proxy that both ends use.
+//
+// pelago-agent runs Agent. A request without a user is never forwarded: it would have the agent's rights.
+package tunnel
 
 import (
 	"context"
@@ -33,9 +38,9 @@ const (
 	shortSession = 5 * time.Second
 )
 
-// Tunnel carries requests of users at the hub to the API server of this cluster, through connections that are opened from here: the
+// Agent carries requests of users at the hub to the API server of this cluster, through connections that are opened from here: the
 // hub need not reach the cluster. Each replica of pelago-hub gets one, because any of them may have a request to forward.
-type Tunnel struct {
+type Agent struct {
 	Cluster string
 	// Server and CA (PEM) are those of the hub; Token returns the bearer token to use now.
 	Server string
@@ -49,29 +54,29 @@ type Tunnel struct {
 }
 
 // Metrics has the number of tunnels.
-func (t *Tunnel) Metrics() prometheus.Collector {
-	if t.sessions == nil {
-		t.sessions = prometheus.NewGauge(prometheus.GaugeOpts{
+func (a *Agent) Metrics() prometheus.Collector {
+	if a.sessions == nil {
+		a.sessions = prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "pelago_agent_tunnels", Help: "Tunnels to replicas of pelago-hub, by which users at the hub reach this cluster.",
 		})
 	}
-	return t.sessions
+	return a.sessions
 }
 
 // Start keeps the tunnels until ctx ends. The hub being away, or without this API, is no error.
-func (t *Tunnel) Start(ctx context.Context) error {
-	t.Metrics()
-	serve, err := t.handler()
+func (a *Agent) Start(ctx context.Context) error {
+	a.Metrics()
+	serve, err := a.handler()
 	if err != nil {
 		return err
 	}
 	hub, err := rest.TransportFor(&rest.Config{
-		Host: t.Server, UserAgent: "pelago-agent",
-		TLSClientConfig: rest.TLSClientConfig{CAData: t.CA, NextProtos: []string{"http/1.1"}}, // HTTP/2 cannot change the protocol
+		Host: a.Server, UserAgent: "pelago-agent",
+		TLSClientConfig: rest.TLSClientConfig{CAData: a.CA, NextProtos: []string{"http/1.1"}}, // HTTP/2 cannot change the protocol
 		Dial:            (&net.Dialer{Timeout: attachTimeout, KeepAlive: 30 * time.Second}).DialContext,
 	})
 	if err != nil {
-		return fmt.Errorf("prepare the tunnel to the hub at %s: %w", t.Server, err)
+		return fmt.Errorf("prepare the tunnel to the hub at %s: %w", a.Server, err)
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -85,14 +90,14 @@ func (t *Tunnel) Start(ctx context.Context) error {
 		mu.Lock()
 		known := slices.Sorted(maps.Keys(replicas))
 		mu.Unlock()
-		session, replica, err := t.attach(ctx, hub, known)
+		session, replica, err := a.attach(ctx, hub, known)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil && err.Error() != reported:
-			t.Log.Warn("users at the hub cannot reach this cluster by the hub", "tunnels", len(known), "error", err)
+			a.Log.Warn("users at the hub cannot reach this cluster by the hub", "tunnels", len(known), "error", err)
 			reported = err.Error()
 		case session != nil:
-			t.Log.Info("tunnel to the hub is open", "replica", replica)
+			a.Log.Info("tunnel to the hub is open", "replica", replica)
 			reported = ""
 			began := time.Now()
 			mu.Lock()
@@ -100,18 +105,18 @@ func (t *Tunnel) Start(ctx context.Context) error {
 				backoff = fresh
 			}
 			replicas[replica] = true
-			t.sessions.Set(float64(len(replicas)))
+			a.sessions.Set(float64(len(replicas)))
 			mu.Unlock()
 			all.Go(func() {
-				err := t.serve(ctx, session, serve)
+				err := a.serve(ctx, session, serve)
 				mu.Lock()
 				delete(replicas, replica)
-				t.sessions.Set(float64(len(replicas)))
+				a.sessions.Set(float64(len(replicas)))
 				brief = time.Since(began) < shortSession
 				again := !brief
 				mu.Unlock()
 				if ctx.Err() == nil {
-					t.Log.Info("tunnel to the hub has ended", "replica", replica, "error", err)
+					a.Log.Info("tunnel to the hub has ended", "replica", replica, "error", err)
 				}
 				if !again {
 					return // the next attempt waits: a hub that ends its sessions at once must not be asked in a loop
@@ -133,7 +138,7 @@ func (t *Tunnel) Start(ctx context.Context) error {
 }
 
 // attach opens a session with a replica that is not among the known ones; nil: one of those answered.
-func (t *Tunnel) attach(ctx context.Context, hub http.RoundTripper, known []string) (*yamux.Session, string, error) {
+func (a *Agent) attach(ctx context.Context, hub http.RoundTripper, known []string) (*yamux.Session, string, error) {
 	ctx, cancel := context.WithCancelCause(ctx) // of the connection, so it has no deadline
 	late := time.AfterFunc(attachTimeout, func() { cancel(errors.New("the hub does not answer in time")) })
 	attached := false
@@ -142,21 +147,21 @@ func (t *Tunnel) attach(ctx context.Context, hub http.RoundTripper, known []stri
 			cancel(nil)
 		}
 	}()
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(t.Server, "/")+pelagov1alpha1.ProxyPath(t.Cluster, "attach")+
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(a.Server, "/")+pelagov1alpha1.ProxyPath(a.Cluster, "attach")+
 		"?"+url.Values{pelagov1alpha1.ProxyExceptParameter: {strings.Join(known, ",")}}.Encode(), nil)
 	if err != nil {
 		return nil, "", err
 	}
 	q.Header.Set("Connection", "Upgrade")
 	q.Header.Set("Upgrade", pelagov1alpha1.ProxyUpgrade)
-	q.Header.Set("Authorization", "Bearer "+t.Token())
+	q.Header.Set("Authorization", "Bearer "+a.Token())
 	r, err := hub.RoundTrip(q)
 	if err != nil {
 		return nil, "", err
 	}
 	conn, ok := r.Body.(io.ReadWriteCloser)
 	if r.StatusCode == http.StatusSwitchingProtocols && ok && late.Stop() {
-		session, err := yamux.Server(conn, TunnelConfig())
+		session, err := yamux.Server(conn, Config())
 		if err != nil {
 			return nil, "", err
 		}
@@ -181,25 +186,25 @@ func (t *Tunnel) attach(ctx context.Context, hub http.RoundTripper, known []stri
 }
 
 // serve serves the streams of a session until it or ctx ends.
-func (t *Tunnel) serve(ctx context.Context, session *yamux.Session, handler http.Handler) error {
-	web := &http.Server{Handler: handler, ReadHeaderTimeout: attachTimeout, ErrorLog: slog.NewLogLogger(t.Log.Handler(), slog.LevelDebug)}
+func (a *Agent) serve(ctx context.Context, session *yamux.Session, handler http.Handler) error {
+	web := &http.Server{Handler: handler, ReadHeaderTimeout: attachTimeout, ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug)}
 	defer context.AfterFunc(ctx, func() { _ = web.Close() })() // what is under way is repeated by its client
 	return web.Serve(session)
 }
 
 // handler forwards requests to this cluster's API server. One that impersonates no user is refused: it would have the agent's rights.
-func (t *Tunnel) handler() (http.Handler, error) {
-	plain, err := rest.TransportFor(t.Member)
+func (a *Agent) handler() (http.Handler, error) {
+	plain, err := rest.TransportFor(a.Member)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the tunnel's access to this cluster: %w", err)
 	}
-	single := rest.CopyConfig(t.Member)
+	single := rest.CopyConfig(a.Member)
 	single.NextProtos = []string{"http/1.1"}
 	upgrade, err := rest.TransportFor(single)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the tunnel's access to this cluster: %w", err)
 	}
-	to, _, err := rest.DefaultServerURL(t.Member.Host, "", schema.GroupVersion{}, true)
+	to, _, err := rest.DefaultServerURL(a.Member.Host, "", schema.GroupVersion{}, true)
 	if err != nil {
 		return nil, fmt.Errorf("read the address of this cluster's API server: %w", err)
 	}
@@ -210,7 +215,7 @@ func (t *Tunnel) handler() (http.Handler, error) {
 			}
 		}
 	})
-	p.ErrorLog = slog.NewLogLogger(t.Log.Handler(), slog.LevelDebug)
+	p.ErrorLog = slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug)
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if q.Header.Get("Impersonate-User") == "" || slices.Contains(q.Header.Values("Impersonate-Group"), "system:masters") {
 			http.Error(w, "requests through the tunnel name a user, and never the group system:masters", http.StatusForbidden)
@@ -220,9 +225,9 @@ func (t *Tunnel) handler() (http.Handler, error) {
 	}), nil
 }
 
-// TunnelConfig is that of both ends of the tunnel between pelago-hub and the agent of a pull member: an end that has vanished is
+// Config is the session of both ends of the tunnel between pelago-hub and the agent of a pull member: an end that has vanished is
 // noticed within half a minute.
-func TunnelConfig() *yamux.Config {
+func Config() *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.KeepAliveInterval, c.ConnectionWriteTimeout = 15*time.Second, 10*time.Second
 	c.LogOutput = io.Discard // both ends report the end of a session themselves

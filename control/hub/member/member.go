@@ -1,4 +1,10 @@
-package cluster
+// Package member holds the connections of the hub to its push members: Config is the endpoint and
+// credential that a Cluster and its Secret name, Link a transport that sends requests only to the
+// cluster whose id is spec.id.
+//
+// control/hub/cluster uses it for Works and status, control/hub/access for requests of users. It reads
+// no objects, and never sends a request on a connection whose cluster was not verified.
+package member
 
 import (
 	"context"
@@ -26,52 +32,52 @@ import (
 // Requests have their own timeouts.
 const connectTimeout = 5 * time.Second
 
-// reach is the endpoint and credential of a member. If it is unchanged, connections stay.
-type reach struct {
-	cluster     string // its name, for messages
+// Config is the endpoint and credential of a member. If it is unchanged, connections stay.
+type Config struct {
+	Cluster     string // its name, for messages
 	id          string // spec.id
-	endpoint    string
-	token       string
+	Endpoint    string
+	Token       string
 	ca          string // PEM; empty: the roots of the system
 	insecure    bool
 	proxy       string // URL; empty: of the environment
 	proxyHeader http.Header
-	upgrades    bool // HTTP/1.1 only, which requests that switch protocols need
+	Upgrades    bool // HTTP/1.1 only, which requests that switch protocols need
 }
 
-// reachOf is the reach of a Cluster with its Secret; nil if that does not exist. The error names the object and key to correct.
-func reachOf(c *clusterv1alpha1.Cluster, secret *corev1.Secret) (reach, error) {
+// ConfigOf is the Config of a Cluster with its Secret; nil if that does not exist. The error names the object and key to correct.
+func ConfigOf(c *clusterv1alpha1.Cluster, secret *corev1.Secret) (Config, error) {
 	r, err := read(c, secret)
 	if err != nil {
-		return reach{}, fmt.Errorf("cluster %s cannot be asked: %w", c.Name, err)
+		return Config{}, fmt.Errorf("cluster %s cannot be asked: %w", c.Name, err)
 	}
 	return r, nil
 }
 
-func read(c *clusterv1alpha1.Cluster, secret *corev1.Secret) (reach, error) {
+func read(c *clusterv1alpha1.Cluster, secret *corev1.Secret) (Config, error) {
 	ref := c.Spec.SecretRef
 	switch {
 	case c.Spec.APIEndpoint == "":
-		return reach{}, errors.New("its spec.apiEndpoint is empty: set it to the URL of its API server")
+		return Config{}, errors.New("its spec.apiEndpoint is empty: set it to the URL of its API server")
 	case ref == nil:
-		return reach{}, fmt.Errorf("its spec.secretRef is empty: name the Secret with the keys %s and %s",
+		return Config{}, fmt.Errorf("its spec.secretRef is empty: name the Secret with the keys %s and %s",
 			clusterv1alpha1.SecretKeyToken, clusterv1alpha1.SecretKeyCA)
 	case secret == nil:
-		return reach{}, fmt.Errorf("its spec.secretRef names Secret %s/%s, which does not exist: join the cluster again",
+		return Config{}, fmt.Errorf("its spec.secretRef names Secret %s/%s, which does not exist: join the cluster again",
 			ref.Namespace, ref.Name)
 	}
-	unusable := func(key, why string) (reach, error) {
-		return reach{}, fmt.Errorf("key %s of Secret %s/%s %s", key, ref.Namespace, ref.Name, why)
+	unusable := func(key, why string) (Config, error) {
+		return Config{}, fmt.Errorf("key %s of Secret %s/%s %s", key, ref.Namespace, ref.Name, why)
 	}
-	r := reach{
-		cluster: c.Name, id: c.Spec.ID, endpoint: c.Spec.APIEndpoint,
-		token:    strings.TrimSpace(string(secret.Data[clusterv1alpha1.SecretKeyToken])),
+	r := Config{
+		Cluster: c.Name, id: c.Spec.ID, Endpoint: c.Spec.APIEndpoint,
+		Token:    strings.TrimSpace(string(secret.Data[clusterv1alpha1.SecretKeyToken])),
 		insecure: c.Spec.InsecureSkipTLSVerification, proxy: c.Spec.ProxyURL,
 	}
-	if r.token == "" {
+	if r.Token == "" {
 		return unusable(clusterv1alpha1.SecretKeyToken, "is missing or empty: it has to be a ServiceAccount token of the cluster")
 	}
-	if strings.ContainsFunc(r.token, func(c rune) bool { return c <= ' ' || c > '~' }) {
+	if strings.ContainsFunc(r.Token, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return unusable(clusterv1alpha1.SecretKeyToken, "is no token: it has spaces or control characters in it")
 	}
 	if !r.insecure {
@@ -91,50 +97,53 @@ func read(c *clusterv1alpha1.Cluster, secret *corev1.Secret) (reach, error) {
 	return r, nil
 }
 
-// userAgent is the hub's in requests to members.
-const userAgent = "pelago-hub"
+// UserAgent is the hub's in requests to members.
+const UserAgent = "pelago-hub"
 
-// link is the transport to a member. All clients made of config share its connections.
-type link struct {
-	config   *rest.Config
+// Link is the transport to a member. All clients made of Config share its connections.
+type Link struct {
+	Config   *rest.Config
 	identity *identity // nil: spec.id cannot be compared
-	closeAll func()    // closes all connections
+	closeAll func()
 }
 
-// watch repeats the identity check until ctx ends.
-func (l *link) watch(ctx context.Context, every time.Duration) {
+// Watch repeats the identity check until ctx ends.
+func (l *Link) Watch(ctx context.Context, every time.Duration) {
 	if l.identity != nil {
 		l.identity.watch(ctx, every)
 	}
 }
 
-// open makes the link; it dials nothing. client-go never releases the transports that it makes itself, one for each token.
-func (r reach) open() (*link, error) {
+// Close closes all connections.
+func (l *Link) Close() { l.closeAll() }
+
+// Open makes the link; it dials nothing. client-go never releases the transports that it makes itself, one for each token.
+func (r Config) Open() (*Link, error) {
 	dialer := connrotation.NewDialer((&net.Dialer{Timeout: connectTimeout, KeepAlive: 30 * time.Second}).DialContext)
-	l := &link{
-		config:   &rest.Config{Host: r.endpoint, BearerToken: r.token, UserAgent: userAgent, QPS: -1},
+	l := &Link{
+		Config:   &rest.Config{Host: r.Endpoint, BearerToken: r.Token, UserAgent: UserAgent, QPS: -1},
 		closeAll: dialer.CloseAll,
 	}
 	transport, err := r.transport(dialer.DialContext)
 	if err != nil {
 		return nil, err
 	}
-	l.config.Transport = transport
+	l.Config.Transport = transport
 	if r.known() {
-		l.identity = &identity{reach: r, dial: dialer.DialContext, drop: l.closeAll}
-		l.config.Transport = l.identity
+		l.identity = &identity{config: r, dial: dialer.DialContext, drop: l.closeAll}
+		l.Config.Transport = l.identity
 	}
 	return l, nil
 }
 
 // transport opens connections with dial. HTTP/2 pings detect a dead connection within 45 s.
-func (r reach) transport(dial dial) (*http.Transport, error) {
+func (r Config) transport(dial dial) (*http.Transport, error) {
 	trust := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: r.insecure} // the user's choice, in the Cluster
 	if r.ca != "" {
 		trust.RootCAs = x509.NewCertPool()
-		trust.RootCAs.AppendCertsFromPEM([]byte(r.ca)) // reachOf has validated it
+		trust.RootCAs.AppendCertsFromPEM([]byte(r.ca)) // ConfigOf has validated it
 	}
-	if r.upgrades {
+	if r.Upgrades {
 		trust.NextProtos = []string{"http/1.1"}
 	}
 	t := &http.Transport{

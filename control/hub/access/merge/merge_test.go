@@ -1,4 +1,4 @@
-package kube
+package merge
 
 import (
 	"context"
@@ -127,8 +127,8 @@ func TestUndress(t *testing.T) {
 }
 
 // lists are members with n objects each; negative: the member fails.
-func lists(size map[string]int, fail error, keys ...string) *Merge {
-	m := &Merge{Kind: "PodList", APIVersion: "v1", MaxBytes: 10_000, Full: semaphore.NewWeighted(1)}
+func lists(size map[string]int, fail error, keys ...string) *Lists {
+	m := &Lists{Kind: "PodList", APIVersion: "v1", MaxBytes: 10_000, Full: semaphore.NewWeighted(1)}
 	for _, key := range keys {
 		m.Parts = append(m.Parts, partOf(key))
 	}
@@ -157,7 +157,7 @@ func TestMergeList(t *testing.T) {
 	old := apierrors.NewResourceExpired("too old")
 	sizes := map[string]int{"m1": 3, "m2": 0, "m3": 2}
 	for name, c := range map[string]struct {
-		m     *Merge
+		m     *Lists
 		limit string
 		pages string // names of each page, or the error
 		warns int

@@ -1,4 +1,4 @@
-package kube
+package merge
 
 import (
 	"bytes"
@@ -31,7 +31,7 @@ type partEvent struct {
 
 // Watch merges the watches of the parts. It ends when one of them does, and when the parts of now are others: the client continues from the
 // last combined version, or lists again.
-func (m *Merge) Watch(ctx context.Context, w http.ResponseWriter, query url.Values, now func() []Part) error {
+func (m *Lists) Watch(ctx context.Context, w http.ResponseWriter, query url.Values, now func() []Part) error {
 	from, ok := ParseVersions(query.Get("resourceVersion"))
 	if !ok || !from.Covers(m.Parts) {
 		return relist()
@@ -42,7 +42,7 @@ func (m *Merge) Watch(ctx context.Context, w http.ResponseWriter, query url.Valu
 	bodies := make([]io.ReadCloser, len(m.Parts))
 	errs := m.each(func(i int) (err error) {
 		its, stop := context.WithCancel(ctx)
-		late := time.AfterFunc(mergeTimeout, stop)
+		late := time.AfterFunc(timeout, stop)
 		defer late.Stop()
 		query := maps.Clone(query)
 		query.Set("resourceVersion", from.Of(m.Parts[i]))

@@ -1,4 +1,4 @@
-package kube
+package tunnel
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func TestTunnelPauses(t *testing.T) {
 	}))
 	defer hub.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	tunnel := &Tunnel{Cluster: "m1", Server: hub.URL, CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hub.Certificate().Raw}),
+	tunnel := &Agent{Cluster: "m1", Server: hub.URL, CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hub.Certificate().Raw}),
 		Token: func() string { return "t" }, Member: &rest.Config{Host: "https://127.0.0.1:1"}, Log: slog.New(slog.DiscardHandler)}
 	ended := make(chan error, 1)
 	go func() { ended <- tunnel.Start(ctx) }()
@@ -48,7 +48,7 @@ func TestTunnelNamesUser(t *testing.T) {
 		user, authorization = q.Header.Get("Impersonate-User"), q.Header.Get("Authorization")
 	}))
 	defer member.Close()
-	tunnel := &Tunnel{Member: &rest.Config{Host: member.URL, BearerToken: "agent"}, Log: slog.New(slog.DiscardHandler)}
+	tunnel := &Agent{Member: &rest.Config{Host: member.URL, BearerToken: "agent"}, Log: slog.New(slog.DiscardHandler)}
 	h, err := tunnel.handler()
 	if err != nil {
 		t.Fatal(err)

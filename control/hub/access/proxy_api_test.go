@@ -1,4 +1,4 @@
-package cluster_test
+package access_test
 
 import (
 	"bufio"
@@ -34,6 +34,7 @@ import (
 	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/access"
 	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -112,7 +113,7 @@ func (s *set) replica(t *testing.T, membership bool) (stop func()) {
 	t.Helper()
 	address := freeAddress(t)
 	setup := []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return cluster.SetupProxy(mgr, cluster.ProxyOptions{Address: address, Host: s.front.address, Namespace: deploy.SystemNamespace, Name: deploy.HubName,
+		return access.Setup(mgr, access.Options{Address: address, Host: s.front.address, Namespace: deploy.SystemNamespace, Name: deploy.HubName,
 			BrokerNamespace: brokerNamespace, Hub: s.Config, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
 	}}
 	if membership {

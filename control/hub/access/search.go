@@ -1,4 +1,4 @@
-package cluster
+package access
 
 import (
 	"net/http"
@@ -10,7 +10,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/access/merge"
 	"github.com/pelago-net/pelago/scheduler"
 )
 
@@ -55,7 +55,7 @@ func (t target) path() string {
 // cluster/namespace if registries select namespaces and the request has none.
 type source struct {
 	target
-	kube.Part
+	merge.Part
 	cluster *clusterv1alpha1.Cluster
 }
 
@@ -87,7 +87,7 @@ func sources(t target, registries []searchv1alpha1.ResourceRegistry, clusters []
 			}
 		}
 		selected = selected || len(namespaces) > 0
-		s := source{t, kube.Part{Key: c.Name, Cluster: c.Name, Kind: kind, APIVersion: t.GroupVersion().String()}, c}
+		s := source{t, merge.Part{Key: c.Name, Cluster: c.Name, Kind: kind, APIVersion: t.GroupVersion().String()}, c}
 		switch {
 		case namespaces[""] || t.namespace != "" && namespaces[t.namespace]:
 			out = append(out, s.inNamespace(t.namespace))
@@ -123,8 +123,8 @@ func kindOf(c *clusterv1alpha1.Cluster, t target) string {
 }
 
 // parts are the sources as kube merges them.
-func parts(of []source) []kube.Part {
-	out := make([]kube.Part, len(of))
+func parts(of []source) []merge.Part {
+	out := make([]merge.Part, len(of))
 	for i := range of {
 		out[i] = of[i].Part
 	}

@@ -1,4 +1,4 @@
-package cluster
+package access
 
 import (
 	"bytes"
@@ -31,7 +31,9 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/access/merge"
+	"github.com/pelago-net/pelago/control/hub/member"
+	"github.com/pelago-net/pelago/control/tunnel"
 )
 
 const (
@@ -112,8 +114,8 @@ func (h *searchHandler) sources(ctx context.Context, t target) (out []source, ki
 }
 
 // merge is how the sources are read for a user.
-func (h *searchHandler) merge(ctx context.Context, who user.Info, t target, of []source, kind, accept string) *kube.Merge {
-	m := &kube.Merge{Parts: parts(of), Kind: kind + "List", APIVersion: t.GroupVersion().String(), MaxBytes: h.maxList, Full: h.lists}
+func (h *searchHandler) merge(ctx context.Context, who user.Info, t target, of []source, kind, accept string) *merge.Lists {
+	m := &merge.Lists{Parts: parts(of), Kind: kind + "List", APIVersion: t.GroupVersion().String(), MaxBytes: h.maxList, Full: h.lists}
 	if kind == "" {
 		m.APIVersion = "v1"
 	}
@@ -165,7 +167,7 @@ func (h *searchHandler) proxying(w http.ResponseWriter, q *http.Request, who use
 	m := h.merge(ctx, who, t, of, kind, accept)
 	switch watches, _ := strconv.ParseBool(query.Get("watch")); {
 	case reads && watches:
-		return m.Watch(ctx, w, query, func() []kube.Part {
+		return m.Watch(ctx, w, query, func() []merge.Part {
 			now, _, _, err := h.sources(ctx, t)
 			if err != nil {
 				now = of
@@ -277,7 +279,7 @@ func (h *searchHandler) ask(ctx context.Context, who user.Info, s source, query 
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	q.Header.Set("Accept", accept)
-	q.Header.Set("User-Agent", userAgent)
+	q.Header.Set("User-Agent", member.UserAgent)
 	r, err := to.Plain.RoundTrip(q)
 	if err == nil {
 		if err = explain(r, s.cluster); err == nil && r.StatusCode == http.StatusOK {
@@ -302,7 +304,7 @@ func (h *searchHandler) ask(ctx context.Context, who user.Info, s source, query 
 // toHub sends a request to the hub's API server in the user's name. change, if set, changes the answer.
 func (h *searchHandler) toHub(w http.ResponseWriter, q *http.Request, who user.Info, change func(*http.Response) error) error {
 	as := transport.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
-	p := kube.Forward(h.hubURL, transport.NewImpersonatingRoundTripper(as, h.plain), transport.NewImpersonatingRoundTripper(as, h.direct),
+	p := tunnel.Forward(h.hubURL, transport.NewImpersonatingRoundTripper(as, h.plain), transport.NewImpersonatingRoundTripper(as, h.direct),
 		func(_, _ *http.Request) {})
 	p.ModifyResponse = change
 	p.ErrorHandler = func(w http.ResponseWriter, q *http.Request, err error) {
@@ -341,7 +343,7 @@ func restore(q *http.Request, s source) error {
 	} else if text, err := yaml.YAMLToJSON(body); err != nil || utiljson.Unmarshal(text, &object) != nil {
 		object = nil // not an object (a JSON patch), or invalid: the member's answer has the reason
 	}
-	changed, err := kube.Undress(object, s.Part)
+	changed, err := merge.Undress(object, s.Part)
 	if err != nil {
 		return apierrors.NewConflict(s.GroupResource(), s.name, err)
 	}

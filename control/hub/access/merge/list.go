@@ -1,4 +1,4 @@
-package kube
+package merge
 
 import (
 	"context"
@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// mergeFanOut bounds the clusters that a request reads at the same time. One that does not answer takes 5 s to be dialled, so that
+	// fanOut bounds the clusters that a request reads at the same time. One that does not answer takes 5 s to be dialled, so that
 	// with a smaller number others would have no time left.
-	mergeFanOut = 64
-	// mergeTimeout is how long a list, or the beginning of a watch, may take. An API server ends requests that are no watches after a minute.
-	mergeTimeout = 20 * time.Second
+	fanOut = 64
+	// timeout is how long a list, or the beginning of a watch, may take. An API server ends requests that are no watches after a minute.
+	timeout = 20 * time.Second
 	// maxObject bounds an object, or the list of one, in bytes.
 	maxObject = 8 << 20
 )
 
-// Merge reads the lists of several clusters as one. A cluster that fails is left out, with a header Warning, unless all fail.
-type Merge struct {
+// Lists reads the lists of several clusters as one. A cluster that fails is left out, with a header Warning, unless all fail.
+type Lists struct {
 	Parts []Part // sorted by key
 	// Kind and APIVersion are those of the list if there are no parts.
 	Kind, APIVersion string
@@ -51,8 +51,8 @@ type page struct {
 	Rows              []json.RawMessage `json:"rows"`
 }
 
-// mergedList is the list that the client gets.
-type mergedList struct {
+// merged is the list that the client gets.
+type merged struct {
 	page
 	versions Versions
 	answered bool  // by a part
@@ -60,7 +60,7 @@ type mergedList struct {
 }
 
 // add appends the page of a part, or leaves the part out. Errors of the request, such as an expired token, are returned.
-func (m *mergedList) add(w http.ResponseWriter, of Part, p *page, err error) error {
+func (m *merged) add(w http.ResponseWriter, of Part, p *page, err error) error {
 	switch {
 	case isExpired(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		return err
@@ -84,7 +84,7 @@ func (m *mergedList) add(w http.ResponseWriter, of Part, p *page, err error) err
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // seen keeps the first version of a part: a watch from there has all changes since.
-func (m *mergedList) seen(of Part, version string) {
+func (m *merged) seen(of Part, version string) {
 	if _, ok := m.versions[of.Key]; !ok {
 		m.versions[of.Key] = version
 	}
@@ -98,7 +98,7 @@ func warn(w http.ResponseWriter, of Part, err error) {
 }
 
 // write sends the list, or the error of a part if none answered.
-func (m *mergedList) write(w http.ResponseWriter) error {
+func (m *merged) write(w http.ResponseWriter) error {
 	if !m.answered && m.first != nil {
 		w.Header().Del("Warning")
 		return m.first
@@ -127,10 +127,10 @@ func (m *mergedList) write(w http.ResponseWriter) error {
 }
 
 // each calls do for the parts concurrently and returns the errors in their order.
-func (m *Merge) each(do func(i int) error) []error {
+func (m *Lists) each(do func(i int) error) []error {
 	errs := make([]error, len(m.Parts))
 	var g errgroup.Group
-	g.SetLimit(mergeFanOut)
+	g.SetLimit(fanOut)
 	for i := range m.Parts {
 		g.Go(func() error {
 			errs[i] = do(i)
@@ -142,8 +142,8 @@ func (m *Merge) each(do func(i int) error) []error {
 }
 
 // Get reads what Ask does as an object, from each part: nil with an error where it is not found.
-func (m *Merge) Get(ctx context.Context, query url.Values) ([]json.RawMessage, []error) {
-	ctx, cancel := context.WithTimeout(ctx, mergeTimeout)
+func (m *Lists) Get(ctx context.Context, query url.Values) ([]json.RawMessage, []error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	found := make([]json.RawMessage, len(m.Parts))
 	return found, m.each(func(i int) error {
@@ -168,8 +168,8 @@ func notRead(of Part, err error) error {
 }
 
 // List merges the lists of the parts: all at once, or with a limit one after the other until it is reached.
-func (m *Merge) List(ctx context.Context, w http.ResponseWriter, query url.Values) error {
-	ctx, cancel := context.WithTimeout(ctx, mergeTimeout)
+func (m *Lists) List(ctx context.Context, w http.ResponseWriter, query url.Values) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	from, ok := ParseVersions(query.Get("resourceVersion"))
 	var at next
@@ -188,7 +188,7 @@ func (m *Merge) List(ctx context.Context, w http.ResponseWriter, query url.Value
 	for _, name := range []string{"limit", "continue", "resourceVersion"} {
 		query.Del(name)
 	}
-	out, budget := &mergedList{versions: Versions{}}, &atomic.Int64{}
+	out, budget := &merged{versions: Versions{}}, &atomic.Int64{}
 	out.Kind, out.APIVersion = m.Kind, m.APIVersion
 	budget.Store(m.MaxBytes)
 	if limit > 0 || at.At != "" {
@@ -212,7 +212,7 @@ func (m *Merge) List(ctx context.Context, w http.ResponseWriter, query url.Value
 }
 
 // pages lists part after part, from at until the limit is reached; 0: none.
-func (m *Merge) pages(ctx context.Context, w http.ResponseWriter, query url.Values, from Versions, at next, limit int, out *mergedList, budget *atomic.Int64) error {
+func (m *Lists) pages(ctx context.Context, w http.ResponseWriter, query url.Values, from Versions, at next, limit int, out *merged, budget *atomic.Int64) error {
 	resumed := at.At != ""
 	if resumed {
 		out.versions, from = at.Versions, nil // list the latest objects: a watch from the first page's versions repeats the changes
@@ -253,7 +253,7 @@ func (m *Merge) pages(ctx context.Context, w http.ResponseWriter, query url.Valu
 }
 
 // versions reads those of the parts that a first page has not reached: clients watch from the version of that page.
-func (m *Merge) versions(ctx context.Context, query url.Values, out *mergedList) {
+func (m *Lists) versions(ctx context.Context, query url.Values, out *merged) {
 	query = withVersion(query, "")
 	query.Set("limit", "1")
 	found := make([]string, len(m.Parts)) // empty if it failed: the page of the part has the warning
@@ -290,7 +290,7 @@ func relist() error {
 }
 
 // page reads a list. budget is the number of bytes that all pages of the request may still have.
-func (m *Merge) page(ctx context.Context, i int, query url.Values, budget *atomic.Int64) (*page, error) {
+func (m *Lists) page(ctx context.Context, i int, query url.Values, budget *atomic.Int64) (*page, error) {
 	body, err := m.Ask(ctx, i, query)
 	if err != nil {
 		return nil, err
