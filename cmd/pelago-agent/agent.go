@@ -39,6 +39,7 @@ import (
 	"github.com/pelago-net/pelago/control/agent/peering"
 	"github.com/pelago-net/pelago/control/agent/services"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
 )
@@ -56,7 +57,7 @@ const (
 // agent is everything that one process runs.
 type agent struct {
 	manager ctrl.Manager
-	hub     *kube.Hub // of the role network, else nil
+	hub     *hubclient.Hub // of the role network, else nil
 	metrics []prometheus.Collector
 	live    healthz.Checker // of /healthz
 	// changed is cancelled when the configuration differs from the one that the agent was constructed from.
@@ -97,7 +98,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
 	tokens := peering.NewTokenSource(have.broker.Token)
-	to := kube.HubOptions{
+	to := hubclient.Options{
 		Server: have.broker.Server, CA: have.broker.CA, Namespace: have.broker.Namespace, Token: tokens.Token,
 		MinPause: o.hubPause[0], MaxPause: o.hubPause[1], QPS: hubQPS, Burst: hubBurst,
 		Logger: mgr.GetLogger().WithName("hub"),
@@ -122,8 +123,8 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 }
 
 // addNetwork adds the controllers of the role network.
-func (a *agent) addNetwork(c config.Config, to kube.HubOptions, tokens *peering.TokenSource) error {
-	h, err := kube.NewHub(to)
+func (a *agent) addNetwork(c config.Config, to hubclient.Options, tokens *peering.TokenSource) error {
+	h, err := hubclient.New(to)
 	if err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func (a *agent) addNetwork(c config.Config, to kube.HubOptions, tokens *peering.
 	return setupControllers(a.manager, c, h, tokens)
 }
 
-func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *peering.TokenSource) error {
+func setupControllers(mgr ctrl.Manager, c config.Config, h *hubclient.Hub, tokens *peering.TokenSource) error {
 	return errors.Join(
 		ipam.SetupNodeIndexes(mgr, ipam.NodeIndexOptions{Namespace: config.SystemNamespace, Globalnet: c.Globalnet()}),
 		ipam.SetupAddresses(mgr, ipam.AddressOptions{GlobalCIDR: c.GlobalCIDRs}),

@@ -26,16 +26,17 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/execute/collect"
+	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/tunnel"
 )
 
 // addExecution adds the role execution, which executes this cluster's Works, and nothing else from the hub, and maintains the
 // cluster's status and Lease at the hub. alone means that the role network, which renews the token, runs in another process
 // or, with --workloads-only, not at all.
-func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peering.TokenSource, alone bool) error {
+func (a *agent) addExecution(c config.Config, to hubclient.Options, tokens *peering.TokenSource, alone bool) error {
 	id, hubID := c.ClusterID, c.HubID
-	access, connected := kube.HubConfig(to)
+	access, connected := hubclient.Config(to)
 	h, err := openWorks(access, id, to.Logger)
 	if err != nil {
 		return err
@@ -60,8 +61,8 @@ func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peerin
 	if err != nil {
 		return err
 	}
-	tunnel := &kube.Tunnel{Cluster: id, Server: to.Server, CA: to.CA, Token: to.Token, Member: member, Log: log}
-	a.metrics = append(a.metrics, tunnel.Metrics())
+	attached := &tunnel.Agent{Cluster: id, Server: to.Server, CA: to.CA, Token: to.Token, Member: member, Log: log}
+	a.metrics = append(a.metrics, attached.Metrics())
 	follower := &execute.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: custom, Log: log}
 	for name, r := range map[string]manager.Runnable{
 		// Add a Runnable, not the cluster.Cluster h: the manager would wait for its cache to sync, and the hub may be unreachable.
@@ -69,7 +70,7 @@ func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peerin
 		"the rules of kinds":     manager.RunnableFunc(follower.Start),
 		"the execution of Works": manager.RunnableFunc(works.Start),
 		"the cluster's status":   manager.RunnableFunc(status.Start),
-		"the tunnel of the hub":  manager.RunnableFunc(tunnel.Start),
+		"the tunnel of the hub":  manager.RunnableFunc(attached.Start),
 	} {
 		if err := a.manager.Add(r); err != nil {
 			return fmt.Errorf("add %s: %w", name, err)

@@ -33,6 +33,7 @@ import (
 	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -137,12 +138,12 @@ func newScheme() (*runtime.Scheme, error) {
 }
 
 // newManager makes the manager, without controllers. All writes by other clients must pass the same gate as the manager's.
-func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme) (mgr ctrl.Manager, a access, err error) {
+func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme) (mgr ctrl.Manager, a hubAccess, err error) {
 	mo := managerOptions(o, scheme)
-	if mo.Cache.HTTPClient, err = rest.HTTPClientFor(kube.RetryingConfig(cfg, minPause, maxPause, ctrl.Log)); err != nil {
+	if mo.Cache.HTTPClient, err = rest.HTTPClientFor(hubclient.RetryingConfig(cfg, minPause, maxPause, ctrl.Log)); err != nil {
 		return nil, a, fmt.Errorf("connect the cache to the hub's API server at %s: %w", cfg.Host, err)
 	}
-	a = access{cfg, func(next http.RoundTripper) http.RoundTripper { return next }, func() time.Time { return time.Time{} }}
+	a = hubAccess{cfg, func(next http.RoundTripper) http.RoundTripper { return next }, func() time.Time { return time.Time{} }}
 	if o.leaderElect {
 		lock, f, err := kube.FencedLease(cfg, deploy.SystemNamespace, deploy.HubName, o.identity, renewDeadline)
 		if err != nil {

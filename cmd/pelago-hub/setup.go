@@ -19,6 +19,7 @@ import (
 
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/hub/access"
 	"github.com/pelago-net/pelago/control/hub/autoscale"
 	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/control/hub/placement"
@@ -32,7 +33,7 @@ import (
 
 // setupControllers adds all controllers. They share the interpreter of kinds and the record of skipped override rules.
 // The objects that they create carry hubID; uid is the UID of the hub's own namespace kube-system.
-func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) error {
+func setupControllers(mgr ctrl.Manager, hubID, uid string, a hubAccess, o options) error {
 	custom := kinds.NewCustom()
 	interpreter := custom.Interpreter()
 	counts := execute.NewMetrics()
@@ -78,7 +79,7 @@ func setupProxy(mgr ctrl.Manager, hub *rest.Config, o options) error {
 	if !o.proxied() {
 		return nil
 	}
-	return cluster.SetupProxy(mgr, cluster.ProxyOptions{
+	return access.Setup(mgr, access.Options{
 		Address: o.proxyAddress, Host: o.proxyHost, Namespace: deploy.SystemNamespace, Name: deploy.HubName,
 		BrokerNamespace: config.DefaultBrokerNamespace, Registry: metrics.Registry, Hub: hub,
 		Log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("proxy"))),
@@ -123,16 +124,16 @@ func (e executions) execute(ctx context.Context, cluster string, member *rest.Co
 // few milliseconds per response, 8 still allow more than a thousand requests a second. Initial lists and the lease are not limited.
 const inFlight = 8
 
-// access is how the controllers reach the hub's API server, and the gate that their writes there and into members pass.
-type access struct {
+// hubAccess is how the controllers reach the hub's API server, and the gate that their writes there and into members pass.
+type hubAccess struct {
 	config    *rest.Config
 	gate      transport.WrapperFunc
-	attempted func() time.Time // see fence.Fence
+	attempted func() time.Time // see kube.Fence
 }
 
 // way returns a client configuration with its own limit on concurrent requests, so that a controller with few workers does not queue
 // behind one with hundreds.
-func (a access) way() *rest.Config {
+func (a hubAccess) way() *rest.Config {
 	c := rest.CopyConfig(a.config)
 	c.Wrap(a.gate)
 	c.Wrap(bounded(inFlight)) // what waits there has not been through the gate

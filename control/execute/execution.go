@@ -32,6 +32,7 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/execute/meter"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -57,7 +58,7 @@ type Options struct {
 	Log         *slog.Logger
 	Metrics     *Metrics      // shared by all Executions of a process; nil: not exported
 	Timeout     time.Duration // of one request to the member; 0: 30 s
-	// ScalingInterval is kube.Meter.Interval.
+	// ScalingInterval is meter.Source.Interval.
 	ScalingInterval time.Duration
 	// Seen is how long the status of a Work waits for the member's controller to observe a change: one write instead of two.
 	// 0: 500 ms.
@@ -338,7 +339,7 @@ func NewMetrics() *Metrics {
 			Name: "work_sync_workload_duration_seconds", Help: "How long it takes to bring a Work's object into its cluster.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
 		}, []string{"result"}),
-		pull:    kube.NewPulled(),
+		pull:    meter.NewPulled(),
 		created: count("create_resource_to_cluster", "Objects created in a cluster."),
 		updated: count("update_resource_to_cluster", "Objects changed in a cluster."),
 		delete:  count("delete_resource_from_cluster", "Objects deleted in a cluster."),

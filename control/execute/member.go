@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	"github.com/pelago-net/pelago/control/execute/meter"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -97,8 +98,8 @@ func newMember(o Options) (*member, error) {
 }
 
 // meter reads what FederatedHPAs need.
-func (m *member) meter(o Options) kube.Meter {
-	return kube.Meter{Client: m.client, REST: m.probe, Mapper: m.mapper, Interval: o.ScalingInterval, Pulled: o.Metrics.pull}
+func (m *member) meter(o Options) meter.Source {
+	return meter.Source{Client: m.client, REST: m.probe, Mapper: m.mapper, Interval: o.ScalingInterval, Pulled: o.Metrics.pull}
 }
 
 // prober returns a client with its own connections, so that a probe does not queue behind other requests.

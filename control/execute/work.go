@@ -23,6 +23,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	"github.com/pelago-net/pelago/control/execute/meter"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -311,7 +312,7 @@ type workState struct {
 	// autoscaler scaled it then.
 	settled string
 	scaled  bool
-	scaling kube.Scaling
+	scaling meter.Last
 	// changedAt is when we last created or changed the object.
 	changedAt time.Time
 	// reverts counts changes by others that were reverted, the last one at revertedAt.

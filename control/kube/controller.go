@@ -16,10 +16,6 @@ import (
 const (
 	// RequeueStale follows a write that met a newer object, which the cache shows within milliseconds.
 	RequeueStale = 20 * time.Millisecond
-	// RequeueHubStale is the same where the object is the hub's, which may be far away.
-	RequeueHubStale = time.Second
-	// RequeueHubAway follows a write to a hub that cannot be reached, which the hub's transport has logged.
-	RequeueHubAway = 2 * time.Second
 
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 5 * time.Second
@@ -34,14 +30,6 @@ func Result(wait time.Duration, err error) (reconcile.Result, error) {
 		return reconcile.Result{RequeueAfter: RequeueStale}, nil
 	}
 	return reconcile.Result{RequeueAfter: wait}, err
-}
-
-// HubResult is the Result of a reconcile in a member that reads from or writes to the hub.
-func HubResult(err error) (reconcile.Result, error) {
-	if IsStale(err) {
-		return reconcile.Result{RequeueAfter: RequeueHubStale}, nil
-	}
-	return reconcile.Result{}, err
 }
 
 // HubControllerOptions are those of a controller that works with the hub. It retries sooner than controller-runtime's default,

@@ -23,6 +23,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -48,7 +49,7 @@ type Options struct {
 	HubID           string
 	// HubServer is the URL of the hub's API server.
 	HubServer string
-	Hub       *kube.Hub
+	Hub       *hubclient.Hub
 }
 
 // Setup adds the four controllers to the manager.
@@ -172,10 +173,10 @@ func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcil
 		Copy:   func(dst, src *submarinerv1.Endpoint) { dst.Spec = src.Spec },
 	}
 	err := set.Apply(ctx, kube.Pointers(endpoints.Items), want)
-	if kube.IsUnreachable(err) { // package kube has logged it
-		return reconcile.Result{RequeueAfter: kube.RequeueHubAway}, nil
+	if hubclient.IsUnreachable(err) { // its transport has logged it
+		return reconcile.Result{RequeueAfter: hubclient.RequeueAway}, nil
 	}
-	return kube.HubResult(err)
+	return hubclient.Result(err)
 }
 
 // mirror copies the hub's Clusters and Endpoints into the member. Endpoints are created before their Cluster and deleted
@@ -200,7 +201,7 @@ func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile
 		Client: r.local, Owns: owner.Owns, Copy: func(dst, src *submarinerv1.Endpoint) { dst.Spec = src.Spec },
 	}
 	haveEndpoints, wantEndpoints := kube.Pointers(endpoints.Items), r.endpointCopies(hubEndpoints)
-	return kube.HubResult(errors.Join(
+	return hubclient.Result(errors.Join(
 		endpointSet.Ensure(ctx, haveEndpoints, wantEndpoints),
 		clusterSet.Apply(ctx, kube.Pointers(clusters.Items), r.clusterCopies(hubClusters)),
 		endpointSet.Prune(ctx, haveEndpoints, wantEndpoints),
@@ -245,7 +246,7 @@ func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile
 	if r.Hub.Synced() {
 		errs = append(errs, r.peerSet().Prune(ctx, have, want))
 	}
-	return kube.HubResult(errors.Join(errs...))
+	return hubclient.Result(errors.Join(errs...))
 }
 
 func (r *reconciler) report(problems []problem) {

@@ -15,6 +15,7 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -41,7 +42,7 @@ func (r *reconciler) balance(ctx context.Context, _ reconcile.Request) (reconcil
 		Client: r.local, Owns: kube.Owner{HubID: r.HubID}.Owns,
 		Copy: func(dst, src *discoveryv1.EndpointSlice) { dst.Endpoints, dst.Ports = src.Endpoints, src.Ports },
 	}
-	return kube.HubResult(set.Apply(ctx, kube.Pointers(have.Items), r.balanced(service, endpoints)))
+	return hubclient.Result(set.Apply(ctx, kube.Pointers(have.Items), r.balanced(service, endpoints)))
 }
 
 // balanced returns one slice for each gateway. Normally there is only one gateway, because the load balancer spreads packets over

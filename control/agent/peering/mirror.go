@@ -10,6 +10,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -18,7 +19,7 @@ import (
 func (o Options) clusterCopies(clusters []submarinerv1.Cluster) []*submarinerv1.Cluster {
 	var out []*submarinerv1.Cluster
 	for i := range clusters {
-		if !kube.InNetwork(&clusters[i]) {
+		if !hubclient.InNetwork(&clusters[i]) {
 			continue
 		}
 		c := &submarinerv1.Cluster{ObjectMeta: o.copyMeta(&clusters[i]), Spec: clusters[i].Spec}

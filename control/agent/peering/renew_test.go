@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hubclient"
 )
 
 // TestClockAhead: a clock so far ahead of the hub's that every new token is due renews it once a minute, not in a loop.
@@ -48,7 +48,7 @@ func TestClockAhead(t *testing.T) {
 		config.KeyBrokerToken: []byte(issue()), config.KeyBrokerServer: []byte(server.URL), config.KeyNamespace: []byte("broker"), config.KeyBrokerCA: ca,
 	}}
 	source := NewTokenSource("")
-	h, err := kube.NewHub(kube.HubOptions{Server: server.URL, CA: ca, Namespace: "broker", Token: source.Token, Logger: logr.Discard()})
+	h, err := hubclient.New(hubclient.Options{Server: server.URL, CA: ca, Namespace: "broker", Token: source.Token, Logger: logr.Discard()})
 	if err != nil {
 		t.Fatal(err)
 	}

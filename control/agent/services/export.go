@@ -24,6 +24,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -44,7 +45,7 @@ type ExportOptions struct {
 	ClusterSetIPs bool
 	// DashedHostnames: an endpoint without hostname has its address as one (mode mcs), not the name of its pod.
 	DashedHostnames bool
-	Hub             *kube.Hub
+	Hub             *hubclient.Hub
 }
 
 // SetupExports adds the controller to the manager and its indexes to the caches.
@@ -95,7 +96,7 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 type reconciler struct {
 	local   client.Client
 	live    client.Reader // past the cache
-	hub     *kube.Hub
+	hub     *hubclient.Hub
 	counted counted // writes contributions at the hub
 	events  record.EventRecorder
 	cluster cluster
@@ -119,7 +120,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	var wait time.Duration // for a ClusterSetIP
 	if o.synced {
 		if o.vip, wait, err = r.assignVIP(ctx, req.NamespacedName, s.export, &o.offer); err != nil {
-			return kube.HubResult(err)
+			return hubclient.Result(err)
 		}
 		o.err = r.publish(ctx, req, o.offer)
 		o.published = o.err == nil
@@ -128,15 +129,15 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 	}
 	if kube.IsStale(o.err) {
-		return reconcile.Result{RequeueAfter: kube.RequeueHubStale}, nil
+		return reconcile.Result{RequeueAfter: hubclient.RequeueStale}, nil
 	}
 	if s.export != nil && s.export.DeletionTimestamp == nil {
 		if err := r.report(ctx, s.export, o); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
-	if kube.IsUnreachable(o.err) { // package kube has logged it
-		return reconcile.Result{RequeueAfter: kube.RequeueHubAway}, nil
+	if hubclient.IsUnreachable(o.err) { // its transport has logged it
+		return reconcile.Result{RequeueAfter: hubclient.RequeueAway}, nil
 	}
 	if o.err != nil {
 		return reconcile.Result{}, o.err
@@ -253,7 +254,7 @@ func (r *reconciler) publish(ctx context.Context, req reconcile.Request, o offer
 	if err != nil {
 		return err
 	}
-	presentSlices, present := kube.Present(r.hub, slices), kube.Present(r.hub, contributions)
+	presentSlices, present := hubclient.Present(r.hub, slices), hubclient.Present(r.hub, contributions)
 	var wanted []*v1alpha1.ServiceContribution
 	if o.contribution != nil {
 		wanted = append(wanted, o.contribution)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hubclient"
 )
 
 // Messages by which users and scripts recognize that an export is complete.
@@ -86,7 +86,7 @@ func readiness(o outcome, wasReady bool) (ok bool, reason mcs.ServiceExportCondi
 		return false, "", "", false
 	case !o.synced:
 		return pending("the hub could not be reached since the agent started")
-	case !o.published && kube.IsUnreachable(o.err):
+	case !o.published && hubclient.IsUnreachable(o.err):
 		return false, mcs.ServiceExportReasonFailed, "ExportFailed: the hub cannot be reached", true
 	case !o.published:
 		return false, mcs.ServiceExportReasonFailed, "ExportFailed: " + o.err.Error(), true

@@ -23,6 +23,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -37,7 +38,7 @@ type ImportOptions struct {
 	ModeMCS bool
 	// UnreachableClusters tells which clusters the agent's node does not reach; nil: none ever.
 	UnreachableClusters func(ctx context.Context, set func(dead []string))
-	Hub                 *kube.Hub
+	Hub                 *hubclient.Hub
 }
 
 // SetupImports adds the controller to the manager and its indexes to the cache.
@@ -88,7 +89,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 type importReconciler struct {
 	local   client.Client
 	counted counted // writes merged imports
-	hub     *kube.Hub
+	hub     *hubclient.Hub
 	events  record.EventRecorder
 	cluster sourceCluster
 	dead    atomic.Pointer[unreachableClusters] // nil: no verdict yet
@@ -117,7 +118,7 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	} else {
 		err = r.applyWithoutHub(ctx, have, s)
 	}
-	return kube.HubResult(err)
+	return hubclient.Result(err)
 }
 
 // present is what the member has of one service now.

@@ -19,11 +19,11 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hubclient"
 )
 
 // syncedHub is a hub that has what the state says, all of it in the cache.
-func syncedHub(t *testing.T, s importState) *kube.Hub {
+func syncedHub(t *testing.T, s importState) *hubclient.Hub {
 	t.Helper()
 	list := func(version, kind string) (metav1.TypeMeta, metav1.ListMeta) {
 		return metav1.TypeMeta{APIVersion: version, Kind: kind + "List"}, metav1.ListMeta{ResourceVersion: "1"}
@@ -67,7 +67,7 @@ func syncedHub(t *testing.T, s importState) *kube.Hub {
 	}))
 	t.Cleanup(server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	hub, err := kube.NewHub(kube.HubOptions{Server: server.URL, CA: ca, Namespace: "broker", Token: func() string { return "t" }, MinPause: time.Millisecond,
+	hub, err := hubclient.New(hubclient.Options{Server: server.URL, CA: ca, Namespace: "broker", Token: func() string { return "t" }, MinPause: time.Millisecond,
 		MaxPause: time.Millisecond, Logger: logr.Discard()})
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hubclient"
 )
 
 // staleAfter is the lease of a source cluster (KEP-1645), which is renewed by probes of its gateways. Once a cluster has been dead for
@@ -84,7 +84,7 @@ func (r *importReconciler) watchDead(watch func(context.Context, func([]string))
 // ofSource requests the services of a cluster: of what the hub has; while that is not known yet, of what was imported before.
 func (r *importReconciler) ofSource(ctx context.Context, id string) []reconcile.Request {
 	if r.hub.Synced() {
-		return kube.ContributionRequests(ctx)(r.hub.ContributionsOf(ctx, id))
+		return hubclient.ContributionRequests(ctx)(r.hub.ContributionsOf(ctx, id))
 	}
 	services := sets.New[reconcile.Request]()
 	for _, slice := range r.importedSlices(ctx, client.MatchingLabels{mcs.LabelSourceCluster: id}) {

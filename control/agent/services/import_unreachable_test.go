@@ -21,7 +21,7 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hubclient"
 )
 
 // A verdict starts a cluster's lease once; it ends with the verdict.
@@ -60,7 +60,7 @@ func readinessOf(slices []discoveryv1.EndpointSlice, cluster string) (out []stri
 }
 
 // importer is the controller of g1, with these objects in its cluster.
-func importer(t *testing.T, hub *kube.Hub, objects ...client.Object) *importReconciler {
+func importer(t *testing.T, hub *hubclient.Hub, objects ...client.Object) *importReconciler {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{mcs.Install, discoveryv1.AddToScheme, corev1.AddToScheme, v1alpha1.AddToScheme} {
@@ -87,7 +87,7 @@ func TestVerdictWithoutHub(t *testing.T) {
 	for _, slice := range before.slices {
 		objects = append(objects, slice)
 	}
-	hub, err := kube.NewHub(kube.HubOptions{Server: "https://127.0.0.1:1", Namespace: "broker", Token: func() string { return "" }, Logger: logr.Discard()})
+	hub, err := hubclient.New(hubclient.Options{Server: "https://127.0.0.1:1", Namespace: "broker", Token: func() string { return "" }, Logger: logr.Discard()})
 	if err != nil {
 		t.Fatal(err)
 	}

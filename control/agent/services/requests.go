@@ -17,7 +17,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hubclient"
 )
 
 // indexService finds a Service's EndpointSlices in the member's cache by `<namespace>/<service>`.
@@ -161,7 +161,7 @@ const (
 
 // importedService holds for slices and for the copies of ServiceImports in the system namespace.
 func importedService[T client.Object](obj T) []string {
-	if s := kube.ServiceOf(obj); s.Name != "" && s.Namespace != "" {
+	if s := hubclient.ServiceOf(obj); s.Name != "" && s.Namespace != "" {
 		return []string{s.String()}
 	}
 	return nil
@@ -184,7 +184,7 @@ func ofImport(_ context.Context, obj client.Object) []reconcile.Request {
 
 // ofLabelled names the service by labels.
 func ofLabelled(obj client.Object) []reconcile.Request {
-	if s := kube.ServiceOf(obj); s.Name != "" && s.Namespace != "" {
+	if s := hubclient.ServiceOf(obj); s.Name != "" && s.Namespace != "" {
 		return []reconcile.Request{{NamespacedName: s}}
 	}
 	return nil
@@ -195,7 +195,7 @@ func (r *importReconciler) ofNamespace(ctx context.Context, obj client.Object) [
 	if _, ok := obj.(*corev1.Namespace); !ok || !r.hub.Synced() {
 		return nil // the hub's first sync requests everything
 	}
-	return kube.ContributionRequests(ctx)(r.hub.ContributionsIn(ctx, obj.GetName()))
+	return hubclient.ContributionRequests(ctx)(r.hub.ContributionsIn(ctx, obj.GetName()))
 }
 
 // all requests every imported service: some may have lost their last exporter while no agent ran.

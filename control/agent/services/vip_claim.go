@@ -20,6 +20,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -51,7 +52,7 @@ func (c cluster) usesVIP(export *mcs.ServiceExport, o offer) (uses bool, note st
 }
 
 // readVIPs collects what decides on the ClusterSetIP of a service.
-func readVIPs(ctx context.Context, hub *kube.Hub, contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) (vips, error) {
+func readVIPs(ctx context.Context, hub *hubclient.Hub, contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) (vips, error) {
 	v := vips{joined: joined}
 	var err error
 	if v.ranges, err = hub.ClusterSetIPRanges(ctx); err != nil {

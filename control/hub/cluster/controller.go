@@ -1,6 +1,6 @@
 // Package cluster owns the life of a member at the hub: finalizer, execution namespace, rights and Leases of pull members, taints
-// by condition, refusal of a cluster that joins twice, ordered removal. For each push member it resolves endpoint and credential
-// and runs the executor of its Works and the collector of its status.
+// by condition, refusal of a cluster that joins twice, ordered removal. For each push member it runs the executor of its Works and
+// the collector of its status.
 //
 // pelago-hub runs it. It writes to no member and never removes the finalizer of a Work: control/execute does, or Abandon for a
 // cluster that an administrator gives up.

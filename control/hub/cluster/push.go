@@ -24,6 +24,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	"github.com/pelago-net/pelago/control/execute/collect"
+	"github.com/pelago-net/pelago/control/hub/member"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -91,7 +92,7 @@ func (r *pushReconciler) reconcile(ctx context.Context, req ctrl.Request) (time.
 	if err != nil {
 		return 0, err // the run continues
 	}
-	how, unusable := reachOf(c, secret)
+	how, unusable := member.ConfigOf(c, secret)
 	if unusable == nil {
 		unusable = r.runs.start(req.Name, how)
 	}
@@ -161,7 +162,7 @@ type runs struct {
 }
 
 type run struct {
-	reach  reach
+	config member.Config
 	ctx    context.Context
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -172,15 +173,15 @@ func newRuns(do func(context.Context, string, *rest.Config), every time.Duration
 	return &runs{do: do, every: every, ctx: ctx, end: cancel, by: map[string]*run{}}
 }
 
-// start starts the run of a member, unless there is one with this reach. A former run ends first.
-func (r *runs) start(cluster string, how reach) error {
+// start starts the run of a member, unless there is one with this config. A former run ends first.
+func (r *runs) start(cluster string, how member.Config) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	former := r.by[cluster]
-	if r.ctx.Err() != nil || former != nil && former.ctx.Err() == nil && reflect.DeepEqual(former.reach, how) {
+	if r.ctx.Err() != nil || former != nil && former.ctx.Err() == nil && reflect.DeepEqual(former.config, how) {
 		return nil
 	}
-	l, err := how.open()
+	l, err := how.Open()
 	if err != nil {
 		return err
 	}
@@ -188,19 +189,19 @@ func (r *runs) start(cluster string, how reach) error {
 		former.cancel()
 	}
 	ctx, cancel := context.WithCancel(r.ctx)
-	next := &run{reach: how, ctx: ctx, cancel: cancel, ended: make(chan struct{})}
+	next := &run{config: how, ctx: ctx, cancel: cancel, ended: make(chan struct{})}
 	r.by[cluster] = next
 	r.all.Go(func() {
 		defer close(next.ended)
-		defer l.closeAll()
+		defer l.Close()
 		defer r.forget(cluster, next)
 		if former != nil {
 			<-former.ended
 		}
 		var watch sync.WaitGroup
 		defer watch.Wait()
-		watch.Go(func() { l.watch(ctx, r.every) })
-		r.do(ctx, cluster, l.config)
+		watch.Go(func() { l.Watch(ctx, r.every) })
+		r.do(ctx, cluster, l.Config)
 	})
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -26,6 +27,9 @@ import (
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
+
+// otherID is the id of no cluster.
+const otherID = "7a1c2f0e-3d3a-4a55-9a0d-1f1f0a6b9a01"
 
 // PushServer is the API server of the tests inside the package; TestMain stops it.
 var PushServer = apiserver.NewShared(apiserver.CRDs("clusters.cluster.karmada.io"))
@@ -133,16 +137,16 @@ func (h *hub) update(o client.Object, change func()) {
 	})
 }
 
-// member is a cluster of its own, and a ServiceAccount there with all rights.
-type member struct {
+// pushMember is a cluster of its own, and a ServiceAccount there with all rights.
+type pushMember struct {
 	*apiserver.Cluster
 	account *corev1.ServiceAccount
 }
 
-func newMember(t *testing.T, config *rest.Config) member {
+func newMember(t *testing.T, config *rest.Config) pushMember {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "pelago-"}}
-	m := member{apiserver.Connect(t, config), account}
+	m := pushMember{apiserver.Connect(t, config), account}
 	m.Make(account)
 	m.Make(&rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: account.Name},
@@ -152,7 +156,7 @@ func newMember(t *testing.T, config *rest.Config) member {
 	return m
 }
 
-func (m member) token() string {
+func (m pushMember) token() string {
 	m.Helper()
 	r := &authenticationv1.TokenRequest{}
 	if err := m.SubResource("token").Create(context.Background(), m.account, r); err != nil {
@@ -161,7 +165,7 @@ func (m member) token() string {
 	return r.Status.Token
 }
 
-func (m member) secret(token string) map[string][]byte {
+func (m pushMember) secret(token string) map[string][]byte {
 	return map[string][]byte{"token": []byte(token), "caBundle": m.Config.CAData}
 }
 
@@ -229,13 +233,13 @@ func TestIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.join("right", m.Config.Host, m.secret(m.token()), string(system.UID))
-	other, _ := h.join("other", m.Config.Host, m.secret(m.token()), firstID) // its Secret is not looked at
+	other, _ := h.join("other", m.Config.Host, m.secret(m.token()), otherID) // its Secret is not looked at
 	await.Equal(t, "True ClusterReady", h.ready("right"))
 	await.Equal(t, "False ClusterIDMismatch", h.ready("other"))
 	if err := h.Get(t.Context(), client.ObjectKeyFromObject(other), other); err != nil {
 		t.Fatal(err)
 	}
-	if said := other.Ready().Message; !strings.Contains(said, string(system.UID)) || !strings.Contains(said, firstID) {
+	if said := other.Ready().Message; !strings.Contains(said, string(system.UID)) || !strings.Contains(said, otherID) {
 		t.Errorf("message %q", said)
 	}
 }
@@ -313,4 +317,15 @@ func TestNothingStaysOfAMember(t *testing.T) {
 		stacks := make([]byte, 1<<20)
 		t.Fatalf("%d goroutines before, %d after:\n%s", before, runtime.NumGoroutine(), stacks[:runtime.Stack(stacks, true)])
 	}
+}
+
+// hanging is the address of a member that takes connections and never answers, until the test ends.
+func hanging(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() }) // how it ends does not matter
+	return "https://" + l.Addr().String()
 }

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/pelago-net/pelago/control/hub/member"
 	"github.com/pelago-net/pelago/test/await"
 )
 
@@ -34,7 +35,7 @@ func TestRuns(t *testing.T) {
 
 	start := func(token string) {
 		t.Helper()
-		if err := r.start("m1", reach{endpoint: "https://m1", token: token}); err != nil {
+		if err := r.start("m1", member.Config{Endpoint: "https://m1", Token: token}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -87,7 +87,7 @@ func MemberCommands(streams genericiooptions.IOStreams) []*cobra.Command {
 
 The cluster that -C names is reached through the hub, also a pull member. It needs a right at the hub
 on clusters/proxy of proxy.pelago.io, and in the cluster the rights of the own name
-(control/hub/cluster/proxy.md). --context and --cluster choose the hub in the kubeconfig.`
+(control/hub/access/README.md). --context and --cluster choose the hub in the kubeconfig.`
 		}
 		if cmd.HasSubCommands() { // top
 			cmd.Example = cmd.Commands()[0].Example

@@ -1,0 +1,228 @@
+// Package access serves requests of users to members: the aggregated APIs proxy.pelago.io (one member,
+// through the hub's connection or the tunnel of a pull member) and search.karmada.io (lists over
+// members). Every replica serves, with connections of its own; the leader registers the APIs.
+//
+// pelago-hub runs it. It acts in a member only in the name of the user, and caches no objects of members.
+package access
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+const (
+	// reload is the interval at which the server's certificate, and the CA and names of the hub's API server, are reread.
+	reload = time.Minute
+	// drainTime bounds the wait for requests under way at the end.
+	drainTime = 5 * time.Second
+)
+
+// Options configure Setup.
+type Options struct {
+	// Address is where the server listens, host:port.
+	Address string
+	// Host, if set, is the name or address at which the hub's API server reaches Address; a Service is created for it. Otherwise the
+	// Deployment's Service is used.
+	Host string
+	// Namespace holds the Service, which is called Name, and the Secret with the certificate, Name-proxy.
+	Namespace, Name string
+	// BrokerNamespace holds the ServiceAccounts of members.
+	BrokerNamespace string
+	// Hub, if set, has search.karmada.io served: it is the access to the hub's API server, without the fence of the leader, since every
+	// replica serves. It needs the right to impersonate.
+	Hub      *rest.Config
+	Registry prometheus.Registerer
+	Log      *slog.Logger
+}
+
+// Setup adds the server to the manager, whose cache must hold Clusters; the leader registers it at the hub's API server.
+func Setup(mgr manager.Manager, o Options) error {
+	s := &server{Options: o, live: mgr.GetAPIReader()}
+	h := &proxyHandler{
+		clusters: mgr.GetClient(), live: mgr.GetAPIReader(), brokerNamespace: o.BrokerNamespace, log: o.Log,
+		authenticate: s.authenticate, tunnels: newTunnels(string(uuid.NewUUID())),
+	}
+	s.handler, s.tunnels = h, h.tunnels
+	if o.Hub != nil {
+		var err error
+		if h.search, err = newSearchHandler(h, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()}, o.Hub); err != nil {
+			return err
+		}
+	}
+	_, port, err := net.SplitHostPort(o.Address)
+	if err != nil {
+		return fmt.Errorf("serve the access to members at %q: %w", o.Address, err)
+	}
+	r := &registration{Options: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), port: port}
+	if err := errors.Join(o.Registry.Register(h.tunnels.sessions), mgr.Add(s), mgr.Add(r),
+		mgr.AddReadyzCheck("proxy", s.ready)); err != nil {
+		return fmt.Errorf("set up the access to members: %w", err)
+	}
+	return nil
+}
+
+func (o Options) secret() client.ObjectKey {
+	return client.ObjectKey{Namespace: o.Namespace, Name: o.Name + "-proxy"}
+}
+
+// server is the HTTPS server.
+type server struct {
+	Options
+	live    client.Reader
+	handler http.Handler
+	tunnels *tunnels
+	// listens is set once the caches have synced and the port is open.
+	listens atomic.Bool
+
+	mu          sync.Mutex
+	read        time.Time
+	certificate *tls.Certificate
+	front       authenticator.Request
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: every replica serves.
+func (s *server) NeedLeaderElection() bool { return false }
+
+// ready is the readiness of a replica: the Service sends it the requests and tunnels of members.
+func (s *server) ready(*http.Request) error {
+	if !s.listens.Load() {
+		return fmt.Errorf("the access to members does not listen at %s yet", s.Address)
+	}
+	return nil
+}
+
+// Start serves until ctx ends.
+func (s *server) Start(ctx context.Context) error {
+	web := &http.Server{
+		Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		TLSConfig: &tls.Config{
+			MinVersion: tls.VersionTLS12,
+			ClientAuth: tls.RequestClientCert, // the authenticator verifies it
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				cert, _, err := s.material(ctx)
+				return cert, err
+			},
+		},
+	}
+	listener, err := net.Listen("tcp", s.Address)
+	if err != nil {
+		return fmt.Errorf("serve the access to members: %w", err)
+	}
+	s.listens.Store(true)
+	defer s.listens.Store(false)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		<-ctx.Done()
+		s.tunnels.close()
+		drain, cancel := context.WithTimeout(context.Background(), drainTime)
+		defer cancel()
+		if web.Shutdown(drain) != nil {
+			_ = web.Close() // watches and logs go on; their clients connect to another replica
+		}
+	}()
+	if err := web.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the access to members: %w", err)
+	}
+	<-ended
+	return nil
+}
+
+// material is the certificate that the leader has made, and the authenticator of the hub's API server. What was read before stays in
+// use while the API server is away.
+func (s *server) material(ctx context.Context) (*tls.Certificate, authenticator.Request, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.read) < reload {
+		return s.certificate, s.front, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	cert, err := readCertificate(ctx, s.live, s.secret())
+	front, err2 := readFront(ctx, s.live)
+	switch err = errors.Join(err, err2); {
+	case err == nil:
+		s.certificate, s.front, s.read = cert, front, time.Now()
+	case s.front == nil:
+		return nil, nil, err
+	}
+	return s.certificate, s.front, nil
+}
+
+// authenticate returns the user whom the hub's API server names. All others are refused.
+func (s *server) authenticate(q *http.Request) (*authenticator.Response, bool, error) {
+	_, front, err := s.material(q.Context())
+	if err != nil {
+		return nil, false, err
+	}
+	return front.AuthenticateRequest(q)
+}
+
+// readFront reads the certificate authority and the headers of the API server's front proxy, which it publishes for aggregated APIs.
+func readFront(ctx context.Context, live client.Reader) (authenticator.Request, error) {
+	m := &corev1.ConfigMap{}
+	key := client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "extension-apiserver-authentication"}
+	if err := live.Get(ctx, key, m); err != nil {
+		return nil, fmt.Errorf("get ConfigMap %s: %w", key, err)
+	}
+	ca := m.Data["requestheader-client-ca-file"]
+	if ca == "" {
+		return nil, fmt.Errorf("ConfigMap %s has no requestheader-client-ca-file: the hub's kube-apiserver needs the flags --requestheader-* "+
+			"and --proxy-client-*", key)
+	}
+	trust := x509request.DefaultVerifyOptions()
+	trust.Roots = x509.NewCertPool()
+	if !trust.Roots.AppendCertsFromPEM([]byte(ca)) {
+		return nil, fmt.Errorf("read ConfigMap %s: requestheader-client-ca-file holds no certificate", key)
+	}
+	lists := map[string]headerrequest.StaticStringSlice{}
+	for _, name := range []string{"allowed-names", "username-headers", "uid-headers", "group-headers", "extra-headers-prefix"} {
+		var list []string
+		if text := m.Data["requestheader-"+name]; text != "" {
+			if err := json.Unmarshal([]byte(text), &list); err != nil {
+				return nil, fmt.Errorf("read requestheader-%s of ConfigMap %s: %w", name, key, err)
+			}
+		}
+		lists[name] = list
+	}
+	return headerrequest.NewDynamicVerifyOptionsSecure(func() (x509.VerifyOptions, bool) { return trust, true }, lists["allowed-names"], lists["username-headers"],
+		lists["uid-headers"], lists["group-headers"], lists["extra-headers-prefix"]), nil
+}
+
+// readCertificate reads the Secret that the registration writes.
+func readCertificate(ctx context.Context, live client.Reader, key client.ObjectKey) (*tls.Certificate, error) {
+	secret := &corev1.Secret{}
+	if err := live.Get(ctx, key, secret); err != nil {
+		return nil, fmt.Errorf("get Secret %s with the certificate of the access to members: %w", key, err)
+	}
+	cert, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	if err == nil && cert.Leaf == nil {
+		cert.Leaf, err = x509.ParseCertificate(cert.Certificate[0])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w: delete it to have another one made", key, err)
+	}
+	return &cert, nil
+}
