@@ -14,16 +14,16 @@ import (
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 )
 
-// argo runs the health rule of deploy/README.md, as Argo CD does, and returns its status.
+// argo runs the health rule of docs/install.md, as Argo CD does, and returns its status.
 func argo(t *testing.T, s v1alpha1.Status, generation int64) string {
 	t.Helper()
-	text, err := os.ReadFile("../../deploy/README.md")
+	text, err := os.ReadFile("../../docs/install.md")
 	must(t, err)
 	_, rule, ok := strings.Cut(string(text), "health.submariner.io_Submariner: |")
 	_, rule, _ = strings.Cut(rule, "\n")
 	rule, _, end := strings.Cut(rule, "```")
 	if !ok || !end {
-		t.Fatal("deploy/README.md has no rule for Argo CD")
+		t.Fatal("docs/install.md has no rule for Argo CD")
 	}
 	l := lua.NewState()
 	defer l.Close()

@@ -250,19 +250,19 @@ func TestRulesAreFollowed(t *testing.T) {
 	})
 }
 
-// The example that users copy does what it says, and the README shows the same.
+// The example that users copy does what it says, and docs/kinds.md shows the same.
 func TestExample(t *testing.T) {
 	text, err := os.ReadFile("example.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile("README.md")
+	readme, err := os.ReadFile("../../docs/kinds.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	comment := regexp.MustCompile(`(?m)^#.*\n`)
 	if !strings.Contains(string(readme), comment.ReplaceAllString(string(text), "")) {
-		t.Error("the README shows another example")
+		t.Error("docs/kinds.md shows another example")
 	}
 	all, err := decodeRules(text)
 	if err != nil {

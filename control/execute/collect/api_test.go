@@ -283,7 +283,7 @@ func TestNotAllowedToCount(t *testing.T) {
 	}
 }
 
-// api/README.md: models that contradict each other are not used.
+// docs/validation.md: models that contradict each other are not used.
 func TestInvalidModels(t *testing.T) {
 	c := pushCluster()
 	c.Spec.ResourceModels = []clusterv1alpha1.ResourceModel{{Grade: 0, Ranges: []clusterv1alpha1.ResourceModelRange{

@@ -490,7 +490,7 @@ func TestOneClusterIsNotTwoMembers(t *testing.T) {
 	await.Equal(t, "", reason("second")) // until somebody has collected its status
 }
 
-// api/README.md, Cluster: models that contradict each other.
+// docs/validation.md, Cluster: models that contradict each other.
 func TestInvalidModelsAreTold(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	cpu := clusterv1alpha1.ResourceModelRange{Name: "cpu", Min: resource.MustParse("1"), Max: resource.MustParse("2")}

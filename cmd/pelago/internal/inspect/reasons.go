@@ -31,7 +31,7 @@ var reasons = map[string]reason{
 
 	"drop-malformed":       {"the packet is malformed", "see what sends it"},
 	"drop-bad-version":     {"the overlay header has an unknown version", "upgrade the older of the two clusters"},
-	"drop-bad-token":       {"the token in the overlay header is not the receiver's", "the clusters were joined with different secrets: run `pelago join` again with one broker-info.subm; between nodes of one cluster: Secret pelago-system/pelago-overlay-token was replaced: add the old token under the key previous, so that both are accepted"},
+	"drop-bad-token":       {"the token in the overlay header is not the receiver's", "the clusters were joined with different secrets: run `pelago join` again with one broker-info.subm; in one cluster, pelago-overlay-token was replaced: add the old token to it under the key previous"},
 	"drop-bad-type":        {"the overlay header has an unknown type", "upgrade the older of the two clusters"},
 	"drop-unknown-peer":    {"the receiver does not know the sender's address", "see `kubectl get peers,nodeindices` of the receiving cluster: does it accept the sender, and does NAT change its address?"},
 	"drop-spoofed-source":  {"the receiver does not accept the source address from that cluster; or an ICMP error came from a cluster that is no end of its flow", "see `kubectl get peers -o wide` of the receiving cluster: does it accept the sender's cluster, with these ranges?"},

@@ -50,7 +50,7 @@ Nodes of the other cluster are read in a context of --remote-context; without it
 It does not take into account quotas, session affinity, and firewall rules other than NetworkPolicies; --live shows their effect. It
 needs the right to list NodeIndexes, Peers, Services, NetworkPolicies, and to create pods/exec in namespace pelago-system.
 
-Exit status: 0 the packet is delivered, 2 it is dropped, 1 undetermined. The reasons are listed in cmd/pelago/README.md.`,
+Exit status: 0 the packet is delivered, 2 it is dropped, 1 undetermined. The reasons are listed in docs/cli.md.`,
 		Example: `  pelago trace --context g1 --from default/client --to sample/web --remote-context g2
   pelago trace --context g1 --from client --to web.sample.svc.clusterset.local:80 --remote-context g2 --live
   pelago trace --context g1 --from-node g1-n2 --to 120.2.0.20:53 --protocol udp --size 1400 -o json`,
