@@ -12,6 +12,7 @@ import (
 
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 const auditCreates = `
@@ -24,6 +25,7 @@ rules:
 
 // A server that is killed and put back to an earlier state keeps its address and shows that state.
 func TestServerKilledAndRestored(t *testing.T) {
+	need.Kubernetes(t)
 	s, err := apiserver.Open(apiserver.Audit(auditCreates), apiserver.Controllers("namespace-controller"))
 	if err != nil {
 		t.Fatal(err)

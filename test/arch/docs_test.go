@@ -11,10 +11,10 @@ import (
 )
 
 var (
-	metric = regexp.MustCompile(`"(pelago_[a-z_]+)"`)
-	file   = regexp.MustCompile("`([A-Za-z0-9_./-]+\\.(?:go|c|h|md|yaml))`")
-	tableCell   = regexp.MustCompile(`(?:[^|\\]|\\.)+`)
-	link   = regexp.MustCompile(`(?:\]\(|(?:src|srcset)=")([^)#\s"]+)`)
+	metric    = regexp.MustCompile(`"(pelago_[a-z_]+)"`)
+	file      = regexp.MustCompile("`([A-Za-z0-9_./-]+\\.(?:go|c|h|md|yaml))`")
+	tableCell = regexp.MustCompile(`(?:[^|\\]|\\.)+`)
+	link      = regexp.MustCompile(`(?:\]\(|(?:src|srcset)=")([^)#\s"]+)`)
 )
 
 // Bounds of Markdown, in characters, lines and words.

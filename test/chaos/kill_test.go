@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/pelago-net/pelago/test/await"
+
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // testKills is how often the hub is killed here; `make chaos` does it 100 times, with real API servers as members.
@@ -14,6 +16,7 @@ const testKills = 4
 
 // A short form of the scenario kills, with the product as it is in this tree. In the end the hub ends by itself.
 func TestKills(t *testing.T) {
+	need.Kubernetes(t)
 	bin := t.TempDir()
 	build := exec.Command("go", "build", "-o", bin, "./cmd/pelago", "./cmd/pelago-hub")
 	build.Dir = "../.."

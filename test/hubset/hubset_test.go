@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/pelago-net/pelago/test/await"
+
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // childVariable makes this test binary a process that starts another one and waits to be killed.
@@ -37,6 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestServers(t *testing.T) {
+	need.Kubernetes(t)
 	var led []string
 	s, err := Open(t.Context(), Options{
 		Dir: t.TempDir(), Real: 1, Simulated: 2,

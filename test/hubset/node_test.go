@@ -13,11 +13,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/pelago-net/pelago/test/await"
+
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // Workloads of a member run as with a kubelet: Deployments become available, Jobs complete, an image that cannot be pulled does not
 // run, and deleted pods are gone.
 func TestWorkloads(t *testing.T) {
+	need.Kubernetes(t)
 	dir := filepath.Join(t.TempDir(), "set")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // pair makes two namespaces joined by a veth with the addresses 10.9.0.1/24 and 10.9.0.2/24 (and fd09::1, fd09::2).
@@ -108,6 +110,7 @@ func TestCommandsRunInside(t *testing.T) {
 
 // Neither Create nor Do may leave a thread of this process behind in another namespace.
 func TestThreadsReturnHome(t *testing.T) {
+	need.Root(t)
 	before := threadNamespaces(t)
 	n, err := Create("home-test")
 	if err != nil {

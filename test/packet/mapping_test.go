@@ -12,6 +12,7 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // mappedState is the state of a node of cluster 1 whose sources with an egress IP have endpoint-independent mappings; 10.7.N.11 has no
@@ -476,6 +477,7 @@ func TestMappingUsageIsRestored(t *testing.T) {
 
 // Programs without mappings over the same maps keep the flows of one, and do not mistake it for a flow; the next version goes on with it.
 func TestMappingDowngrade(t *testing.T) {
+	need.Root(t)
 	path := filepath.Join(pool.dir, "downgrade")
 	open := func() *Kernel {
 		k, err := Open(path, loader.Timers{})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // layout1 is the object of 2c18591, bpf/pelago_bpfel.o there. Embedded, as test/vm runs the binary without files beside it.
@@ -45,6 +46,7 @@ type mapping struct {
 // TestUpgrade: the programs of the first layout (2c18591) open 100,000 flows; this version takes over the pinned maps, and
 // gives them back, without a flow that is broken, left over or opened twice.
 func TestUpgrade(t *testing.T) {
+	need.Root(t)
 	path := filepath.Join(pool.dir, "upgrade")
 	k, err := Open(path, loader.Timers{})
 	if err != nil {

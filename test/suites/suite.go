@@ -69,7 +69,7 @@ var suites = []suite{
 	{name: "generated", about: "generated code is what the sources make", tiers: []string{tierCheck}, target: "generated"},
 	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, the CLI for other systems", tiers: []string{tierCheck, tierTest}, target: "lint", background: true},
 	{name: "pure", about: "tests that need Go alone", tiers: []string{tierCheck}, packages: []string{"./..."}, cached: true,
-		flags: []string{"-ldflags=-w"}},
+		flags: []string{"-ldflags=-w", "-skip=" + release}},
 	{name: "unit", about: "packets, controllers against API servers, all else without namespaces or clusters", tiers: []string{tierTest}, packages: []string{"./..."},
 		without: slices.Concat(namespaces, clusters, benchmark), flags: append(slices.Clone(compiled), "-skip="+release)},
 	{name: "walk", about: "two joined clusters: install, names, NAT, encryption, a gateway's death, policy, override", tiers: []string{tierTest}, packages: []string{"./test/e2e"},

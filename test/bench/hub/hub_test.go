@@ -18,6 +18,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 	"github.com/pelago-net/pelago/test/hubset"
 	"github.com/pelago-net/pelago/test/hubset/member"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 const log = `{"verb":"create","userAgent":"bench-user/v1","objectRef":{"resource":"deployments","name":"app-00001"},"responseStatus":{"code":201}}
@@ -69,6 +70,7 @@ func TestCountWrites(t *testing.T) {
 
 // What users apply is taken by the API server, arrivals are seen once, and the audit log shows who wrote.
 func TestApplyAndArrive(t *testing.T) {
+	need.Kubernetes(t)
 	server, err := apiserver.Open(apiserver.CRDs("propagationpolicies.policy.karmada.io"), apiserver.Audit(auditPolicy))
 	if err != nil {
 		t.Fatal(err)

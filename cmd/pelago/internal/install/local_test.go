@@ -27,6 +27,7 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/test/await"
 	"github.com/pelago-net/pelago/test/lab/binaries"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // running is a hub in the foreground.
@@ -91,6 +92,7 @@ func newLocal(t *testing.T) *Local {
 
 // TestLocal runs the programs of a hub: their arguments are those of a hub in a host cluster.
 func TestLocal(t *testing.T) {
+	need.Kubernetes(t)
 	l := newLocal(t)
 	hub := start(t, l)
 	ctx := t.Context()
