@@ -163,7 +163,7 @@ func (t *task) fresh() error {
 	return nil
 }
 
-// observe returns the object as the member has it, nil if there is none.
+// observe returns the object as the member has it, nil if the member has no such object.
 func (t *task) observe(ctx context.Context, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	w, err := t.kinds.use(ctx, t.work.Name, want.GroupVersionKind())
 	if err != nil {
@@ -268,7 +268,7 @@ func (t *task) step(ctx context.Context, want *desired, have *unstructured.Unstr
 	return t.update(ctx, want, have)
 }
 
-// holder returns the other Work that has the object, "" if there is none or it is being deleted.
+// holder returns the other Work that has the object, "" if no other has it or that one is being deleted.
 func (t *task) holder(ctx context.Context, have *unstructured.Unstructured) (string, error) {
 	a := have.GetAnnotations()
 	if a[workv1alpha1.AnnotationWorkNamespace] != t.namespace {
@@ -359,7 +359,7 @@ func (s *workStates) setObject(work string, object objectKey) {
 	state.object, s.users[object] = object, work
 }
 
-// workOf returns the Work of an object, "" if there is none.
+// workOf returns the Work of an object, "" if the object was not made from a Work.
 func (s *workStates) workOf(object objectKey) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,8 @@ type rule struct {
 	// Rule is its number: section and place in it. A complaint has the number of its issue.
 	Rule string `json:"rule"`
 	Says string `json:"says"`
-	// Tests are `directory.TestName`, or `directory.TestName/case` where the case is written out in that package's tests.
+	// Tests are `directory.TestName`, or `directory.TestName/case` where the case is written out in that package's tests, or is the name of
+	// a script in its testdata.
 	Tests []string `json:"tests"`
 }
 
@@ -130,7 +131,11 @@ func parse(dir string) (*pkg, error) {
 			return true
 		})
 	}
-	return p, nil
+	scripts, err := filepath.Glob(filepath.Join(dir, "testdata", "*.txtar"))
+	for _, name := range scripts {
+		p.texts[strings.TrimSuffix(filepath.Base(name), ".txtar")] = true
+	}
+	return p, err
 }
 
 // The list is read by people, in this order.

@@ -178,7 +178,7 @@ type bindingUsage struct {
 	total    scheduler.Load // of all replicas, without those in clusters that it is being evicted from
 	member   *Membership    // nil: of no group
 	parts    []part         // by cluster
-	reserved *Reservation   // the write of a newer decision has not ended; nil: there is none
+	reserved *Reservation   // a newer decision that is being written; nil: none
 }
 
 // part is what a binding has in one cluster.

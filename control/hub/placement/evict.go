@@ -59,14 +59,14 @@ type Clusters struct {
 	Of map[string]Fate
 	// Ready are the clusters to which templates may return; one that is being removed is not among them.
 	Ready map[string]Readiness
-	// Halted says why no template leaves a failed cluster; "": they do.
+	// Halted is the reason why no template leaves a failed cluster; "" if templates leave it.
 	Halted string
 }
 
 // ReadClusters reads the clusters. One that has never been ready is not failed: nothing has run there.
 func ReadClusters(clusters []clusterv1alpha1.Cluster, haltedAbove float64) Clusters {
 	out := Clusters{Of: map[string]Fate{}, Ready: map[string]Readiness{}}
-	members, failed := 0, 0 // of those that may have a template: accepted, and ready once, for only then do they report kinds
+	members, failed := 0, 0 // only of clusters that can have a template: a cluster reports its kinds after it was accepted and first ready
 	for i := range clusters {
 		c := &clusters[i]
 		ready := c.Ready()

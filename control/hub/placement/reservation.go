@@ -32,7 +32,7 @@ type Reservation struct {
 // Decide decides as scheduler.Schedule does, from all that is assumed. If another decision has reserved the capacity meanwhile it
 // decides again. Errors are those of Schedule, ErrNotReady and QuotaError.
 //
-// The request's Current must be what the binding says now. There must not be two at the same time for one key.
+// The request's Current must be the clusters of the binding. Calls for one key must not run at the same time.
 func (r *Cache) Decide(key string, req *scheduler.Request) (scheduler.Decision, *Reservation, error) {
 	s, req, err := r.begin(key, req)
 	if err != nil {

@@ -144,7 +144,7 @@ func (r *reconciler) release(ctx context.Context, p policy) (time.Duration, erro
 	controllerutil.RemoveFinalizer(p, p.claims.finalizer)
 	err := r.client.Patch(ctx, p.Object, kube.MergeFrom(before))
 	if err != nil {
-		return 0, client.IgnoreNotFound(fmt.Errorf("let the policy %s go: %w", client.ObjectKeyFromObject(p), err))
+		return 0, client.IgnoreNotFound(fmt.Errorf("remove the finalizer of the policy %s: %w", client.ObjectKeyFromObject(p), err))
 	}
 	return 0, nil
 }
@@ -171,7 +171,7 @@ func (r *reconciler) claimed(ctx context.Context, p policy) (bool, error) {
 	return false, nil
 }
 
-// anyTemplate asks the API server, not a cache, whether there is a template; of a kind that is not served there is none.
+// anyTemplate asks the API server, not a cache, whether a template exists; a kind that is not served has no templates.
 func (r *reconciler) anyTemplate(ctx context.Context, gvk schema.GroupVersionKind, opts []client.ListOption) (bool, error) {
 	var list metav1.PartialObjectMetadataList
 	for {

@@ -275,7 +275,7 @@ func newOperation(op policyv1alpha1.OverriderOperator, path string, value apiext
 	return o
 }
 
-// patch applies operations to a document. What is added below a parent that is not there is an error, as RFC 6902 says.
+// patch applies operations to a document. Adding a field below a parent that does not exist is an error (RFC 6902, section 4.1).
 func patch(document []byte, operations []operation) ([]byte, error) {
 	raw, err := json.Marshal(operations)
 	if err != nil {

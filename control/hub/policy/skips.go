@@ -73,7 +73,7 @@ func (s *Skips) follow(f func(client.ObjectKey)) {
 	s.changed = append(s.changed, f)
 }
 
-// message lists the skipped rules of a policy; "" if there are none.
+// message lists the skipped rules of a policy; "" if no rule was skipped.
 func (s *Skips) message(policy client.ObjectKey) string {
 	s.mu.Lock()
 	reporters := s.of[policy]

@@ -2,6 +2,8 @@ package propagate
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -157,4 +159,8 @@ func with(m map[string]string, key, value string) map[string]string {
 	}
 	m[key] = value
 	return m
+}
+
+func sortBindings(all []kube.Binding) {
+	slices.SortFunc(all, func(a, b kube.Binding) int { return strings.Compare(capacityKey(a), capacityKey(b)) })
 }

@@ -23,8 +23,11 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// decision is what an attempt to decide came to.
+// decision is where a template runs, and the attempt to decide that led to it.
 type decision struct {
+	clusters    []workv1alpha2.TargetCluster
+	record      *workv1alpha2.Decision
+	fresh       bool                   // it was made without regard to the former one
 	reservation *placement.Reservation // nil: nothing is assumed
 	// written: the record of the decision differs from the former one; moved: the clusters do.
 	written, moved bool
@@ -35,6 +38,9 @@ type decision struct {
 	began   time.Time
 	first   bool
 	failure error
+	// made is what the scheduler returned; pending is why not all replicas have a cluster.
+	made    scheduler.Decision
+	pending error
 }
 
 func (d decision) release() {
@@ -43,163 +49,131 @@ func (d decision) release() {
 	}
 }
 
-// evict begins and ends evictions of a binding that this scheduler decides for.
-func (r *reconciler) evict(b kube.Binding, nearer map[string]string, stays error) placement.Eviction {
-	before, f := recorded(b), r.leaving.Load()
-	s := b.Spec
-	watched := s.Failover != nil && s.Failover.Application != nil || len(nearer) > 0 || before.Failback != nil
-	if f == nil || !scheduled(b, before) || len(s.GracefulEvictionTasks) == 0 && !watched && !f.Concerns(s) {
-		return placement.Eviction{}
-	}
-	after, _ := policyv1alpha1.FailbackOf(b.GetAnnotations()) // a policy with another value is not valid
-	now := time.Now()
-	v := placement.Evictor{EvictionOptions: r.Eviction, Clusters: *f, Now: now, FailbackAfter: after, Nearer: nearer, Stays: stays,
-		Take: func(cluster string) time.Duration { return r.evictions.Take(cluster, capacityKey(b), now) }}
-	return v.Evict(b, before)
-}
-
-// keepPlaces gives the binding back its places in the eviction rates if a step is not carried out, so that it need not queue again.
-func (r *reconciler) keepPlaces(b kube.Binding, e placement.Eviction) {
-	for _, task := range e.Began {
-		if task.Reason != workv1alpha2.EvictionReasonFailback {
-			r.evictions.Keep(task.FromCluster, capacityKey(b), time.Now())
-		}
-	}
-	if len(e.Return.Clusters) > 0 { // one place, of the first
-		r.evictions.Keep(e.Return.Clusters[0], capacityKey(b), time.Now())
-	}
-}
-
-// place completes a binding with its evictions and with the decision where its template runs. The template leaves no cluster for which
-// there is no replacement.
-func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (kube.Binding, decision, placement.Eviction, error) {
-	former := b.Copy()
-	n, err := r.near(ctx, b)
-	if err != nil {
-		return b, decision{}, placement.Eviction{}, err
-	}
-	nearer := r.nearer(b, n)
-	e := r.evict(b, nearer, nil)
-	leaving := e.Began
-	d, err := r.decide(ctx, b, n, remove && len(e.Began) == 0, &e)
-	if err == nil && d.failure != nil && len(e.Began) > 0 {
-		d.release()
-		r.keepPlaces(b, placement.Eviction{Began: leaving})
-		b = former
-		e = r.evict(b, nearer, d.failure)
-		d, err = r.decide(ctx, b, n, remove, &e)
-	}
-	return b, d, e, err
-}
-
-// decide completes a binding with the decision where its template runs: the existing one, unless a new one is due. If no affinity
-// selects a cluster, or if remove is set and no cluster fits, the template is removed from all clusters.
+// decide completes a binding with the decision where its template runs: that by which it returns to clusters, else a new one if it is
+// due, else the present one.
 func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Near, remove bool, e *placement.Eviction) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
 		return decision{}, nil
 	}
+	now := time.Now()
+	req, observed := request(b, before)
+	req.Near = n
+	returns, reservation, err := r.returned(b, req, e)
+	if err != nil {
+		return decision{}, err
+	}
 	hash, err := workv1alpha2.SpecHash(b.Spec)
 	if err != nil {
 		return decision{}, err
 	}
-	now := time.Now()
-	req, observed := request(b, before)
-	req.Near = n
-	wanted := b.GetAnnotations()[policyv1alpha1.AnnotationNear]
-	applied, clusters, record := observed.Placement, b.Spec.Clusters, kept(before, hash, now)
 	var out decision
-	fresh := false
-	d, reservation, err := r.returned(b, req, e)
 	switch {
-	case err != nil:
-		return decision{}, err
 	case reservation != nil:
-		if hash, err = workv1alpha2.SpecHash(b.Spec); err != nil {
+		out = decision{reservation: reservation, clusters: returns.Clusters, began: now,
+			record: succeeded(returns, hash, now, observed.Rescheduled)}
+	case b.GetAnnotations()[policyv1alpha1.AnnotationNear] != before.Near || r.Capacity.Need(req, observed) != "":
+		if out, err = r.attempt(ctx, b, req, remove, e); err != nil {
 			return decision{}, err
 		}
-		out.began, out.reservation, clusters = now, reservation, d.Clusters
-		record = succeeded(d, hash, now, observed.Rescheduled)
-	case wanted != before.Near || r.Capacity.Need(req, observed) != "":
-		if len(b.Spec.Clusters) == 0 && before.Scheduled.IsZero() {
-			if err := r.unreported(ctx, b.Spec.Placement); err != nil {
-				return decision{}, err
-			}
-		}
-		out.began, out.first = time.Now(), before.Scheduled.IsZero()
-		req.Evicted = append(req.Evicted, e.Return.Excluded...)
-		d, reservation, err := r.Capacity.Decide(capacityKey(b), req)
-		if err != nil && len(e.Return.Excluded) > 0 && !e.Nearer { // better there than nowhere
-			req.Evicted = req.Evicted[:len(req.Evicted)-len(e.Return.Excluded)]
-			d, reservation, err = r.Capacity.Decide(capacityKey(b), req)
-		}
-		pending := err
-		if n := e.Running(b); pending != nil && n > 0 && n < req.Replicas {
-			req.Replicas = n
-			d, reservation, err = r.Capacity.Decide(capacityKey(b), req)
-		}
-		if err != nil {
-			out.failure = err
-			record = failed(before, hash, reasonOf(err), err.Error(), rejections(d.Reasons), now)
-			var fit *scheduler.FitError
-			if errors.As(err, &fit) && (remove || fit.Unmatched) {
-				clusters = nil
-			} else if clusters, err = r.staying(ctx, clusters); err != nil {
-				return decision{}, err
-			}
-			break
-		}
-		out.reservation, fresh, clusters = reservation, req.Fresh, d.Clusters
-		record = succeeded(d, hash, now, observed.Rescheduled)
-		if pending != nil {
-			record.Reason, record.Message = reasonOf(pending), pending.Error()
-		}
+		out.record = out.recordOf(before, hash, now, observed.Rescheduled)
+	default:
+		out = decision{clusters: b.Spec.Clusters, record: kept(before, hash, now)}
 	}
-	if out.reservation != nil {
-		record.Near = wanted
-		if applied, err = scheduler.Applied(b.Spec.Placement); err != nil {
-			out.release()
-			return decision{}, err
-		}
-	}
-	if len(e.Began) == 0 && (fresh || applied != observed.Placement) { // a fresh decision cancels the failback
-		e.Return.Record = nil
-	}
-	record.Unhealthy, record.Failed, record.Held, record.Failback = e.Unhealthy, e.Failed, strings.Join(e.Held, "; "), e.Return.Record
-	out.message, out.retry = record.Message, retried(record.Reason)
-	out.moved = !equality.Semantic.DeepEqual(clusters, b.Spec.Clusters)
-	if out.moved && equality.Semantic.DeepEqual(sortedByName(clusters), sortedByName(b.Spec.Clusters)) { // Karmada's order is another one
-		clusters, out.moved = b.Spec.Clusters, false
-	}
-	if !out.moved && !fresh && sameRecord(before, record) && applied == observed.Placement {
-		return out, nil
-	}
-	text, err := record.Encode()
-	if err != nil {
+	if err := out.complete(b, before, observed.Placement, e); err != nil {
 		out.release()
 		return decision{}, err
 	}
-	out.written = true
-	b.Spec.Clusters = clusters
-	setAnnotation(b, policyv1alpha1.AnnotationAppliedPlacement, applied)
-	setAnnotation(b, workv1alpha2.AnnotationDecision, text)
 	return out, nil
 }
 
-// places says in words where a template runs.
-func places(clusters []workv1alpha2.TargetCluster) string {
-	if len(clusters) == 0 {
-		return "no cluster"
-	}
-	var out []string
-	for _, c := range clusters {
-		if c.Replicas > 0 {
-			out = append(out, fmt.Sprintf("%s (%d)", c.Name, c.Replicas))
-		} else {
-			out = append(out, c.Name)
+// attempt makes a new decision. If no affinity selects a cluster, or if remove is set and no cluster fits, the template is removed from
+// all clusters; after another failure it stays where it is.
+func (r *reconciler) attempt(ctx context.Context, b kube.Binding, req *scheduler.Request, remove bool, e *placement.Eviction) (decision, error) {
+	first := recorded(b).Scheduled.IsZero()
+	if len(b.Spec.Clusters) == 0 && first {
+		if err := r.unreported(ctx, b.Spec.Placement); err != nil {
+			return decision{}, err
 		}
 	}
-	return strings.Join(out, ", ")
+	out := decision{began: time.Now(), first: first}
+	out.made, out.reservation, out.pending, out.failure = r.reserve(b, req, e)
+	if out.failure == nil {
+		out.clusters, out.fresh = out.made.Clusters, req.Fresh
+		return out, nil
+	}
+	var fit *scheduler.FitError
+	if errors.As(out.failure, &fit) && (remove || fit.Unmatched) {
+		return out, nil
+	}
+	var err error
+	out.clusters, err = r.staying(ctx, b.Spec.Clusters)
+	return out, err
+}
+
+// reserve asks the scheduler up to three times, each time for less: outside the clusters that the template has failed in, in any
+// cluster, and for no more replicas than run. pending is why not all replicas have a cluster.
+func (r *reconciler) reserve(b kube.Binding, req *scheduler.Request, e *placement.Eviction) (
+	d scheduler.Decision, reservation *placement.Reservation, pending, err error) {
+	key := capacityKey(b)
+	req.Evicted = append(req.Evicted, e.Return.Excluded...)
+	d, reservation, err = r.Capacity.Decide(key, req)
+	if err != nil && len(e.Return.Excluded) > 0 && !e.Nearer { // better there than nowhere
+		req.Evicted = req.Evicted[:len(req.Evicted)-len(e.Return.Excluded)]
+		d, reservation, err = r.Capacity.Decide(key, req)
+	}
+	if n := e.Running(b); err != nil && n > 0 && n < req.Replicas {
+		pending = err
+		req.Replicas = n
+		d, reservation, err = r.Capacity.Decide(key, req)
+	}
+	return d, reservation, pending, err
+}
+
+// recordOf is the record of an attempt; before is the record until then.
+func (d decision) recordOf(before *workv1alpha2.Decision, hash string, now, asked time.Time) *workv1alpha2.Decision {
+	if d.failure != nil {
+		return failed(before, hash, reasonOf(d.failure), d.failure.Error(), rejections(d.made.Reasons), now)
+	}
+	out := succeeded(d.made, hash, now, asked)
+	if d.pending != nil {
+		out.Reason, out.Message = reasonOf(d.pending), d.pending.Error()
+	}
+	return out
+}
+
+// complete writes a decision into a binding, unless clusters and record are as before. decidedFrom is the placement of the former
+// decision.
+func (d *decision) complete(b kube.Binding, before *workv1alpha2.Decision, decidedFrom string, e *placement.Eviction) error {
+	applied := decidedFrom
+	if d.reservation != nil {
+		d.record.Near = b.GetAnnotations()[policyv1alpha1.AnnotationNear]
+		var err error
+		if applied, err = scheduler.Applied(b.Spec.Placement); err != nil {
+			return err
+		}
+	}
+	if len(e.Began) == 0 && (d.fresh || applied != decidedFrom) { // a fresh decision cancels the failback
+		e.Return.Record = nil
+	}
+	d.record.Unhealthy, d.record.Failed, d.record.Held, d.record.Failback = e.Unhealthy, e.Failed, strings.Join(e.Held, "; "), e.Return.Record
+	d.message, d.retry = d.record.Message, retried(d.record.Reason)
+	d.moved = !equality.Semantic.DeepEqual(d.clusters, b.Spec.Clusters)
+	if d.moved && equality.Semantic.DeepEqual(sortedByName(d.clusters), sortedByName(b.Spec.Clusters)) { // Karmada's order is another one
+		d.clusters, d.moved = b.Spec.Clusters, false
+	}
+	if !d.moved && !d.fresh && sameRecord(before, d.record) && applied == decidedFrom {
+		return nil
+	}
+	text, err := d.record.Encode()
+	if err != nil {
+		return err
+	}
+	d.written = true
+	b.Spec.Clusters = d.clusters
+	setAnnotation(b, policyv1alpha1.AnnotationAppliedPlacement, applied)
+	setAnnotation(b, workv1alpha2.AnnotationDecision, text)
+	return nil
 }
 
 // sortedByName is a decision in the order of the clusters' names.
@@ -260,6 +234,11 @@ func scheduled(b kube.Binding, before *workv1alpha2.Decision) bool {
 	return !held || !before.Scheduled.IsZero() || len(s.Clusters) > 0
 }
 
+// foreign reports whether another scheduler decides.
+func foreign(schedulerName string) bool {
+	return !slices.Contains([]string{"", policyv1alpha1.DefaultSchedulerName}, schedulerName)
+}
+
 // request is what is asked of the scheduler, and observed what the last decision was made from.
 func request(b kube.Binding, before *workv1alpha2.Decision) (*scheduler.Request, scheduler.Observed) {
 	s := b.Spec
@@ -279,7 +258,7 @@ func request(b kube.Binding, before *workv1alpha2.Decision) (*scheduler.Request,
 	return r, o
 }
 
-// reasonOf is that of the condition Scheduled for what the scheduler says.
+// reasonOf is the reason of the condition Scheduled for an error of the scheduler.
 func reasonOf(err error) string {
 	var fit *scheduler.FitError
 	var quota *placement.QuotaError

@@ -10,8 +10,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -21,27 +19,6 @@ import (
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
-
-// inputs is all that a binding is made of, but for the decision.
-type inputs struct {
-	template *unstructured.Unstructured
-	// policy that the template follows; nil: none. waiting: it is Lazy and the template has not been edited since.
-	policy  *propagationPolicy
-	waiting bool
-	// kept: the policy, or something that it needs, cannot be used at present. The binding changes only with clusters and with those
-	// that require it.
-	kept bool
-	// staleClaim: the policy that the binding names is not there any more.
-	staleClaim bool
-	// have is the present binding, if there is one; name and id are those of a new one.
-	have kube.Binding
-	name string
-	id   types.UID
-	// parents are the bindings whose templates depend on this one, sorted.
-	parents []kube.Binding
-	// priority is that of the policy's priority class.
-	priority *int32
-}
 
 // desired is the binding as it should be, with the clusters of the present one; none if the template needs no binding.
 func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
@@ -191,34 +168,6 @@ func own(b kube.Binding, template *unstructured.Unstructured) {
 	b.SetOwnerReferences(append([]metav1.OwnerReference{ref}, refs...))
 }
 
-// dependsOn reports whether the template of a binding refers to an object, by name or by its labels.
-func dependsOn(b kube.Binding, t *unstructured.Unstructured) bool {
-	for _, d := range dependenciesOf(b) {
-		if d.Kind != t.GetKind() || groupOf(d.APIVersion) != groupOf(t.GetAPIVersion()) || d.Namespace != t.GetNamespace() {
-			continue
-		}
-		if d.Name != "" {
-			if d.Name == t.GetName() {
-				return true
-			}
-			continue
-		}
-		selector, err := metav1.LabelSelectorAsSelector(d.LabelSelector)
-		if err == nil && selector.Matches(labels.Set(t.GetLabels())) { // one that cannot be evaluated selects nothing
-			return true
-		}
-	}
-	return false
-}
-
-func groupOf(apiVersion string) string {
-	group, _, ok := strings.Cut(apiVersion, "/")
-	if !ok {
-		return ""
-	}
-	return group
-}
-
 // requireBy notes the bindings that need this one: a snapshot of each, and a label to find it by.
 func requireBy(b kube.Binding, parents []kube.Binding) {
 	for key := range b.GetLabels() {
@@ -245,7 +194,7 @@ func snapshotOf(p kube.Binding) workv1alpha2.BindingSnapshot {
 	return workv1alpha2.BindingSnapshot{Namespace: p.GetNamespace(), Name: p.GetName(), Clusters: clusters}
 }
 
-// dependedBy is the label by which a binding says that another one needs it.
+// dependedBy is the label that a binding has while the template of another one depends on its own.
 func dependedBy(parent kube.Binding) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(capacityKey(parent))) // a hash takes everything
@@ -291,8 +240,4 @@ func conflict(parents []kube.Binding) string {
 
 func disagree(all []kube.Binding, about func(kube.Binding) bool) bool {
 	return slices.ContainsFunc(all, about) && slices.ContainsFunc(all, func(b kube.Binding) bool { return !about(b) })
-}
-
-func sortBindings(all []kube.Binding) {
-	slices.SortFunc(all, func(a, b kube.Binding) int { return strings.Compare(capacityKey(a), capacityKey(b)) })
 }

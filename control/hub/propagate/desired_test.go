@@ -413,7 +413,7 @@ func TestConflictEvents(t *testing.T) {
 		events  int // on template and binding each
 	}{{both, 2}, {both, 0}, {one, 2}, {one[:1], 0}, {one, 2}} {
 		b := bound(t, inputs{template: template(), parents: step.parents})
-		r.recordConflict(Key{}, inputs{template: template(), parents: step.parents}, b)
+		r.recordConflict(inputs{key: Key{}, template: template(), parents: step.parents}, b)
 		if got := len(events.Events); got != step.events {
 			t.Errorf("step %d: %d events, want %d", i, got, step.events)
 		}

@@ -11,12 +11,39 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// end deletes the binding that a deleted template owned. The hub's garbage collector does so, too, but recovers from an outage of the
+// end does what is left to be done for a template that is not propagated, or not now.
+func (r *reconciler) end(ctx context.Context, s subject) error {
+	switch s.state {
+	case templateGone:
+		return r.endBinding(ctx, s.key, s.have)
+	case templateIgnored:
+		if s.have.Exists() {
+			return r.disown(ctx, s.key, s.have)
+		}
+	case bindingEnding: // when it has gone the template is reconciled again
+		if gone(s.held) { // its deletion ends when no object carries its claim
+			_, err := r.claim(ctx, s.key, s.template, choice{})
+			return err
+		}
+	case bindingReplaced:
+		return r.remove(ctx, s.key, s.have, "that of a former object of its name")
+	}
+	return nil
+}
+
+// forgetTemplate drops the state kept for a template that does not exist.
+func (r *reconciler) forgetTemplate(key Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.missing, key)
+	delete(r.ended, key)
+}
+
+// endBinding deletes the binding that a deleted template owned. The hub's garbage collector does so, too, but recovers from an outage of the
 // API server only after up to a minute. A template that was deleted with --cascade=orphan no longer owns its binding.
-func (r *reconciler) end(ctx context.Context, key Key) error {
-	have, err := r.binding(ctx, key)
-	if err != nil || !have.Exists() || have.GetDeletionTimestamp() != nil {
-		return err
+func (r *reconciler) endBinding(ctx context.Context, key Key, have kube.Binding) error {
+	if !have.Exists() || have.GetDeletionTimestamp() != nil {
+		return nil
 	}
 	if !owned(have, key) {
 		return r.disown(ctx, key, have)
@@ -54,21 +81,5 @@ func (r *reconciler) disown(ctx context.Context, key Key, have kube.Binding) err
 	if b.Spec.Clusters, err = r.staying(ctx, b.Spec.Clusters); err != nil || same(have, b) {
 		return err
 	}
-	return r.write(ctx, key, have, b)
-}
-
-// gone reports whether a policy does not exist or is being deleted.
-func gone(p *propagationPolicy) bool { return p == nil || p.GetDeletionTimestamp() != nil }
-
-// remove deletes a binding; why is said of its template.
-func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why string) error {
-	err := r.client.Delete(ctx, have.Object, kube.Exactly(have))
-	r.bindings.Forget(key)
-	r.mu.Lock()
-	delete(r.conflicts, key)
-	r.mu.Unlock()
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete binding %s of %s, %s: %w", have.GetName(), key, why, err)
-	}
-	return nil
+	return r.put(ctx, key, have, b)
 }

@@ -18,10 +18,10 @@ func (r *reconciler) returned(b kube.Binding, req *scheduler.Request, e *placeme
 	if len(back.Clusters) == 0 || req.Fresh {
 		return scheduler.Decision{}, nil, nil
 	}
-	again := *req
-	again.Current, again.Returning, again.Term = back.To, back.Clusters, back.Record.Term
-	again.Evicted = append(slices.Clone(req.Evicted), back.Excluded...)
-	d, reservation, err := r.Capacity.Decide(capacityKey(b), &again)
+	returning := *req
+	returning.Current, returning.Returning, returning.Term = back.To, back.Clusters, back.Record.Term
+	returning.Evicted = append(slices.Clone(req.Evicted), back.Excluded...)
+	d, reservation, err := r.Capacity.Decide(capacityKey(b), &returning)
 	if errors.Is(err, placement.ErrNotReady) {
 		return d, nil, err
 	}
@@ -36,7 +36,7 @@ func (r *reconciler) returned(b kube.Binding, req *scheduler.Request, e *placeme
 		if reservation != nil {
 			reservation.Release()
 		}
-		r.keepPlaces(b, placement.Eviction{Return: *back})
+		r.keepPlaces(placed{binding: b, eviction: placement.Eviction{Return: *back}})
 		back.Blocked(err)
 		return d, nil, nil
 	}

@@ -135,7 +135,7 @@ func (k *templateKinds) served(want wanted) (map[schema.GroupKind]string, map[sc
 	return out, unknown, errors.Join(errs...)
 }
 
-// get reads a template, from the cache if its kind is watched. It returns nil if there is none; a kind that is not served has none.
+// get reads a template, from the cache if its kind is watched. It returns nil if the template does not exist or its kind is not served.
 func (k *templateKinds) get(ctx context.Context, key Key) (*unstructured.Unstructured, error) {
 	obj := example(key.GVK)
 	name := client.ObjectKey{Namespace: key.Namespace, Name: key.Name}

@@ -86,7 +86,7 @@ func setup(mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	r := &reconciler{Options: o, order: newOrder(), client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
+	r := &reconciler{Options: o, order: newOrder(), client: mgr.GetClient(), cache: mgr.GetCache(), informers: mgr.GetCache(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorderFor("pelago-hub"), wake: make(chan struct{}, 1), clusters: make(chan bool, 1),
 		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{}, ended: map[Key]bool{}, conflicts: map[Key]string{},
 		evictions: placement.EvictionRates{QPS: o.Eviction.Rate}, tracker: scheduler.RTTTracker{Hold: o.RTTHold}}
@@ -110,16 +110,17 @@ func setup(mgr ctrl.Manager, o Options) error {
 
 type reconciler struct {
 	Options
-	client  client.Client
-	cache   cache.Cache
-	live    client.Reader
-	events  record.EventRecorder
-	kinds   *templateKinds
-	classes classes
-	counts  *counts
-	queue   workqueue.TypedRateLimitingInterface[Key]
-	order   *order                          // of the queue
-	retry   workqueue.TypedRateLimiter[Key] // requeue intervals of what waits for a condition outside the template
+	client    client.Client
+	cache     client.Reader
+	live      client.Reader
+	informers cache.Informers
+	events    record.EventRecorder
+	kinds     *templateKinds
+	classes   classes
+	counts    *counts
+	queue     workqueue.TypedRateLimitingInterface[Key]
+	order     *order                          // of the queue
+	retry     workqueue.TypedRateLimiter[Key] // requeue intervals of what waits for a condition outside the template
 	// wake wakes followKinds, clusters followClusters: true if not only the load of clusters changed.
 	wake     chan struct{}
 	clusters chan bool

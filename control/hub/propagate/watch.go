@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -53,7 +52,7 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 		{&policyv1alpha1.FederatedResourceQuota{}, r.onQuota},
 		{definition, func(_, _ client.Object) { r.wakeKinds() }},
 	} {
-		informer, err := r.cache.GetInformer(ctx, w.kind)
+		informer, err := r.informers.GetInformer(ctx, w.kind)
 		if err != nil {
 			return err
 		}
@@ -346,14 +345,6 @@ func (r *reconciler) setQuotas(ctx context.Context, namespace string) error {
 		r.Capacity.SetQuotas(namespace, quotas)
 	}
 	return nil
-}
-
-// sameMetadata compares the metadata that propagation depends on.
-func sameMetadata(a, b client.Object) bool {
-	return maps.Equal(a.GetLabels(), b.GetLabels()) && maps.Equal(a.GetAnnotations(), b.GetAnnotations()) &&
-		slices.Equal(a.GetFinalizers(), b.GetFinalizers()) &&
-		equality.Semantic.DeepEqual(a.GetOwnerReferences(), b.GetOwnerReferences()) &&
-		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
 }
 
 // wakeKinds wakes followKinds.

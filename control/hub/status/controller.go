@@ -205,7 +205,7 @@ func (r *reconciler) writeBinding(ctx context.Context, b kube.Binding, status wo
 	return nil
 }
 
-// template reads the template; nil if there is none, or it can have no status.
+// template reads the template; nil if it does not exist or its kind has no status.
 func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectReference) (*unstructured.Unstructured, error) {
 	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 	if has, err := r.kinds.haveStatus(gvk, time.Now()); err != nil || !has {

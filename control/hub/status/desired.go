@@ -72,7 +72,7 @@ func purging(spec *workv1alpha2.ResourceBindingSpec, works []*workv1alpha1.Work,
 	return out
 }
 
-// interpreted lists the rules of the kind that fail: on the members' objects, as their Works say, and on the template.
+// interpreted lists the rules of the kind that fail: on the members' objects (as reported in their Works) and on the template.
 func interpreted(out *workv1alpha2.ResourceBindingStatus, b kube.Binding, works []*workv1alpha1.Work, failure error, now metav1.Time) {
 	var problems []string
 	for _, w := range works {
@@ -183,7 +183,7 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// item is what a Work says. What the member last reported stays until it reports anew.
+// item is the entry of a Work in the aggregated status. While a member reports nothing the entry keeps its last report.
 func item(
 	b kube.Binding, w *workv1alpha1.Work, cluster string, unready func(cluster string) string,
 ) workv1alpha2.AggregatedStatusItem {
@@ -341,7 +341,7 @@ const (
 	fieldTemplateGeneration = "resourceTemplateGeneration"
 )
 
-// attest changes what a reflected status says of generations; one that says nothing of them stays as it is.
+// attest changes the generations in a reflected status. A status without generations is returned unchanged.
 func attest(status *runtime.RawExtension, change func(map[string]any)) (*runtime.RawExtension, error) {
 	if status == nil || len(status.Raw) == 0 {
 		return status, nil

@@ -177,16 +177,13 @@ func (r *reconciler) sync(ctx context.Context, b kube.Binding) (time.Duration, e
 	}
 	r.Skips.Report(b.String(), plan.Skipped)
 	template := OfReference(b.Spec.Resource)
-	err = errors.Join(r.writer.Create(ctx, template, plan.Create), r.writer.Update(ctx, template, plan.Update))
+	err = r.writer.Write(ctx, template, plan.Writes)
 	r.report(b, in.Template, plan, err)
 	if err == nil {
 		r.recordOverrides(b, in.Works, plan)
 		err = r.notCleaned(b, in.Template, r.writer.Delete(ctx, plan.Surplus))
 	}
-	for _, f := range plan.Failed {
-		err = errors.Join(err, fmt.Errorf("make the Work of %s for cluster %s: %w", b, f.Cluster, f.Err))
-	}
-	return 0, err
+	return 0, errors.Join(err, plan.Err())
 }
 
 // unchanged is a StaleCacheError if the API server has another spec of the binding than the cache.
@@ -312,7 +309,7 @@ func (r *reconciler) unseen(ctx context.Context, b kube.Binding) (bool, error) {
 func (r *reconciler) release(ctx context.Context, b kube.Binding) error {
 	controllerutil.RemoveFinalizer(b.Object, b.Finalizer())
 	if err := r.client.Update(ctx, b.Object); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("let %s go: %w", b, err))
+		return client.IgnoreNotFound(fmt.Errorf("remove the finalizer of %s: %w", b, err))
 	}
 	return nil
 }

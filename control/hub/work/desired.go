@@ -49,21 +49,11 @@ type BindingPlan struct {
 	// be gone before the template starts elsewhere.
 	Purge []*workv1alpha1.Work
 	Wait  []string
-	// Create and Update are the Works of targets.
-	Create, Update []*workv1alpha1.Work
+	// Writes are the Works of targets.
+	Writes
 	// Surplus is deleted last. It is empty as long as a target has no Work and gets none: the surplus copies may be the only ones
 	// that run.
 	Surplus []*workv1alpha1.Work
-	// Failed are the clusters whose Work could not be made; it stays as it was.
-	Failed []Failure
-	// Skipped are the override rules that were not applied, of all clusters.
-	Skipped []policy.SkippedRule
-}
-
-// Failure is a cluster whose Work could not be made.
-type Failure struct {
-	Cluster string
-	Err     error
 }
 
 // DesiredWorks computes the plan. An error concerns the template: no Work can be rendered for any cluster. Works of clusters
@@ -105,52 +95,25 @@ func DesiredWorks(in *BindingInput) (BindingPlan, error) {
 	if err != nil {
 		return BindingPlan{}, err
 	}
+	works := assigner{interpreter: in.Interpreter, hubID: in.HubID, newID: in.NewID}
 	for _, t := range all {
 		w := have[t.name]
-		if ending := w != nil && w.DeletionTimestamp != nil; in.Clusters[t.name] == nil || ending {
-			if w == nil || ending { // where a Work is being deleted another can be made when it has gone
+		if in.Clusters[t.name] == nil {
+			if w == nil || w.DeletionTimestamp != nil {
 				plan.Surplus = nil
 			}
 			continue
 		}
-		next, err := in.work(r, t, w)
-		switch {
-		case err != nil:
-			plan.Failed = append(plan.Failed, Failure{t.name, err})
-			if w == nil {
-				plan.Surplus = nil
-			}
-		case w == nil:
-			plan.Create = append(plan.Create, next)
-		case next != nil:
-			plan.Update = append(plan.Update, next)
+		input := func() (RenderInput, error) { return r.input(t, w) }
+		if !works.assign(in.Binding.String(), t.name, w, in.Names, input) {
+			plan.Surplus = nil
 		}
 	}
-	plan.Skipped = r.skipped
+	plan.Writes = works.Writes
 	inOrder(plan.Create)
 	inOrder(plan.Update)
 	slices.SortFunc(plan.Failed, func(a, b Failure) int { return strings.Compare(a.Cluster, b.Cluster) })
 	return plan, nil
-}
-
-// work is the Work of a target as it is to be created or updated; nil if the one that exists is right.
-func (in *BindingInput) work(r *renderer, t target, have *workv1alpha1.Work) (*workv1alpha1.Work, error) {
-	if have == nil {
-		name, err := in.Names.Free(t.name)
-		if err != nil {
-			return nil, err
-		}
-		return r.render(t, name, in.NewID(), nil)
-	}
-	id := have.Labels[workv1alpha1.LabelWorkID]
-	if id == "" {
-		id = in.NewID()
-	}
-	want, err := r.render(t, have.Name, id, have)
-	if err != nil {
-		return nil, err
-	}
-	return Updated(have, want), nil
 }
 
 // byCluster returns the Work of each cluster. If there are several, a Work with the binding's id is kept, otherwise the oldest Work of a

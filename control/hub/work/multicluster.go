@@ -130,7 +130,7 @@ func (r *multiClusterReconciler) reconcile(ctx context.Context, req reconcile.Re
 	if in.Exposure == nil || kube.IsStale(err) {
 		return 0, err
 	}
-	failed := errors.Join(append(plan.Failed, err)...)
+	failed := errors.Join(plan.Err(), err)
 	return 0, errors.Join(err, r.report(ctx, in, plan, failed))
 }
 
@@ -250,7 +250,7 @@ func (r *multiClusterReconciler) write(ctx context.Context, in *MultiClusterInpu
 			}
 			return out
 		}
-		errs = append(errs, r.writer.Create(ctx, holds, of(plan.Create)), r.writer.Update(ctx, holds, of(plan.Update)))
+		errs = append(errs, r.writer.Write(ctx, holds, Writes{Create: of(plan.Create), Update: of(plan.Update)}))
 	}
 	if len(plan.Delete) == 0 {
 		return errors.Join(errs...)
@@ -266,7 +266,7 @@ func (r *multiClusterReconciler) write(ctx context.Context, in *MultiClusterInpu
 	return errors.Join(append(errs, r.writer.Delete(ctx, plan.Delete))...)
 }
 
-// report writes the conditions, and an Event for each that is new and says that something is wrong.
+// report writes the conditions, and an Event for each new one that reports a problem.
 func (r *multiClusterReconciler) report(ctx context.Context, in *MultiClusterInput, plan MultiClusterPlan, failed error) error {
 	next := in.Exposure.DeepCopy()
 	for _, c := range exposureConditions(in, plan, failed) {

@@ -2,6 +2,7 @@ package work
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -50,15 +51,12 @@ type MultiClusterInput struct {
 
 // MultiClusterPlan is what is to be written, in the order of the clusters' names, and what is reported.
 type MultiClusterPlan struct {
-	Create, Update, Delete []*workv1alpha1.Work
+	Writes
+	Delete []*workv1alpha1.Work
 	// Providers and Consumers are the clusters of the service that exist, Unknown those that are named and do not.
 	Providers, Consumers, Unknown []string
-	// Failed are errors that name the cluster; its Work stays as it was.
-	Failed []error
 	// NotApplied lists what does not exist in its cluster yet, with the reason.
 	NotApplied []string
-	// Skipped are the override rules that were not applied, of all clusters.
-	Skipped []policy.SkippedRule
 }
 
 // DesiredMultiClusterWorks gives each provider the Service and a ServiceExport, and each other consumer a Service of type ExternalName
@@ -69,11 +67,12 @@ func DesiredMultiClusterWorks(in *MultiClusterInput) MultiClusterPlan {
 	if crossCluster(in.Exposure) && in.Service != nil {
 		plan.Providers, plan.Consumers, plan.Unknown = clustersOfExposure(in.Exposure, in.Clusters)
 	}
+	works := assigner{interpreter: in.Interpreter, hubID: in.HubID, newID: in.NewID}
 	ours, placed := in.worksByCluster()
 	for _, cluster := range slices.Sorted(maps.Keys(in.Clusters)) {
 		provides := slices.Contains(plan.Providers, cluster)
 		for _, kind := range []schema.GroupVersionKind{serviceKind, exportKind} {
-			key := heldIn{cluster, kind.Kind}
+			key, name := heldIn{cluster, kind.Kind}, fmt.Sprintf("%s %s", kind.Kind, in.Name)
 			have := ours[key]
 			if have != nil && have.DeletionTimestamp != nil {
 				continue // a new one can be made when it has gone
@@ -85,7 +84,7 @@ func DesiredMultiClusterWorks(in *MultiClusterInput) MultiClusterPlan {
 			switch {
 			case placed[key]:
 				if kind == exportKind && obj != nil {
-					plan.fail(in, kind, cluster, fmt.Errorf("a policy has placed one there: remove it from the policy"))
+					works.fail(name, cluster, errors.New("a policy has placed one there: remove it from the policy"))
 				}
 				if have != nil {
 					plan.Delete = append(plan.Delete, have)
@@ -95,11 +94,12 @@ func DesiredMultiClusterWorks(in *MultiClusterInput) MultiClusterPlan {
 					plan.Delete = append(plan.Delete, have)
 				}
 			default:
-				plan.write(in, kind, cluster, obj, have)
+				works.assign(name, cluster, have, in.Names[kind.Kind], func() (RenderInput, error) { return in.input(kind, cluster, obj), nil })
 				plan.observe(kind, cluster, have)
 			}
 		}
 	}
+	plan.Writes = works.Writes
 	return plan
 }
 
@@ -163,37 +163,13 @@ func (in *MultiClusterInput) keeps(kind schema.GroupVersionKind, have *workv1alp
 		json.Unmarshal(have.Spec.Workload.Manifests[0].Raw, &obj) == nil && obj.Spec.ExternalName != clustersetName(in.Name)
 }
 
-func (plan *MultiClusterPlan) write(in *MultiClusterInput, kind schema.GroupVersionKind, cluster string, obj *unstructured.Unstructured, have *workv1alpha1.Work) {
-	render := RenderInput{Object: obj, Cluster: in.Clusters[cluster], HubID: in.HubID}
+// input is what a Work is made of. Overrides are for the hub's Service alone.
+func (in *MultiClusterInput) input(kind schema.GroupVersionKind, cluster string, obj *unstructured.Unstructured) RenderInput {
+	out := RenderInput{Object: obj, Cluster: in.Clusters[cluster]}
 	if kind == serviceKind && obj.GetUID() == in.Service.GetUID() {
-		render.Overrides = in.Overrides
+		out.Overrides = in.Overrides
 	}
-	var err error
-	if have != nil {
-		render.Name, render.ID = have.Name, have.Labels[workv1alpha1.LabelWorkID]
-	} else if render.Name, err = in.Names[kind.Kind].Free(cluster); err == nil {
-		render.ID = in.NewID()
-	}
-	if err != nil {
-		plan.fail(in, kind, cluster, err)
-		return
-	}
-	want, skipped, err := Render(in.Interpreter, render)
-	plan.Skipped = append(plan.Skipped, skipped...)
-	switch {
-	case err != nil:
-		plan.fail(in, kind, cluster, err)
-	case have == nil:
-		plan.Create = append(plan.Create, want)
-	default:
-		if next := Updated(have, want); next != nil {
-			plan.Update = append(plan.Update, next)
-		}
-	}
-}
-
-func (plan *MultiClusterPlan) fail(in *MultiClusterInput, kind schema.GroupVersionKind, cluster string, err error) {
-	plan.Failed = append(plan.Failed, fmt.Errorf("make the Work of %s %s for cluster %s: %w", kind.Kind, in.Name, cluster, err))
+	return out
 }
 
 // observe notes whether an object exists in its cluster.

@@ -98,7 +98,7 @@ func (r *namespaceReconciler) sync(ctx context.Context, ns *metav1.PartialObject
 	plan := DesiredNamespaceWorks(in)
 	r.Skips.Report("Namespace "+ns.Name, plan.Skipped)
 	holds := OfReference(reference(ns.Name))
-	err = errors.Join(r.writer.Create(ctx, holds, plan.Create), r.writer.Update(ctx, holds, plan.Update))
+	err = r.writer.Write(ctx, holds, plan)
 	if err != nil && !kube.IsStale(err) {
 		r.recorder.Event(ns, corev1.EventTypeWarning, workv1alpha2.EventSyncWorkFailed, err.Error())
 	}
@@ -109,7 +109,7 @@ func (r *namespaceReconciler) sync(ctx context.Context, ns *metav1.PartialObject
 		}
 		r.recorder.Event(ns, corev1.EventTypeWarning, reason, f.Error())
 	}
-	return errors.Join(append(plan.Failed, err)...)
+	return errors.Join(plan.Err(), err)
 }
 
 // input reads what the Works of a namespace are computed from.

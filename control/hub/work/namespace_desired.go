@@ -1,7 +1,6 @@
 package work
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -49,55 +48,16 @@ type NamespaceInput struct {
 	NewID func() string
 }
 
-// NamespacePlan is what is to be written, in the order of the clusters' names.
-type NamespacePlan struct {
-	Create, Update []*workv1alpha1.Work
-	// Failed are errors that name the cluster; its Work stays as it was.
-	Failed []error
-	// Skipped are the override rules that were not applied, of all clusters.
-	Skipped []policy.SkippedRule
-}
-
-// DesiredNamespaceWorks gives each cluster a Work of the namespace. It takes none away: Works of a cluster that is leaving go with their
-// namespace.
-func DesiredNamespaceWorks(in *NamespaceInput) NamespacePlan {
-	var plan NamespacePlan
+// DesiredNamespaceWorks gives each cluster a Work of the namespace, in the order of the clusters' names. It deletes none: Works of
+// a cluster that is leaving are deleted with their namespace.
+func DesiredNamespaceWorks(in *NamespaceInput) Writes {
+	works := assigner{interpreter: in.Interpreter, hubID: in.HubID, newID: in.NewID}
 	for _, cluster := range slices.Sorted(maps.Keys(in.Clusters)) {
-		have := in.Works[cluster]
-		if have != nil && have.DeletionTimestamp != nil {
-			continue // a new one can be made when it has gone
-		}
-		want, skipped, err := in.work(cluster, have)
-		plan.Skipped = append(plan.Skipped, skipped...)
-		switch {
-		case err != nil:
-			err = fmt.Errorf("make the Work of Namespace %s for cluster %s: %w", in.Namespace.Name, cluster, err)
-			plan.Failed = append(plan.Failed, err)
-		case have == nil:
-			plan.Create = append(plan.Create, want)
-		default:
-			if next := Updated(have, want); next != nil {
-				plan.Update = append(plan.Update, next)
-			}
-		}
+		works.assign("Namespace "+in.Namespace.Name, cluster, in.Works[cluster], in.Names, func() (RenderInput, error) {
+			return RenderInput{Object: plain(in.Namespace), Cluster: in.Clusters[cluster], Overrides: in.Overrides}, nil
+		})
 	}
-	return plan
-}
-
-func (in *NamespaceInput) work(cluster string, have *workv1alpha1.Work) (*workv1alpha1.Work, []policy.SkippedRule, error) {
-	var name, id string
-	var err error
-	if have != nil {
-		name, id = have.Name, have.Labels[workv1alpha1.LabelWorkID]
-	} else if name, err = in.Names.Free(cluster); err != nil {
-		return nil, nil, err
-	}
-	if id == "" {
-		id = in.NewID()
-	}
-	return Render(in.Interpreter, RenderInput{
-		Object: plain(in.Namespace), Cluster: in.Clusters[cluster], Overrides: in.Overrides, Name: name, ID: id, HubID: in.HubID,
-	})
+	return works.Writes
 }
 
 // plain is a namespace without what each API server fills in itself: its finalizer, its status and the label with its name.

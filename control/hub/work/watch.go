@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -174,4 +175,39 @@ func (r *reconciler) bindings(ctx context.Context, holds func(kube.Binding) bool
 		return nil // a running cache answers; before its start and after its end nothing is due
 	}
 	return out
+}
+
+// settle is how long after an event of a Work it is compared with what is wanted. An event of our own write may arrive
+// before the response to it, while the cache still lacks the other writes of the same round.
+const settle = 500 * time.Millisecond
+
+// Events enqueues what a Work was made of (owner): at once when a Work is gone, as a new one may wait for that; else after settle,
+// unless the event is that of a write by this Writer.
+func (w *Writer) Events(owner func(client.Object) (client.ObjectKey, bool)) handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	add := func(o client.Object, q queue, after time.Duration) {
+		if key, ok := owner(o); ok {
+			q.AddAfter(reconcile.Request{NamespacedName: key}, after)
+		}
+	}
+	ownWrite := func(o client.Object) bool {
+		return w.written.OwnWrite(client.ObjectKeyFromObject(o), o.GetResourceVersion())
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
+			if !ownWrite(e.Object) {
+				add(e.Object, q, settle)
+			}
+		},
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			if !ownWrite(e.ObjectNew) {
+				add(e.ObjectOld, q, settle)
+				add(e.ObjectNew, q, settle)
+			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+			w.written.Forget(client.ObjectKeyFromObject(e.Object))
+			add(e.Object, q, 0)
+		},
+	}
 }

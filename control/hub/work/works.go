@@ -95,8 +95,8 @@ func (r *reconciler) owners(ctx context.Context, b kube.Binding) (out []kube.Bin
 	return out, nil
 }
 
-// everywhere reports whether a template is a namespace that goes to all clusters: the namespace controller writes its Works.
-// So it is until its end.
+// everywhere reports whether a template is a namespace that goes to all clusters: the namespace controller writes its Works, also
+// while it is being deleted.
 func everywhere(template *unstructured.Unstructured, optIn bool) bool {
 	return template.GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Namespace") &&
 		Propagated(&metav1.ObjectMeta{Name: template.GetName(), Labels: template.GetLabels()}, optIn)
@@ -210,6 +210,11 @@ type Writer struct {
 // NewWriter writes with a client that reads from a cache with AddIndexes.
 func NewWriter(c client.Client) *Writer {
 	return &Writer{client: c, unseen: map[Identity]map[client.ObjectKey]struct{}{}}
+}
+
+// Write creates and updates Works that hold an object.
+func (w *Writer) Write(ctx context.Context, holds Identity, all Writes) error {
+	return errors.Join(w.Create(ctx, holds, all.Create), w.Update(ctx, holds, all.Update))
 }
 
 // Create creates Works that hold an object. One that exists is an error of a stale cache (kube.IsStale).

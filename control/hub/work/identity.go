@@ -1,38 +1,20 @@
 package work
 
 import (
-	"encoding/json"
-	"maps"
+	"context"
+	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
 )
-
-// marks are the labels and annotations that name the binding and its policy on Works and on the objects in members.
-func marks(b kube.Binding, policyLabels, policyAnnotations map[string]string) (labels, annotations map[string]string) {
-	labels, annotations = maps.Clone(policyLabels), maps.Clone(policyAnnotations)
-	if id := b.GetLabels()[b.IDLabel()]; id != "" {
-		labels[b.IDLabel()] = id
-	}
-	if b.GetNamespace() == "" {
-		annotations[workv1alpha2.AnnotationClusterBindingName] = b.GetName()
-	} else {
-		annotations[workv1alpha2.AnnotationBindingNamespace] = b.GetNamespace()
-		annotations[workv1alpha2.AnnotationBindingName] = b.GetName()
-	}
-	return labels, annotations
-}
-
-// claimed reports whether a policy claims the binding.
-func claimed(b kube.Binding) bool {
-	labels, _ := PolicyMarks(b.GetLabels(), nil)
-	return len(labels) > 0
-}
 
 // Identity names an object whatever version it is written in: by it a Work is found again when ids, names and UIDs are others
 // than before (a hub that was restored).
@@ -76,17 +58,24 @@ func OfBinding(w *workv1alpha1.Work) bool {
 	return w.Annotations[workv1alpha2.AnnotationBindingName] != "" || w.Annotations[workv1alpha2.AnnotationClusterBindingName] != ""
 }
 
-// PolicyMarks are the labels and annotations that name a policy.
-func PolicyMarks(labels, annotations map[string]string) (ofLabels, ofAnnotations map[string]string) {
-	return only(labels, policyv1alpha1.ClaimLabels), only(annotations, policyv1alpha1.ClaimAnnotations)
+// templateIndex finds Works by the identity of what they hold.
+const templateIndex = "manifest.template"
+
+// AddIndexes indexes the Works in the manager's cache by what they hold, as Writer.Works needs it: once for all controllers.
+func AddIndexes(mgr ctrl.Manager) error {
+	return kube.AddIndex(mgr, &workv1alpha1.Work{}, templateIndex, func(w *workv1alpha1.Work) []string {
+		if id, ok := OfWork(w); ok {
+			return []string{id.String()}
+		}
+		return nil
+	})
 }
 
-func only(m map[string]string, keys []string) map[string]string {
-	out := map[string]string{}
-	for _, key := range keys {
-		if value, there := m[key]; there {
-			out[key] = value
-		}
+func find(ctx context.Context, cache client.Reader, holds Identity) ([]*workv1alpha1.Work, error) {
+	var list workv1alpha1.WorkList
+	if err := cache.List(ctx, &list, client.MatchingFields{templateIndex: holds.String()}); err != nil {
+		name := types.NamespacedName{Namespace: holds.Namespace, Name: holds.Name}
+		return nil, fmt.Errorf("list the Works of %s %s: %w", holds.Kind, name, err)
 	}
-	return out
+	return kube.Pointers(list.Items), nil
 }
