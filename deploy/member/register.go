@@ -1,4 +1,4 @@
-package install
+package member
 
 import (
 	"cmp"
@@ -47,9 +47,9 @@ func (p Place) Apply(spec *clusterv1alpha1.ClusterSpec) {
 	}
 }
 
-// RegisterNetwork gets the member's identity at the hub and returns its token. Its proof is stored in the member before anything
+// registerNetwork gets the member's identity at the hub and returns its token. Its proof is stored in the member before anything
 // depends on it, so that an interrupted join can be repeated.
-func RegisterNetwork(
+func registerNetwork(
 	ctx context.Context, hub, member client.Client, info broker.Info, who broker.Member, progress deploy.Progress,
 ) (token string, err error) {
 	progress("Registering at the hub")
@@ -93,9 +93,9 @@ func Propagates(hub client.Client) (bool, error) {
 	return true, nil
 }
 
-// RegisterPull registers a cluster, whose UID is uid, for workloads with its token, and reports whether it did: not at a hub that
+// registerPull registers a cluster, whose UID is uid, for workloads with its token, and reports whether it did: not at a hub that
 // propagates no workloads.
-func RegisterPull(
+func registerPull(
 	ctx context.Context, info broker.Info, set broker.Clusterset, token, name, uid string, progress deploy.Progress,
 ) (bool, error) {
 	cfg := info.Config()
@@ -153,15 +153,49 @@ func RegisterPull(
 
 // Push is a push member to be registered.
 type Push struct {
-	Name, HubID string
-	Config      *rest.Config // of the member
-	Access      string       // names the kubeconfig and its context in errors
-	Proxy       string       // URL; empty: none
-	Place       Place
+	Name   string
+	Access string // names the kubeconfig and its context in errors
+	Proxy  string // URL; empty: none
+	Place  Place
+
+	hubID  string
+	config *rest.Config // of the member
 }
 
-// Register creates the hub's account in the member and writes its token and the Cluster at the hub.
-func (p Push) Register(ctx context.Context, hub, member client.Client, progress deploy.Progress) error {
+// OpenPush opens a cluster that a hub is to write, and returns the URL of the proxy on the way to it, empty for none.
+func OpenPush(cfg *rest.Config) (c deploy.Cluster, proxy string, err error) {
+	if !strings.HasPrefix(cfg.Host, "https://") {
+		return c, "", fmt.Errorf("the hub sends a token there, so its server must begin with https://, and is %s", cfg.Host)
+	}
+	if cfg.ServerName != "" {
+		return c, "", errors.New("tls-server-name cannot be passed to the hub: use a server name that the certificate has")
+	}
+	if cfg.Proxy != nil {
+		u, err := cfg.Proxy(nil) // clientcmd's uses no part of the request
+		if err != nil {
+			return c, "", fmt.Errorf("read its proxy: %w", err)
+		}
+		proxy = u.String()
+	}
+	c, err = deploy.Open(cfg)
+	return c, proxy, err
+}
+
+// Join makes the cluster a member that the hub writes.
+func (p Push) Join(ctx context.Context, hub, c deploy.Cluster, progress deploy.Progress) (err error) {
+	if p.hubID, err = HubID(ctx, hub); err != nil {
+		return err
+	}
+	progress("Reading the cluster at %s", c.Config.Host)
+	if err := c.RequireMemberVersion("the cluster"); err != nil {
+		return err
+	}
+	p.config = c.Config
+	return p.register(ctx, hub.Client, c.Client, progress)
+}
+
+// register creates the hub's account in the member and writes its token and the Cluster at the hub.
+func (p Push) register(ctx context.Context, hub, member client.Client, progress deploy.Progress) error {
 	uid, err := broker.ClusterUID(ctx, member)
 	if err != nil {
 		return err
@@ -171,22 +205,22 @@ func (p Push) Register(ctx context.Context, hub, member client.Client, progress 
 		return err
 	}
 	if uid == own {
-		return fmt.Errorf("the cluster at %s is the hub itself: a hub is no member of its own", p.Config.Host)
+		return fmt.Errorf("the cluster at %s is the hub itself: a hub is no member of its own", p.config.Host)
 	}
 	if err := checkIdentity(ctx, hub, p.Name, uid); err != nil {
 		return err
 	}
-	token, ca, err := deploy.PushAccount{Cluster: p.Name, HubID: p.HubID}.Install(ctx, member, progress)
+	token, ca, err := deploy.PushAccount{Cluster: p.Name, HubID: p.hubID}.Install(ctx, member, progress)
 	if err != nil {
 		return err
 	}
 	switch { // the CA of the kubeconfig, else the one that the member publishes
-	case p.Config.Insecure:
+	case p.config.Insecure:
 		if err := p.verify(ctx, token, ca); err != nil {
 			return err
 		}
-	case len(p.Config.CAData) > 0:
-		ca = p.Config.CAData
+	case len(p.config.CAData) > 0:
+		ca = p.config.CAData
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: p.Name}}
 	progress("Writing Secret %s/%s at the hub", secret.Namespace, secret.Name)
@@ -203,7 +237,7 @@ func (p Push) Register(ctx context.Context, hub, member client.Client, progress 
 	progress("Registering cluster %s at the hub", p.Name)
 	return deploy.Put(ctx, hub, cluster, func() {
 		s := &cluster.Spec
-		s.ID, s.SyncMode, s.APIEndpoint, s.InsecureSkipTLSVerification = uid, clusterv1alpha1.Push, p.Config.Host, false
+		s.ID, s.SyncMode, s.APIEndpoint, s.InsecureSkipTLSVerification = uid, clusterv1alpha1.Push, p.config.Host, false
 		s.SecretRef = &clusterv1alpha1.SecretReference{Namespace: secret.Namespace, Name: secret.Name}
 		s.ProxyURL = p.Proxy
 		p.Place.Apply(s)
@@ -213,7 +247,7 @@ func (p Push) Register(ctx context.Context, hub, member client.Client, progress 
 // verify checks that the member's server has a certificate of the CA that the member publishes. The hub sends an
 // administrator's token for as long as the cluster is a member: a kubeconfig that skips verification does so only for the join itself.
 func (p Push) verify(ctx context.Context, token, ca []byte) error {
-	cfg := rest.AnonymousClientConfig(p.Config)
+	cfg := rest.AnonymousClientConfig(p.config)
 	cfg.Insecure, cfg.CAData, cfg.BearerToken = false, ca, string(token)
 	typed, err := kubernetes.NewForConfig(cfg)
 	if err == nil {
@@ -222,7 +256,7 @@ func (p Push) verify(ctx context.Context, token, ca []byte) error {
 	if err != nil {
 		return fmt.Errorf("%s has insecure-skip-tls-verify, but the hub verifies the certificate of %s, and the CA that the cluster publishes "+
 			"does not: %w: give the CA of that server as certificate-authority-data instead, and a server name that the certificate has",
-			p.Access, p.Config.Host, err)
+			p.Access, p.config.Host, err)
 	}
 	return nil
 }
@@ -278,9 +312,9 @@ func checkIdentity(ctx context.Context, hub client.Client, name, uid string) err
 	return nil
 }
 
-// Withdraw deletes the Cluster at the hub and waits until it is gone, which takes as long as what was propagated to it is being
+// withdraw deletes the Cluster at the hub and waits until it is gone, which takes as long as what was propagated to it is being
 // removed. With force it waits only while the cluster is ready, then abandons what is left and reports the objects that stay there.
-func Withdraw(ctx context.Context, hub client.Client, name string, force bool, timeout time.Duration, progress deploy.Progress) error {
+func withdraw(ctx context.Context, hub client.Client, name string, force bool, timeout time.Duration, progress deploy.Progress) error {
 	member := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	progress("Removing what was propagated to cluster %s", name)
 	if err := client.IgnoreNotFound(hub.Delete(ctx, member)); err != nil {

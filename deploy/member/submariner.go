@@ -1,4 +1,4 @@
-package migrate
+package member
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -25,7 +24,7 @@ func RefuseSubmariner(ctx context.Context, c client.Reader, progress deploy.Prog
 		return fmt.Errorf("get Lease %s: %w", key, err)
 	}
 	progress("Waiting to see whether a gateway of Submariner renews Lease %s", key)
-	held, err := view.Held(ctx, c, lease)
+	held, err := deploy.Held(ctx, c, lease)
 	if err != nil {
 		return err
 	}

@@ -1,30 +1,56 @@
-package install
+package spec
 
 import (
+	"errors"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
-	corev1 "k8s.io/api/core/v1"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 )
+
+// bind parses flags of join, without those that are wrong only together.
+func bind(t *testing.T, args ...string) (*Member, *MemberFlags) {
+	t.Helper()
+	m := &Member{}
+	f := pflag.NewFlagSet("join", pflag.ContinueOnError)
+	flags := m.AddFlags(f, "clusterid")
+	if err := errors.Join(f.Parse(append([]string{"--clusterid=c1"}, args...)), Join(flags.Read())); err != nil {
+		t.Fatal(err)
+	}
+	return m, flags
+}
+
+// parse is what the command line makes of flags of join, and the error that it prints.
+func parse(args ...string) (Member, error) {
+	var m Member
+	f := pflag.NewFlagSet("join", pflag.ContinueOnError)
+	flags := m.AddFlags(f, "clusterid")
+	if err := f.Parse(append([]string{"--clusterid=c1"}, args...)); err != nil {
+		return m, err
+	}
+	return m, flags.Names().Error(Join(append(flags.Read(), m.Validate()...)))
+}
+
+func withID(c config.Config) config.Config {
+	c.ClusterID = "c1"
+	return c
+}
 
 func TestWireFlags(t *testing.T) {
 	tests := map[string]struct {
 		args  []string
-		want  config.Config
+		want  config.Config // without a driver: the hub decides
 		ports []uint16
 		err   string
 	}{
-		"no flag":              {nil, config.Config{CableDriver: "wireguard", CablePort: 4500}, []uint16{4500, 4504}, ""},
+		"no flag":              {nil, config.Config{CablePort: 4500}, []uint16{4500, 4504}, ""},
 		"all of them":          {[]string{"--cable-driver", "ipsec", "--nattport", "4600", "--cable-tunnels", "4", "--xdp", "auto"}, config.Config{CableDriver: "libreswan", CablePort: 4600, CableTunnels: 4, XDP: "auto"}, []uint16{4600}, ""},
-		"three of WireGuard":   {[]string{"--cable-tunnels", "3"}, config.Config{CableDriver: "wireguard", CablePort: 4500, CableTunnels: 3}, []uint16{4500, 4501, 4502, 4504}, ""},
+		"three of WireGuard":   {[]string{"--cable-tunnels", "3"}, config.Config{CablePort: 4500, CableTunnels: 3}, []uint16{4500, 4501, 4502, 4504}, ""},
 		"the wire in the open": {[]string{"--cable-driver", "vxlan", "--nattport", "65535", "--cable-tunnels", "1"}, config.Config{CableDriver: "vxlan", CablePort: 65535}, []uint16{65535}, ""},
 		"no tunnels":           {[]string{"--cable-tunnels", "0"}, config.Config{}, nil, "--cable-tunnels 0: use 1 to 4"},
 		"too many tunnels":     {[]string{"--cable-tunnels", "5"}, config.Config{}, nil, "--cable-tunnels 5: use 1 to 4"},
@@ -32,31 +58,25 @@ func TestWireFlags(t *testing.T) {
 		"tunnel on 4800":       {[]string{"--nattport", "4798", "--cable-tunnels", "3"}, config.Config{}, nil, "needs UDP port 4800 as well"},
 		"standby on 4800":      {[]string{"--nattport", "4796"}, config.Config{}, nil, "needs UDP port 4800 as well"},
 		"the last ports":       {[]string{"--nattport", "65532"}, config.Config{}, nil, "use one up to 65531"},
-		"names":                {[]string{"--dns-ttl", "30s", "--dns-cache", "1s"}, config.Config{CableDriver: "wireguard", CablePort: 4500, DNSTTL: 30 * time.Second, DNSCache: time.Second}, []uint16{4500, 4504}, ""},
-		"default TTL":          {[]string{"--dns-ttl", "5s"}, config.Config{CableDriver: "wireguard", CablePort: 4500}, []uint16{4500, 4504}, ""},
+		"names":                {[]string{"--dns-ttl", "30s", "--dns-cache", "1s"}, config.Config{CablePort: 4500, DNSTTL: 30 * time.Second, DNSCache: time.Second}, []uint16{4500, 4504}, ""},
+		"default TTL":          {[]string{"--dns-ttl", "5s"}, config.Config{CablePort: 4500}, []uint16{4500, 4504}, ""},
 		"no TTL":               {[]string{"--dns-ttl", "0s"}, config.Config{}, nil, "--dns-ttl 0s: use whole seconds, 1s to 1h0m0s"},
 		"part of a second":     {[]string{"--dns-cache", "500ms"}, config.Config{}, nil, "--dns-cache 500ms: use whole seconds, 0s to 1h0m0s"},
 		"generic XDP":          {[]string{"--xdp", "generic"}, config.Config{}, nil, `"generic" for "--xdp" flag: use off, auto or on`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			var w Settings
-			f := pflag.NewFlagSet("join", pflag.ContinueOnError)
-			w.Add(f)
-			err := f.Parse(tt.args)
-			if err == nil {
-				err = w.Check()
-			}
+			w, err := parse(tt.args...)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("got %v, want %q", err, tt.err)
 			}
 			if err != nil {
 				return
 			}
-			if diff := cmp.Diff(tt.want.Data(), w.Parsed().Data()); diff != "" {
+			if diff := cmp.Diff(withID(tt.want).Data(), w.Config().Data()); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
-			if diff := cmp.Diff(tt.ports, w.ports()); diff != "" {
+			if diff := cmp.Diff(tt.ports, w.CablePorts()); diff != "" {
 				t.Errorf("ports -want +got\n%s", diff)
 			}
 		})
@@ -86,18 +106,12 @@ func TestReachFlags(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			var r Settings
-			f := pflag.NewFlagSet("join", pflag.ContinueOnError)
-			r.Add(f)
-			err := f.Parse(append(tt.args, "--cable-driver", tt.driver))
-			if err == nil {
-				err = r.Check()
-			}
+			r, err := parse(append(tt.args, "--cable-driver", tt.driver)...)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("got %v, want %q", err, tt.err)
 			}
 			if tt.want.CableDriver, tt.want.CablePort = tt.driver, 4500; err == nil {
-				if diff := cmp.Diff(tt.want.Data(), r.Parsed().Data()); diff != "" {
+				if diff := cmp.Diff(withID(tt.want).Data(), r.Config().Data()); diff != "" {
 					t.Errorf("-want +got\n%s", diff)
 				}
 			}
@@ -105,40 +119,18 @@ func TestReachFlags(t *testing.T) {
 	}
 }
 
-func TestLoadBalancerPorts(t *testing.T) {
-	have := []corev1.ServicePort{{Name: "udp-4500", Protocol: corev1.ProtocolUDP, Port: 4500, NodePort: 31000}, {Name: "udp-1", Port: 1}}
-	got := loadBalancerPorts(config.Config{CableDriver: config.CableWireGuard, CablePort: 4500}, have)
-	var ports []int32
-	for _, p := range got {
-		ports = append(ports, p.Port, p.NodePort)
-	}
-	if want := []int32{4490, 0, 4500, 31000, 4504, 0}; !slices.Equal(ports, want) {
-		t.Errorf("ports and node ports %v, want %v", ports, want)
-	}
-	if n := len(loadBalancerPorts(config.Config{CableDriver: config.CableWireGuard, CablePort: 4500, CableTunnels: 4}, nil)); n != 6 {
-		t.Errorf("%d ports with four tunnels, want those, the standby's and that of NAT discovery", n)
-	}
-}
-
 // Whatever flags a join was given, another one without them makes the same configuration.
 func TestJoinAgainKeepsEveryFlag(t *testing.T) {
-	parse := func(args []string, former *config.Config) config.Config {
+	again := func(args []string, former *config.Config) config.Config {
 		t.Helper()
-		var s Settings
-		f := pflag.NewFlagSet("join", pflag.ContinueOnError)
-		s.Add(f)
-		if err := f.Parse(args); err != nil {
-			t.Fatal(err)
-		}
+		m, flags := bind(t, args...)
 		if former != nil {
-			if err := view.KeepFlags(f, JoinFlags(*former)); err != nil {
-				t.Fatal(err)
-			}
+			m.Keep(FromConfig(*former), flags.Given)
 		}
-		if err := s.Check(); err != nil {
+		if err := Join(m.Validate()); err != nil {
 			t.Fatal(err)
 		}
-		return s.Parsed()
+		return m.Config()
 	}
 	all := []string{
 		"--cable-driver", "libreswan", "--nattport", "4600", "--cable-tunnels", "4", "--xdp", "auto", "--natt=false", "--natt-discovery-port", "4491",
@@ -146,15 +138,16 @@ func TestJoinAgainKeepsEveryFlag(t *testing.T) {
 		"--external-cidr", "192.0.2.0/25", "--external-cidr", "198.51.100.0/24", "--route-service-cidr",
 	}
 	for _, args := range [][]string{nil, all} {
-		first := parse(args, nil)
-		if diff := cmp.Diff(first.Data(), parse(nil, &first).Data()); diff != "" {
+		first := again(args, nil)
+		if diff := cmp.Diff(first.Data(), again(nil, &first).Data()); diff != "" {
 			t.Errorf("join %v, then join: -first +second\n%s", args, diff)
 		}
 	}
-	first := parse(all, nil)
-	second := parse([]string{"--nattport", "4700", "--load-balancer=false", "--external-cidr", ""}, &first)
-	want := []string{"cable-port: 4600 → 4700", "external-cidr: 192.0.2.0/25,198.51.100.0/24 → unset", "load-balancer: true → unset"}
-	if diff := cmp.Diff(want, view.Changes(first.Data(), second.Data())); diff != "" {
+	first := again(all, nil)
+	second := again([]string{"--nattport", "4700", "--load-balancer=false", "--external-cidr", ""}, &first)
+	want := first
+	want.CablePort, want.LoadBalancer, want.ExternalCIDRs = 4700, false, nil
+	if diff := cmp.Diff(want.Data(), second.Data()); diff != "" {
 		t.Errorf("changes: -want +got\n%s", diff)
 	}
 }

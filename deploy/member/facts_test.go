@@ -1,4 +1,4 @@
-package install
+package member
 
 import (
 	"net/netip"
@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"pgregory.net/rapid"
+
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 var comparePrefixes = cmpopts.EquateComparable(netip.Prefix{})
@@ -104,7 +106,7 @@ func TestCovering(t *testing.T) {
 
 func prefixes(t *testing.T, texts ...string) []netip.Prefix {
 	t.Helper()
-	out, err := ParsePrefixes(texts)
+	out, err := spec.ParseRanges(texts)
 	if err != nil {
 		t.Fatal(err)
 	}

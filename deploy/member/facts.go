@@ -1,4 +1,4 @@
-package install
+package member
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // Facts are the properties of a cluster that join needs.
@@ -27,48 +27,43 @@ type Facts struct {
 	Nodes                  []corev1.Node
 }
 
-// ReadFacts reads the facts of the cluster that is to join as id. Ranges are the given ones, else those of an earlier join, so that a
-// node added since does not change them, else discovered.
-func ReadFacts(
-	ctx context.Context, m view.Member, id string, former config.Config, podCIDRs, serviceCIDRs []string, progress deploy.Progress,
-) (f Facts, err error) {
-	if f.UID, err = broker.ClusterUID(ctx, m.Client); err != nil {
+// readFacts reads the facts of the cluster that is to join. Ranges are the given ones, else those of an earlier join, so that a node
+// added since does not change them, else discovered.
+func readFacts(ctx context.Context, c deploy.Cluster, want spec.Member, former config.Config, progress deploy.Progress) (f Facts, err error) {
+	if f.UID, err = broker.ClusterUID(ctx, c.Client); err != nil {
 		return f, err
 	}
-	nodes, err := m.Typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	nodes, err := c.Typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return f, fmt.Errorf("list nodes: %w", err)
 	}
 	f.Nodes = nodes.Items
-	if former.ClusterID != "" && former.ClusterID != id {
-		return f, fmt.Errorf("this cluster has joined as %q: use that id, or remove it first with `pelago unjoin`", former.ClusterID)
-	}
-	ranges := func(what, flag string, given []string, former []netip.Prefix, find func() ([]netip.Prefix, string, error)) ([]netip.Prefix, error) {
+	ranges := func(what, field string, given, former []netip.Prefix, find func() ([]netip.Prefix, string, error)) ([]netip.Prefix, error) {
 		if len(given) > 0 {
-			prefixes, err := ParsePrefixes(given)
-			if err != nil {
-				return nil, fmt.Errorf("--%s: %w", flag, err)
-			}
-			return prefixes, nil
+			return given, nil
 		}
 		if len(former) > 0 {
 			return former, nil
 		}
 		prefixes, source, err := find()
 		if err != nil {
-			return nil, fmt.Errorf("find the cluster's %s ranges: %w: give them with --%s", what, err, flag)
+			return nil, spec.Refuse(field, "find the cluster's %s ranges: %v: give them with spec.%s", what, err, field)
 		}
-		progress("The cluster's %s ranges are %s (%s)", what, strings.Join(view.Texts(prefixes), ", "), source)
+		var texts []string
+		for _, p := range prefixes {
+			texts = append(texts, p.String())
+		}
+		progress("The cluster's %s ranges are %s (%s)", what, strings.Join(texts, ", "), source)
 		return prefixes, nil
 	}
-	f.PodCIDRs, err = ranges("pod", "clustercidr", podCIDRs, former.PodCIDRs, func() ([]netip.Prefix, string, error) {
-		return discoverPodCIDRs(ctx, m.Typed, f.Nodes)
+	f.PodCIDRs, err = ranges("pod", "clusterCIDR", want.ClusterCIDR, former.PodCIDRs, func() ([]netip.Prefix, string, error) {
+		return discoverPodCIDRs(ctx, c.Typed, f.Nodes)
 	})
 	if err != nil {
 		return f, err
 	}
-	f.ServiceCIDRs, err = ranges("service", "servicecidr", serviceCIDRs, former.ServiceCIDRs, func() ([]netip.Prefix, string, error) {
-		return discoverServiceCIDRs(ctx, m.Typed)
+	f.ServiceCIDRs, err = ranges("service", "serviceCIDR", want.ServiceCIDR, former.ServiceCIDRs, func() ([]netip.Prefix, string, error) {
+		return discoverServiceCIDRs(ctx, c.Typed)
 	})
 	return f, err
 }
@@ -114,7 +109,7 @@ func fromArguments(pods []corev1.Pod) []netip.Prefix {
 		for _, container := range pod.Spec.Containers {
 			for _, arg := range slices.Concat(container.Command, container.Args) {
 				if text, ok := strings.CutPrefix(arg, "--cluster-cidr="); ok {
-					if prefixes, err := ParsePrefixes(strings.Split(text, ",")); err == nil {
+					if prefixes, err := spec.ParseRanges(strings.Split(text, ",")); err == nil {
 						return prefixes
 					}
 				}
@@ -136,7 +131,7 @@ func fromText(pattern *regexp.Regexp, text string) []netip.Prefix {
 	if match == nil {
 		return nil
 	}
-	prefixes, _ := ParsePrefixes(strings.Split(match[1], ","))
+	prefixes, _ := spec.ParseRanges(strings.Split(match[1], ","))
 	return prefixes
 }
 
@@ -189,7 +184,7 @@ func discoverServiceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.
 		for _, item := range list.Items {
 			texts = append(texts, item.Spec.CIDRs...)
 		}
-		prefixes, err := ParsePrefixes(texts)
+		prefixes, err := spec.ParseRanges(texts)
 		return prefixes, "from ServiceCIDR objects", err
 	}
 	// Before Kubernetes 1.33 only the error of a refusal has it. The address is the documentation's (RFC 5737).
@@ -205,23 +200,4 @@ func discoverServiceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.
 		return nil, "", fmt.Errorf("the API server does not report it: %w", err)
 	}
 	return prefixes, "from the API server", nil
-}
-
-// ParsePrefixes reads at least one range.
-func ParsePrefixes(texts []string) ([]netip.Prefix, error) {
-	var out []netip.Prefix
-	for _, text := range texts {
-		p, err := netip.ParsePrefix(strings.TrimSpace(text))
-		if err != nil {
-			return nil, err
-		}
-		if p != p.Masked() {
-			return nil, fmt.Errorf("range %s has host bits: write %s", p, p.Masked())
-		}
-		out = append(out, p)
-	}
-	if len(out) == 0 {
-		return nil, errors.New("no range")
-	}
-	return out, nil
 }
