@@ -1,11 +1,8 @@
-package main
+package operator
 
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // brokerInterval is how often deploy-broker is run again: broker-info.subm expires after 24 hours.
@@ -54,35 +52,37 @@ func (o *operator) deployBroker(ctx context.Context, b *v1alpha1.Broker, unknown
 	if err := unknownFields(unknown); err != nil {
 		return err
 	}
-	args, err := deployBrokerFlags(b, "broker-info.subm")
-	if err != nil {
+	object, errs := spec.FromBroker(b.Spec, b.Annotations)
+	if err := located(object.Locate, spec.Join(errs)); err != nil {
 		return err
 	}
-	input, key := "Broker "+strings.Join(args, "\n"), client.ObjectKeyFromObject(b)
+	input, key := fmt.Sprint(spec.Texts(object.Broker)), client.ObjectKeyFromObject(b)
 	if last := o.brokers[key]; last.current(input, brokerInterval) {
 		return last.err
 	}
-	err = inDirectory(func(dir string) error {
-		args[2] = filepath.Join(dir, args[2])
-		if err := o.pelago(ctx, args...); err != nil {
-			return err
-		}
-		content, err := os.ReadFile(args[2])
-		if err != nil {
-			return fmt.Errorf("read what deploy-broker has written: %w", err)
-		}
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: v1alpha1.BrokerInfoSecret}}
-		_, err = controllerutil.CreateOrUpdate(ctx, o.client, secret, func() error {
-			secret.Data = map[string][]byte{v1alpha1.BrokerInfoKey: content}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("write Secret %s: %w", secret.Name, err)
-		}
-		return nil
-	})
+	err := located(object.Locate, o.writeBroker(ctx, object))
 	o.brokers[key] = applied{input, time.Now(), err}
 	return err
+}
+
+// writeBroker deploys the broker and writes what clusters join with.
+func (o *operator) writeBroker(ctx context.Context, b spec.BrokerObject) error {
+	info, err := o.install.broker(ctx, b)
+	if err != nil {
+		return err
+	}
+	content, err := info.Encode()
+	if err != nil {
+		return err
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: v1alpha1.BrokerInfoSecret}}
+	if _, err := controllerutil.CreateOrUpdate(ctx, o.client, secret, func() error {
+		secret.Data = map[string][]byte{v1alpha1.BrokerInfoKey: content}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("write Secret %s: %w", secret.Name, err)
+	}
+	return nil
 }
 
 // discovery reconciles one ServiceDiscovery: it reports what the Submariner of the namespace does.
@@ -98,8 +98,8 @@ func (o *operator) discovery(ctx context.Context, req reconcile.Request) (reconc
 		return reconcile.Result{}, fmt.Errorf("list Submariners: %w", err)
 	}
 	d.Status.ObservedGeneration = d.Generation
-	err = refusal{"clusterID", "without a Submariner of that clusterID in this namespace there is no service discovery: names and imports follow the " +
-		"health of the gateways. Make one; where the pods of all clusters reach each other already, without globalnet, clusters keep their addresses"}
+	err = refuse("clusterID", "without a Submariner of that clusterID in this namespace there is no service discovery: names and imports follow the "+
+		"health of the gateways. Make one; where the pods of all clusters reach each other already, without globalnet, clusters keep their addresses")
 	for _, s := range list.Items {
 		if s.Spec.ClusterID == d.Spec.ClusterID && s.DeletionTimestamp == nil {
 			err = nil

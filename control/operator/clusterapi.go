@@ -1,4 +1,4 @@
-package main
+package operator
 
 import (
 	"cmp"
@@ -113,7 +113,7 @@ func clusterAPI(mgr ctrl.Manager, o *operator, giveUp time.Duration) manager.Run
 			mapping, err := mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: capiGroup, Kind: "Cluster"})
 			if err == nil {
 				r := &capi{operator: o, manager: mgr, kind: mapping.GroupVersionKind, giveUp: cmp.Or(giveUp, giveUpAfter),
-					events: mgr.GetEventRecorderFor(operatorDeployment), states: map[client.ObjectKey]*capiState{}, names: map[string]client.ObjectKey{}}
+					events: mgr.GetEventRecorderFor(Deployment), states: map[client.ObjectKey]*capiState{}, names: map[string]client.ObjectKey{}}
 				err = r.start(ctx)
 				if err == nil {
 					return nil
@@ -314,11 +314,11 @@ func (r *capi) report(key client.ObjectKey, u *unstructured.Unstructured, s *cap
 		return
 	}
 	kind, reason, message := corev1.EventTypeWarning, reasonLeaveFailed, err.Error()
-	var refused refusal
+	var wrong refusal
 	switch {
 	case reasonOf(err) != "":
 		kind, reason = corev1.EventTypeNormal, reasonOf(err)
-	case errors.As(err, &refused):
+	case errors.As(err, &wrong):
 		reason = reasonRefused
 	case joins:
 		reason = reasonJoinFailed

@@ -1,4 +1,4 @@
-package main
+package operator
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/deploy/member"
 )
 
 // leave ends the membership of the cluster of an object, which is nil if it is gone: first at the hub, then in the cluster.
@@ -29,16 +30,9 @@ func (r *capi) leave(ctx context.Context, hub *hubAccess, key client.ObjectKey, 
 		if s.leaving != have.Name {
 			s.leaving, s.mode, s.since = have.Name, have.Spec.SyncMode, time.Now()
 		}
-		args := []string{"unjoin", have.Name}
-		if have.Spec.SyncMode == clusterv1alpha1.Pull {
-			args[1] = "--clusterid=" + have.Name
-		}
-		args = append(append(args, "--timeout="+leaveTimeout.String()), hub.flags()...)
 		ready := have.Ready()
-		if u == nil && (ready == nil || ready.Status != metav1.ConditionTrue) || have.DeletionTimestamp != nil && r.lost(have, have.DeletionTimestamp.Time) {
-			args = append(args, "--force")
-		}
-		if err := r.run(ctx, hub.files(), args...); err != nil {
+		force := u == nil && (ready == nil || ready.Status != metav1.ConditionTrue) || have.DeletionTimestamp != nil && r.lost(have, have.DeletionTimestamp.Time)
+		if err := unregister(ctx, hub, have, force); err != nil {
 			after := &clusterv1alpha1.Cluster{}
 			if hub.Get(ctx, client.ObjectKeyFromObject(have), after) == nil && after.DeletionTimestamp != nil {
 				message := "member " + have.Name + " is being removed from the hub"
@@ -80,14 +74,39 @@ func (r *capi) lost(c *clusterv1alpha1.Cluster, since time.Time) bool {
 	return time.Since(since) > r.giveUp
 }
 
+// unregister removes a member at the hub.
+func unregister(ctx context.Context, hub *hubAccess, have *clusterv1alpha1.Cluster, force bool) error {
+	l := member.Leaving{Force: force, Timeout: leaveTimeout, Progress: progress}
+	if have.Spec.SyncMode == clusterv1alpha1.Pull {
+		return member.Unregister(ctx, hub.Client, have.Name, l)
+	}
+	id, err := member.HubID(ctx, hub.cluster)
+	if err != nil {
+		return err
+	}
+	return member.LeaveWorkloads(ctx, hub.Client, id, have.Name, l)
+}
+
 // clean removes Pelago from a cluster that has left the hub.
 func (r *capi) clean(ctx context.Context, hub *hubAccess, key client.ObjectKey, s *capiState) error {
-	member, err := r.kubeconfig(ctx, key)
+	access, err := r.kubeconfig(ctx, key)
 	if err != nil {
 		return errors.New(err.Error()) // nothing waits for it
 	}
-	if s.mode == clusterv1alpha1.Push {
-		return r.run(ctx, append(hub.files(), member), append([]string{"unjoin", s.leaving, "--cluster-kubeconfig=@member"}, hub.flags()...)...)
+	if s.mode != clusterv1alpha1.Push {
+		c, err := access.open()
+		if err != nil {
+			return err
+		}
+		return remove(ctx, c)
 	}
-	return r.run(ctx, []credential{member}, "unjoin", "--yes", "--kubeconfig=@member")
+	c, _, err := access.push()
+	if err != nil {
+		return err
+	}
+	id, err := member.HubID(ctx, hub.cluster)
+	if err != nil {
+		return err
+	}
+	return member.LeaveWorkloads(ctx, hub.Client, id, s.leaving, member.Leaving{Timeout: removeTimeout, Push: &c, Progress: progress})
 }

@@ -1,18 +1,30 @@
-package main
+package operator
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	lua "github.com/yuin/gopher-lua"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
+	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
+
+const operatorNamespace = "submariner-operator"
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // argo runs the health rule of deploy/README.md, as Argo CD does, and returns its status.
 func argo(t *testing.T, s v1alpha1.Status, generation int64) string {
@@ -62,7 +74,7 @@ func TestConditions(t *testing.T) {
 		"two nodes are away":            {component(5, 5, 3), nil, "Progressing RollingOut Progressing", ""},
 		"a template not yet seen":       {component(5, 0, 5), nil, "Available Progressing RollingOut Progressing", ""},
 		"the operator is being updated": {component(5, 5, 5), updating("wait"), "Available Progressing UpdatingOperator Progressing", "v1"},
-		"a bad field":                   {component(5, 5, 5), refusal{"clusterCIDR", "no range"}, "Available Degraded InvalidClusterCIDR Degraded", "v1"},
+		"a bad field":                   {component(5, 5, 5), refuse("clusterCIDR", "no range"), "Available Degraded InvalidClusterCIDR Degraded", "v1"},
 		"a hub that does not answer":    {component(5, 5, 5), errors.New("timeout"), "Available Degraded InstallFailed Degraded", "v1"},
 	} {
 		s := v1alpha1.Status{}
@@ -132,29 +144,22 @@ func TestBrokerInfo(t *testing.T) {
 		_, err := brokerInfo(s, map[string]map[string][]byte{"hub": {"token": []byte("t2"), "ca.crt": []byte("ca2")}, "psk": {"psk": []byte("psk2")},
 			"file": {v1alpha1.BrokerInfoKey: []byte("%")}})
 		var r refusal
-		if !errors.As(err, &r) || r.field != field {
+		if !errors.As(err, &r) || r.reason != "Invalid"+strings.ToUpper(field[:1])+field[1:] {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
 }
 
 func TestMembership(t *testing.T) {
-	no := false
 	spec := v1alpha1.SubmarinerSpec{ClusterID: "c1", BrokerK8sApiServer: "hub", BrokerK8sApiServerToken: "t", BrokerK8sCA: "Y2E=", CeIPSecPSK: "cHNr",
-		ClusterCIDR: "10.0.0.0/16", GlobalCIDR: "120.1.0.0/24", CableDriver: "libreswan", CeIPSecNATTPort: 4600, NatEnabled: &no, LoadBalancerEnabled: true,
-		AirGappedDeployment: true, CoreDNSCustomConfig: &v1alpha1.CoreDNSCustomConfig{ConfigMapName: "custom", Namespace: "kube-system"}}
+		ClusterCIDR: "10.0.0.0/16", CableDriver: "libreswan"}
 	of := func(flags string) (membership, error) {
 		return membershipOf(&v1alpha1.Submariner{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationFlags: flags}}, Spec: spec}, nil, "r/pelago:v1")
 	}
 	m, err := of("--datapath=hybrid --external-cidr=192.0.2.0/24")
 	must(t, err)
-	if diff := cmp.Diff([]string{"--clustercidr=10.0.0.0/16", "--clusterid=c1", "--enable-clusterset-ip=false", "--external-cidr=192.0.2.0/24",
-		"--globalnet-cidr=120.1.0.0/24", "--servicecidr="}, m.hub); diff != "" {
-		t.Errorf("what the hub grants: -want +got\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"--node-selector=", "--toleration=", "--datapath=hybrid", "--cable-driver=libreswan", "--nattport=4600", "--natt=false",
-		"--preferred-server=false", "--air-gapped=true", "--load-balancer=true", "--coredns-custom-configmap=kube-system/custom"}, m.member); diff != "" {
-		t.Errorf("the rest: -want +got\n%s", diff)
+	if m.Image != "r/pelago:v1" || m.Datapath != "hybrid" || m.CableDriver != "libreswan" {
+		t.Errorf("member %+v", m.Member)
 	}
 	before, err := m.digest()
 	must(t, err)
@@ -165,12 +170,68 @@ func TestMembership(t *testing.T) {
 			t.Errorf("%s: the hub's part is the same: %t, %v", flags, digest == before, err)
 		}
 	}
-	if m, err := of("--workloads-only=true"); err != nil || len(m.hub) != 2 || len(m.member) != 2 {
-		t.Errorf("workloads only: %q %q, %v", m.hub, m.member, err)
+	if _, err := of("--kubeconfig=/etc/shadow"); err == nil || !strings.Contains(err.Error(), "write --name=value") {
+		t.Errorf("a flag that is not allowed: %v", err)
 	}
-	for _, flags := range []string{"--kubeconfig=/etc/shadow", "--datapath hybrid", "datapath=hybrid"} {
-		if _, err := of(flags); err == nil || !strings.Contains(err.Error(), "write --name=value") {
-			t.Errorf("%s: %v", flags, err)
+}
+
+// TestWrongFieldOfTheHub: what the hub refuses is reported at the field that is wrong, though remedies name others.
+func TestWrongFieldOfTheHub(t *testing.T) {
+	book, err := broker.Book{Globalnet: true, Range: netip.MustParsePrefix("120.0.0.0/8"), ClusterSize: 256}.WithClusterSetIPs(netip.MustParsePrefix("243.0.0.0/8"))
+	must(t, err)
+	_, joined, err := book.Allocate(broker.Request{ClusterID: "c1", ClusterUID: "u1"})
+	must(t, err)
+	plain := broker.Book{}
+	prefix := netip.MustParsePrefix
+	for name, tt := range map[string]struct {
+		book    broker.Book
+		request broker.Request
+		want    string // reason and beginning of the message
+	}{
+		"a changed globalCIDR": {joined, broker.Request{ClusterID: "c1", ClusterUID: "u1", GlobalCIDR: prefix("120.9.0.0/24")},
+			`InvalidGlobalCIDR: spec.globalCIDR: join as "c1": cluster "c1" already has GlobalCIDR`},
+		"a changed clustersetIPCIDR": {joined, broker.Request{ClusterID: "c1", ClusterUID: "u1", ClusterSetIPCIDR: prefix("243.9.0.0/20")},
+			"InvalidClustersetIPCIDR: spec.clustersetIPCIDR: "},
+		"pods at the hub's address": {plain, broker.Request{ClusterID: "c1", Pods: []netip.Prefix{prefix("192.0.2.0/24")}, Hub: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
+			"InvalidClusterCIDR: spec.clusterCIDR: "},
+		"services in the fabric": {plain, broker.Request{ClusterID: "c1", Services: []netip.Prefix{prefix("241.7.0.0/16")}, Fabric: prefix("241.0.0.0/8")},
+			"InvalidServiceCIDR: spec.serviceCIDR: "},
+		"a globalCIDR without globalnet": {plain, broker.Request{ClusterID: "c1", GlobalCIDR: prefix("120.9.0.0/24")}, "InvalidGlobalCIDR: spec.globalCIDR: "},
+		"the id of another cluster":      {joined, broker.Request{ClusterID: "c1", ClusterUID: "u2"}, "InvalidClusterID: spec.clusterID: "},
+		"external hosts in globalnet": {joined, broker.Request{ClusterID: "c2", ClusterUID: "u2", External: []netip.Prefix{prefix("120.9.0.0/24")}},
+			`InvalidAnnotation: annotation pelago.io/flags: join as "c2": --external-cidr 120.9.0.0/24 overlaps`},
+		"no room": {joined, broker.Request{ClusterID: "c2", ClusterUID: "u2", Size: 1 << 30}, "InvalidAnnotation: annotation pelago.io/flags: "},
+		"a node in the fabric, which is no field": {plain, broker.Request{ClusterID: "c1", Nodes: []netip.Addr{netip.MustParseAddr("241.7.0.1")}, Fabric: prefix("241.0.0.0/8")},
+			`InstallFailed: join as "c1": range 241.7.0.1/32`},
+	} {
+		_, _, err := tt.book.Allocate(tt.request)
+		if err == nil {
+			t.Errorf("%s: no error", name)
+			continue
 		}
+		if got := condition(t, fmt.Errorf("join as %q: %w", tt.request.ClusterID, err)); !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s: %s, want %s…", name, got, tt.want)
+		}
+	}
+}
+
+// condition is the reason and the message of Degraded for an error of the installation of a Submariner.
+func condition(t *testing.T, err error) string {
+	t.Helper()
+	o, errs := spec.FromSubmariner(v1alpha1.SubmarinerSpec{ClusterID: "c1"}, nil)
+	must(t, spec.Join(errs))
+	s := v1alpha1.Status{}
+	setConditions(&s, 1, nil, located(o.Locate, err))
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDegraded)
+	return c.Reason + ": " + c.Message
+}
+
+// TestWrongCombination: of fields that contradict each other the annotation is named where it is the wrong one.
+func TestWrongCombination(t *testing.T) {
+	o, errs := spec.FromSubmariner(v1alpha1.SubmarinerSpec{ClusterID: "c1", CableDriver: "vxlan"}, map[string]string{v1alpha1.AnnotationFlags: "--cable-tunnels=4"})
+	must(t, spec.Join(errs))
+	got := condition(t, spec.Join(o.Validate()))
+	if want := "InvalidAnnotation: annotation pelago.io/flags: --cable-tunnels 4: cable driver vxlan has no tunnels: use --cable-tunnels 1, or spec.cableDriver wireguard"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }

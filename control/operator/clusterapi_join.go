@@ -1,11 +1,10 @@
-package main
+package operator
 
 import (
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +19,8 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/member"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // memberName is the name of the member for an object.
@@ -100,15 +101,15 @@ func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstruc
 	if !initialized(u) {
 		return reported{reasonJoinPending, "the control plane is not initialized yet"}
 	}
-	member, err := r.kubeconfig(ctx, key)
+	access, err := r.kubeconfig(ctx, key)
 	if err != nil {
 		return err
 	}
-	command, files, err := r.joinCommand(ctx, u, name, hub, member, have != nil)
+	want, err := r.wanted(ctx, u, name, access, have != nil)
 	if err != nil {
 		return err
 	}
-	input := fmt.Sprint(command, set, place, u.GetUID(), sha256.Sum256(append(member.content, hub.kubeconfig...)))
+	input := fmt.Sprint(want.input(), set, place, u.GetUID(), sha256.Sum256(append(access.content, hub.kubeconfig...)))
 	if (have != nil || s.applied.err != nil) && s.applied.current(input, repairInterval) {
 		return cmp.Or(s.applied.err, error(reported{reasonJoined, joinedMessage(name, mode)}))
 	}
@@ -116,12 +117,12 @@ func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstruc
 		return reported{reasonJoinPending, fmt.Sprintf("another Cluster is being joined as %q", name)}
 	}
 	defer r.release(name)
-	err = r.run(ctx, files, command...)
-	if err != nil && slices.Contains(command, keepRegistration) {
+	err = want.apply(ctx, hub.cluster)
+	if err != nil && want.keep {
 		err = fmt.Errorf("%w (the broker-info.subm of Secret %s/%s has expired: replace it if the cluster has to register again)", err, r.namespace, v1alpha1.BrokerInfoSecret)
 	}
 	if err == nil && have == nil && by == clusterv1alpha1.Pull {
-		err = r.run(ctx, hub.files(), append([]string{"clusters", "accept", name}, hub.flags()...)...) // who set the label, is an administrator
+		err = member.Accept(ctx, hub.Client, name) // who set the label, is an administrator
 	}
 	if err == nil {
 		err = r.mark(ctx, hub, key, name, set, place)
@@ -139,40 +140,74 @@ func joinedMessage(name, mode string) string {
 	return fmt.Sprintf("the cluster is member %s of the hub (%s): see `kubectl get clusters.cluster.karmada.io %s` there", name, mode, name)
 }
 
-const keepRegistration = "--keep-registration"
+// wanted is how a cluster joins.
+type wanted struct {
+	push   *member.Push
+	object spec.Object
+	info   broker.Info
+	secret []byte // of info
+	keep   bool   // a cluster that has joined needs no valid broker-info.subm
+	access credential
+}
 
-// joinCommand are the arguments of pelago, and the files that they name. A cluster that has joined needs no valid broker-info.subm.
-func (r *capi) joinCommand(
-	ctx context.Context, u *unstructured.Unstructured, name string, hub *hubAccess, member credential, joined bool,
-) ([]string, []credential, error) {
+// input identifies it.
+func (w wanted) input() string {
+	if w.push != nil {
+		return "push " + w.push.Name
+	}
+	return fmt.Sprint(spec.Texts(w.object.Member), w.keep, sha256.Sum256(w.secret))
+}
+
+func (r *capi) wanted(ctx context.Context, u *unstructured.Unstructured, name string, access credential, joined bool) (w wanted, err error) {
 	mode := u.GetLabels()[v1alpha1.LabelJoin]
-	flags, err := extraFlags(u.GetAnnotations(), slices.DeleteFunc(slices.Clone(extraJoin), func(flag string) bool {
-		return flag == "network-only" || flag == "workloads-only"
-	}))
-	if err != nil {
-		return nil, nil, refusal{"", err.Error()}
+	w.access = access
+	o, errs := spec.FromClusterAPI(name, mode == v1alpha1.JoinPull, u.GetAnnotations())
+	if err := located(o.Locate, spec.Join(errs)); err != nil {
+		return w, err
 	}
 	if mode == v1alpha1.JoinPush {
-		if len(flags) > 0 {
-			return nil, nil, refusal{"", fmt.Sprintf("annotation %s has no meaning with label %s=%s: remove it", v1alpha1.AnnotationFlags, v1alpha1.LabelJoin, mode)}
+		if u.GetAnnotations()[v1alpha1.AnnotationFlags] != "" {
+			return w, refusal{"", fmt.Sprintf("annotation %s has no meaning with label %s=%s: remove it", v1alpha1.AnnotationFlags, v1alpha1.LabelJoin, mode)}
 		}
-		return append([]string{"join", name, "--cluster-kubeconfig=@member"}, hub.flags()...), append(hub.files(), member), nil
+		w.push = &member.Push{Name: name, Access: access.from}
+		return w, nil
 	}
 	secret := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: r.namespace, Name: v1alpha1.BrokerInfoSecret}
 	if err := r.live.Get(ctx, key, secret); err != nil {
-		return nil, nil, fmt.Errorf("get Secret %s: %w: make a Broker object, or the Secret of a broker-info.subm of the hub, for the label %s=%s", key, err,
+		return w, fmt.Errorf("get Secret %s: %w: make a Broker object, or the Secret of a broker-info.subm of the hub, for the label %s=%s", key, err,
 			v1alpha1.LabelJoin, mode)
 	}
-	info := credential{"info", "Secret " + key.String(), secret.Data[v1alpha1.BrokerInfoKey]}
-	args := []string{"join", "@info", "--kubeconfig=@member", "--clusterid=" + name, "--wait=false", "--image=" + cmp.Or(r.image, deploy.DefaultImage)}
-	if mode == v1alpha1.JoinPull {
-		args = append(args, "--workloads-only=true")
+	w.secret = secret.Data[v1alpha1.BrokerInfoKey]
+	if w.info, err = broker.DecodeInfo(w.secret); err != nil {
+		return w, fmt.Errorf("read Secret %s: %w", key, err)
 	}
-	if decoded, err := broker.DecodeInfo(info.content); err == nil && joined && decoded.CheckExpiry(time.Now()) != nil {
-		args = append(args, keepRegistration)
+	w.object, w.keep = o, joined && w.info.CheckExpiry(time.Now()) != nil
+	w.object.Image = cmp.Or(r.image, deploy.DefaultImage)
+	return w, nil
+}
+
+// apply joins the cluster. Fields in the error are those of annotations; the spec of a Cluster belongs to Cluster API.
+func (w wanted) apply(ctx context.Context, hub deploy.Cluster) error {
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	if w.push == nil {
+		c, err := w.access.open()
+		if err != nil {
+			return err
+		}
+		err = join(ctx, c, w.object, w.info, w.keep)
+		if err != nil {
+			return spec.Flags(spec.Member{}).Error(err)
+		}
+		return nil
 	}
-	return append(args, flags...), []credential{info, member}, nil
+	c, proxy, err := w.access.push()
+	if err != nil {
+		return err
+	}
+	w.push.Proxy = proxy
+	return w.push.Join(ctx, hub, c, progress)
 }
 
 // claim keeps two objects from being joined under one name at the same time.

@@ -1,14 +1,8 @@
-package main
+package operator
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,11 +12,13 @@ import (
 
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/member"
 )
 
 // hubAccess is the hub; kubeconfig is empty if it is the operator's own API server.
 type hubAccess struct {
 	client.Client
+	cluster    deploy.Cluster
 	kubeconfig []byte
 }
 
@@ -49,12 +45,11 @@ func (r *capi) openHub(ctx context.Context) (*hubAccess, error) {
 	if r.hub != nil && string(r.hub.kubeconfig) == string(kubeconfig) {
 		return r.hub, nil
 	}
-	cfg.Timeout = 30 * time.Second
-	c, err := deploy.NewClient(cfg)
+	c, err := deploy.Open(cfg)
 	if err != nil {
 		return nil, err
 	}
-	r.hub = &hubAccess{c, kubeconfig}
+	r.hub = &hubAccess{c.Client, c, kubeconfig}
 	return r.hub, nil
 }
 
@@ -62,7 +57,7 @@ func (r *capi) openHub(ctx context.Context) (*hubAccess, error) {
 func (r *capi) kubeconfig(ctx context.Context, key client.ObjectKey) (credential, error) {
 	secret := &corev1.Secret{}
 	name := client.ObjectKey{Namespace: key.Namespace, Name: key.Name + "-kubeconfig"}
-	f := credential{name: "member", from: "Secret " + name.String()}
+	f := credential{from: "Secret " + name.String()}
 	err := r.live.Get(ctx, name, secret)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -80,50 +75,38 @@ func (r *capi) kubeconfig(ctx context.Context, key client.ObjectKey) (credential
 	return f, nil
 }
 
-// credential is a file to pass to pelago: arguments refer to it as @name, and error messages as from.
+// credential is the administrator's access to a cluster.
 type credential struct {
-	name, from string
-	content    []byte
+	from    string // the Secret, for messages
+	content []byte // a kubeconfig
 }
 
-func (h *hubAccess) flags() []string {
-	if len(h.kubeconfig) == 0 {
-		return nil
+// config is the access as client-go has it.
+func (c credential) config() (*rest.Config, error) {
+	cfg, err := clientcmd.RESTConfigFromKubeConfig(c.content)
+	if err != nil {
+		return nil, fmt.Errorf("%s gives no access to a cluster: check its certificates", c.from) // the cause could quote it
 	}
-	return []string{"--kubeconfig=@hub"}
+	return cfg, nil
 }
 
-func (h *hubAccess) files() []credential {
-	if len(h.kubeconfig) == 0 {
-		return nil
+func (c credential) open() (deploy.Cluster, error) {
+	cfg, err := c.config()
+	if err != nil {
+		return deploy.Cluster{}, err
 	}
-	return []credential{{"hub", "that of the hub", h.kubeconfig}}
+	return deploy.Open(cfg)
 }
 
-// run runs pelago with files.
-func (r *capi) run(ctx context.Context, files []credential, args ...string) error {
-	return inDirectory(func(dir string) error {
-		paths, names := []string{}, []string{}
-		for _, f := range files {
-			path := filepath.Join(dir, f.name)
-			if err := os.WriteFile(path, f.content, 0o600); err != nil {
-				return fmt.Errorf("write %s for pelago: %w", f.from, err)
-			}
-			paths, names = append(paths, "@"+f.name, path), append(names, path, f.from)
-		}
-		replace := strings.NewReplacer(paths...)
-		with := slices.Clone(args)
-		for i, arg := range with {
-			with[i] = replace.Replace(arg)
-		}
-		err := r.pelago(ctx, with...)
-		if err == nil {
-			return nil
-		}
-		message := err.Error()
-		if refused := (refusal{}); errors.As(err, &refused) { // the fields are those of another kind
-			message = refused.message
-		}
-		return errors.New(strings.NewReplacer(names...).Replace(message))
-	})
+// push opens a cluster that the hub is to write, and returns the URL of the proxy on the way to it.
+func (c credential) push() (deploy.Cluster, string, error) {
+	cfg, err := c.config()
+	if err != nil {
+		return deploy.Cluster{}, "", err
+	}
+	opened, proxy, err := member.OpenPush(cfg)
+	if err != nil {
+		return opened, "", fmt.Errorf("reach the cluster by %s: %w", c.from, err)
+	}
+	return opened, proxy, nil
 }

@@ -1,4 +1,4 @@
-package main
+package operator
 
 import (
 	"context"
@@ -17,6 +17,8 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
+	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // What the operator reports in conditions and Events is counted, by kind, unless it is a wait.
@@ -28,7 +30,9 @@ func TestFailuresAreCounted(t *testing.T) {
 		&v1alpha1.Broker{ObjectMeta: meta}, &v1alpha1.ServiceDiscovery{ObjectMeta: meta, Spec: v1alpha1.ServiceDiscoverySpec{ClusterID: "c9"}}}
 	c := fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).WithStatusSubresource(objects...).Build()
 	o := &operator{client: c, live: c, namespace: operatorNamespace, failures: newFailures(), brokers: map[client.ObjectKey]applied{},
-		pelago: func(context.Context, ...string) error { return errors.New("the hub does not answer") }}
+		install: installer{deploys: func(spec.BrokerObject) (broker.Info, error) {
+			return broker.Info{}, errors.New("the hub does not answer")
+		}}}
 	req := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: operatorNamespace, Name: "x"}}
 	for _, do := range []func(context.Context, reconcile.Request) (reconcile.Result, error){o.submariner, o.broker, o.broker, o.discovery} {
 		_, err := do(t.Context(), req)

@@ -1,9 +1,7 @@
-package main
+package operator
 
 import (
-	"context"
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,11 +27,11 @@ func TestRemoveSubmariner(t *testing.T) {
 		edited                             bool // and reconciled before it is deleted
 		want                               []string
 	}{
-		"as specified":                {spec: "c1", joined: "c1", status: "c1", registration: "x", want: []string{"unjoin --yes"}},
-		"another id":                  {spec: "c2", joined: "c1", status: "c1", registration: "x", want: []string{"unjoin --yes"}},
-		"another id, refused":         {spec: "c2", joined: "c1", status: "c1", registration: "x", edited: true, want: []string{"join", "unjoin --yes"}},
-		"failed join":                 {spec: "c1", joined: "c1", status: "c1", registration: "joining", want: []string{"unjoin --yes"}},
-		"joined, and not reported":    {spec: "c1", joined: "c1", registration: "joining", want: []string{"unjoin --yes"}},
+		"as specified":                {spec: "c1", joined: "c1", status: "c1", registration: "x", want: []string{"unjoin"}},
+		"another id":                  {spec: "c2", joined: "c1", status: "c1", registration: "x", want: []string{"unjoin"}},
+		"another id, refused":         {spec: "c2", joined: "c1", status: "c1", registration: "x", edited: true, want: []string{"join", "unjoin"}},
+		"failed join":                 {spec: "c1", joined: "c1", status: "c1", registration: "joining", want: []string{"unjoin"}},
+		"joined, and not reported":    {spec: "c1", joined: "c1", registration: "joining", want: []string{"unjoin"}},
 		"nothing joined":              {spec: "c1", registration: "joining"},
 		"joined by a person":          {spec: "c1", joined: "c9", status: "c9"},
 		"joined anew by a person":     {spec: "c1", joined: "c9", status: "c1", registration: "x"},
@@ -51,19 +49,18 @@ func TestRemoveSubmariner(t *testing.T) {
 					config.KeyGlobalCIDR: "242.0.0.0/16"} {
 					data[key] = value
 				}
-				objects = append(objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: configKey.Namespace, Name: configKey.Name}, Data: data})
+				objects = append(objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.ConfigMapName}, Data: data})
 			}
 			c := fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).WithStatusSubresource(sub).Build()
 			var ran []string
 			o := &operator{client: c, live: c, namespace: operatorNamespace, failures: newFailures(), applied: map[client.ObjectKey]applied{},
-				pelago: func(_ context.Context, args ...string) error {
-					if args[0] == "join" {
-						ran = append(ran, "join")
-						return errors.New("it has joined under another id")
-					}
-					ran = append(ran, strings.Join(args, " "))
+				install: installer{joins: func(membership, bool) error {
+					ran = append(ran, "join")
+					return errors.New("it has joined under another id")
+				}, removes: func() error {
+					ran = append(ran, "unjoin")
 					return nil
-				}}
+				}}}
 			reconciled := func() {
 				t.Helper()
 				_, err := o.submariner(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(sub)})

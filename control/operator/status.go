@@ -1,4 +1,4 @@
-package main
+package operator
 
 import (
 	"context"
@@ -138,13 +138,13 @@ func setConditions(s *v1alpha1.Status, generation int64, components []v1alpha1.C
 	}
 	reason, message := "AsSpecified", ""
 	var update updating
-	var refused refusal
+	var wrong refusal
 	switch {
 	case errors.As(err, &update):
 		reason, message = "UpdatingOperator", string(update)
 		set(v1alpha1.ConditionDegraded, false, "AsSpecified", "")
-	case errors.As(err, &refused):
-		reason, message = refused.reason(), err.Error()
+	case errors.As(err, &wrong):
+		reason, message = wrong.reason, err.Error()
 		set(v1alpha1.ConditionDegraded, true, reason, message)
 	case err != nil:
 		reason, message = "InstallFailed", err.Error()
