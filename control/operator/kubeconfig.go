@@ -9,7 +9,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// maxKubeconfig bounds a kubeconfig, bytes: it is written to a file system of 1 MiB, whose overflow would evict the operator's pod.
+// maxKubeconfig bounds a kubeconfig, bytes: whoever can write a Secret decides what the operator parses.
 const maxKubeconfig = 64 << 10
 
 // vetted returns the kubeconfig of a Secret, reduced to its current context. Whoever can write the Secret controls its content, so anything
