@@ -32,7 +32,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-//go:embed crds hosted hub member operator propagation push
+//go:embed crds hosted hub operator propagation push member/*.yaml member/*/*.yaml
 var manifests embed.FS
 
 // Manager is the field manager of everything that is installed.

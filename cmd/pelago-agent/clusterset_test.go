@@ -124,7 +124,7 @@ func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string
 	}
 	uid, err := broker.ClusterUID(ctx, m)
 	must(t, err)
-	request := broker.Request{ClusterID: id, ClusterUID: uid, Local: []netip.Prefix{pods, services}, Fabric: fabricCIDR}
+	request := broker.Request{ClusterID: id, ClusterUID: uid, Pods: []netip.Prefix{pods}, Services: []netip.Prefix{services}, Fabric: fabricCIDR}
 	for _, g := range r.globalCIDRs() {
 		request.GlobalCIDR = g
 	}

@@ -59,7 +59,7 @@ func TestExecution(t *testing.T) {
 	must(t, err)
 	const id = "g1"
 	own := []netip.Prefix{podCIDR, serviceCIDR}
-	entry, err := broker.Claim(ctx, admin, deploy.BrokerNamespace, broker.Request{ClusterID: id, ClusterUID: uid, Local: own,
+	entry, err := broker.Claim(ctx, admin, deploy.BrokerNamespace, broker.Request{ClusterID: id, ClusterUID: uid, Pods: own,
 		Fabric: fabricCIDR})
 	must(t, err)
 	proof, err := broker.Identity(ctx, admin, deploy.BrokerNamespace, id, "")

@@ -27,6 +27,7 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/operator"
 )
 
 // Limits of requests to the member's API server, per second: an export makes about a dozen writes. The server's own
@@ -82,9 +83,8 @@ type options struct {
 	hubPause [2]time.Duration
 	// several agents may run in one process.
 	several bool
-	// image and pelago are those of the role operator: its own image, and what runs the program pelago.
-	image  string
-	pelago func(ctx context.Context, args ...string) error
+	// image is the role operator's own.
+	image string
 	// giveUp replaces giveUpAfter.
 	giveUp time.Duration
 }
@@ -103,7 +103,7 @@ type roles struct{ network, execution, operator bool }
 func (r roles) lease() string {
 	switch {
 	case r.operator:
-		return operatorDeployment
+		return operator.Deployment
 	case !r.network:
 		return "pelago-agent-execution"
 	}

@@ -1,96 +1,30 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
-	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/operator"
 )
-
-const (
-	// operatorDeployment is the Deployment of the operator, and its container.
-	operatorDeployment = "pelago-operator"
-	// repairInterval is how often everything is applied again although nothing has changed.
-	repairInterval = 10 * time.Minute
-	// retryInterval is how often the state of the components is read, and a refused spec tried again.
-	retryInterval = 30 * time.Second
-	// commandTimeout bounds one run of pelago. It is below that of the liveness probe (control/kube).
-	commandTimeout = 8 * time.Minute
-)
-
-// operator reconciles the Broker, Submariner and ServiceDiscovery objects of its namespace. It installs what they ask for by running the
-// program pelago from its own image, with the flags that a user would give, so that every installation has only one implementation.
-type operator struct {
-	client    client.Client
-	live      client.Reader
-	namespace string
-	image     string // its own; empty if it runs outside of pods
-	pelago    func(ctx context.Context, args ...string) error
-	// applied and brokers hold what was last installed for each Submariner and Broker; only its controller's single worker writes a map.
-	applied, brokers map[client.ObjectKey]applied
-	failures         *prometheus.CounterVec // by kind
-}
-
-// applied is what was installed last, when, and with which error.
-type applied struct {
-	input string
-	at    time.Time
-	err   error
-}
-
-// current reports whether the same input was installed (or failed) so recently that it need not be installed again yet.
-func (a applied) current(input string, interval time.Duration) bool {
-	if a.err != nil {
-		interval = retryInterval / 2 // events of other objects do not repeat a failure
-	}
-	return a.input == input && time.Since(a.at) < interval
-}
 
 // openOperator constructs the controllers of the role operator.
 func openOperator(ctx context.Context, cfg *rest.Config, o options) (*agent, error) {
-	s := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(s), submarinerv1.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
-		return nil, fmt.Errorf("collect the kinds: %w", err)
+	s, err := operator.Scheme()
+	if err != nil {
+		return nil, err
 	}
 	mo := managerOptions(o, s)
 	mo.LeaderElectionNamespace = o.namespace
-	own := cache.ByObject{Namespaces: map[string]cache.Config{o.namespace: {}}}
-	system := cache.ByObject{Namespaces: map[string]cache.Config{config.SystemNamespace: {}}}
-	mo.Cache = cache.Options{DefaultNamespaces: own.Namespaces, ByObject: map[client.Object]cache.ByObject{
-		&appsv1.Deployment{}: system, &appsv1.DaemonSet{}: system}}
+	mo.Cache = operator.Cache(o.namespace)
 	live := kube.Liveness(metrics.Registry, func() time.Time { return time.Time{} })
 	mo.Metrics.ExtraHandlers = map[string]http.Handler{
 		"/healthz": healthz.CheckHandler{Checker: live}, "/readyz": healthz.CheckHandler{Checker: healthz.Ping},
@@ -99,296 +33,8 @@ func openOperator(ctx context.Context, cfg *rest.Config, o options) (*agent, err
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
-	failures, err := kube.Registered(newFailures())
-	if err != nil {
-		return nil, fmt.Errorf("register the operator's metrics: %w", err)
-	}
-	r := &operator{failures: failures, client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: o.namespace, image: o.image, pelago: o.pelago,
-		applied: map[client.ObjectKey]applied{}, brokers: map[client.ObjectKey]applied{}}
-	if r.image == "" {
-		if r.image, err = ownImage(ctx, r.live, o.namespace); err != nil {
-			return nil, err
-		}
-	}
-	if r.pelago == nil {
-		r.pelago = command(o.kubeconfig)
-	}
-	// The objects are read as unstructured, so that unknown fields are seen.
-	kind := func(name string) *unstructured.Unstructured {
-		u := &unstructured.Unstructured{}
-		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(name))
-		return u
-	}
-	every := func(kind *unstructured.Unstructured) handler.EventHandler {
-		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) (out []reconcile.Request) {
-			list := &unstructured.UnstructuredList{}
-			list.SetGroupVersionKind(kind.GroupVersionKind())
-			if r.client.List(ctx, list, client.InNamespace(r.namespace)) != nil { // retried with the interval
-				return nil
-			}
-			for i := range list.Items {
-				out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-			}
-			return out
-		})
-	}
-	// Ignore status updates: a message may say how long ago something was, so each reconcile would trigger the next.
-	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
-	submariner, discovery, broker := kind("Submariner"), kind("ServiceDiscovery"), kind("Broker")
 	return &agent{manager: mgr, live: live, changed: context.Background()}, errors.Join(
-		ctrl.NewControllerManagedBy(mgr).Named("submariner").For(submariner, changed).
-			Watches(&corev1.Secret{}, every(submariner)).
-			Watches(&appsv1.Deployment{}, every(submariner)).
-			Watches(&appsv1.DaemonSet{}, every(submariner)).Complete(reconcile.Func(r.submariner)),
-		ctrl.NewControllerManagedBy(mgr).Named("servicediscovery").For(discovery, changed).
-			Watches(submariner, every(discovery)).Complete(reconcile.Func(r.discovery)),
-		ctrl.NewControllerManagedBy(mgr).Named("broker").For(broker, changed).Complete(reconcile.Func(r.broker)),
-		mgr.Add(clusterAPI(mgr, r, o.giveUp)),
+		operator.Add(ctx, mgr, operator.Options{Namespace: o.namespace, Image: o.image, GiveUp: o.giveUp}),
 		mgr.AddHealthzCheck("liveness", live), mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
-}
-
-// ownImage is the image of this pod.
-func ownImage(ctx context.Context, c client.Reader, namespace string) (string, error) {
-	name := os.Getenv("POD_NAME")
-	if name == "" {
-		return "", nil
-	}
-	pod := &corev1.Pod{}
-	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod); err != nil {
-		return "", fmt.Errorf("read the image of the operator's pod: %w", err)
-	}
-	return pod.Spec.Containers[0].Image, nil
-}
-
-// command runs the program pelago of this image.
-func command(kubeconfig string) func(context.Context, ...string) error {
-	return func(ctx context.Context, args ...string) error {
-		ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-		defer cancel()
-		if kubeconfig != "" && !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--kubeconfig=") }) {
-			args = append(args, "--kubeconfig="+kubeconfig)
-		}
-		cmd := exec.CommandContext(ctx, "pelago", args...)
-		cmd.Stdout = os.Stderr
-		var said bytes.Buffer
-		cmd.Stderr = &said
-		if err := cmd.Run(); err != nil {
-			message := strings.TrimPrefix(strings.TrimSpace(said.String()), "error: ")
-			return explain(cmp.Or(message, fmt.Sprintf("pelago %s: %v", args[0], err)))
-		}
-		return nil
-	}
-}
-
-// decode reads a custom resource; unknown is an error that lists its unknown fields. found is false if it does not exist.
-func (o *operator) decode(ctx context.Context, kind string, key client.ObjectKey, into client.Object) (found bool, unknown error, err error) {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
-	if err := o.client.Get(ctx, key, u); err != nil {
-		return false, nil, client.IgnoreNotFound(err)
-	}
-	unknown = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, into, true)
-	if unknown != nil && !runtime.IsStrictDecodingError(unknown) {
-		return false, nil, fmt.Errorf("read %s %s: %w", kind, key, unknown)
-	}
-	return true, unknown, nil
-}
-
-// submariner reconciles one Submariner.
-func (o *operator) submariner(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	s := &v1alpha1.Submariner{}
-	found, unknown, err := o.decode(ctx, "Submariner", req.NamespacedName, s)
-	if err != nil || !found {
-		return reconcile.Result{}, err
-	}
-	before := s.DeepCopy()
-	if s.DeletionTimestamp != nil {
-		return reconcile.Result{}, o.remove(ctx, s, before)
-	}
-	if controllerutil.AddFinalizer(s, v1alpha1.Finalizer) {
-		if err := o.client.Patch(ctx, s, client.MergeFrom(before)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("add the finalizer of Submariner %s: %w", s.Name, err)
-		}
-		// Requeue instead of continuing: the response may contain a newer spec, and decoding has dropped its unknown fields.
-		return reconcile.Result{RequeueAfter: kube.RequeueStale}, nil
-	}
-	phase := o.install(ctx, s, unknown)
-	o.count("Submariner", phase)
-	if err := o.observe(ctx, s, phase); err != nil {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: retryInterval}, o.write(ctx, s, before)
-}
-
-// updating is the error of install while it has to wait; it says for what.
-type updating string
-
-func (u updating) Error() string { return string(u) }
-
-// install makes the cluster a member. The error is of type updating while something has to be waited for.
-func (o *operator) install(ctx context.Context, s *v1alpha1.Submariner, unknown error) error {
-	if err := unknownFields(unknown); err != nil {
-		return err
-	}
-	if err := o.checkOnly(ctx, s); err != nil {
-		return err
-	}
-	secrets := map[string]map[string][]byte{}
-	for _, key := range secretsOf(o.namespace, s) {
-		secret := &corev1.Secret{}
-		if err := o.client.Get(ctx, key, secret); err != nil {
-			return fmt.Errorf("get Secret %s, which the spec names: %w", key, err)
-		}
-		secrets[key.Name] = secret.Data
-	}
-	m, err := membershipOf(s, secrets, cmp.Or(o.image, "localhost/pelago:dev"))
-	if err != nil {
-		return err
-	}
-	if err := o.update(ctx, m.image); err != nil {
-		return err
-	}
-	digest, err := m.digest()
-	if err != nil {
-		return err
-	}
-	joined, err := o.joined(ctx)
-	if err != nil {
-		return err
-	}
-	if id := joined.ClusterID; id != "" && id != s.Status.ClusterID && id != s.Spec.ClusterID {
-		s.Status.Registration = "" // a person has joined it since
-	}
-	keep := joined.ClusterID == s.Spec.ClusterID && s.Status.Registration == digest
-	args := m.args("broker-info.subm")
-	input, key := digest+strings.Join(args, "\n"), client.ObjectKeyFromObject(s)
-	if last := o.applied[key]; (keep || last.err != nil) && last.current(input, repairInterval) {
-		return last.err
-	}
-	if keep {
-		args = append(args, keepRegistration)
-	}
-	if joined.ClusterID == "" {
-		s.Status.Registration = "joining" // what a failure leaves is removed with the object
-	}
-	content, err := m.info.Encode()
-	if err != nil {
-		return err
-	}
-	err = inDirectory(func(dir string) error {
-		args[1] = filepath.Join(dir, args[1])
-		if err := os.WriteFile(args[1], content, 0o600); err != nil {
-			return fmt.Errorf("write %s: %w", args[1], err)
-		}
-		return o.pelago(ctx, args...)
-	})
-	o.applied[key] = applied{input, time.Now(), err}
-	if err == nil {
-		s.Status.Registration = digest
-	}
-	return err
-}
-
-// checkOnly refuses a Submariner beside an older one.
-func (o *operator) checkOnly(ctx context.Context, s *v1alpha1.Submariner) error {
-	list := &v1alpha1.SubmarinerList{}
-	if err := o.live.List(ctx, list, client.InNamespace(o.namespace)); err != nil {
-		return fmt.Errorf("list Submariners: %w", err)
-	}
-	for _, other := range list.Items {
-		if other.Name != s.Name && (other.CreationTimestamp.Before(&s.CreationTimestamp) ||
-			other.CreationTimestamp.Equal(&s.CreationTimestamp) && other.Name < s.Name) {
-			return fmt.Errorf("a cluster is one member, and Submariner %s is older: delete one of them", other.Name)
-		}
-	}
-	return nil
-}
-
-func inDirectory(do func(dir string) error) error {
-	dir, err := os.MkdirTemp("", "pelago-operator-")
-	if err != nil {
-		return fmt.Errorf("make a directory for credentials: %w", err)
-	}
-	return errors.Join(do(dir), os.RemoveAll(dir))
-}
-
-// unknownFields is the refusal of fields that the kind does not have.
-func unknownFields(err error) error {
-	strict, ok := runtime.AsStrictDecodingError(err)
-	if !ok {
-		return err
-	}
-	var out []string
-	for _, e := range strict.Errors() {
-		out = append(out, e.Error())
-	}
-	slices.Sort(out)
-	return refusal{"", strings.Join(out, ", ") + ": nothing was changed: remove it, or find its name here with `kubectl explain`"}
-}
-
-// update rolls the operator's own Deployment to the image first. Only its new pod, which has the manifests of that version, updates the
-// components: an image that cannot run does not get past the operator.
-func (o *operator) update(ctx context.Context, image string) error {
-	if o.image == "" || o.image == image {
-		return nil
-	}
-	d := &appsv1.Deployment{}
-	key := client.ObjectKey{Namespace: o.namespace, Name: operatorDeployment}
-	if err := o.live.Get(ctx, key, d); err != nil {
-		return fmt.Errorf("get Deployment %s of the operator: %w", key, err)
-	}
-	if container := &d.Spec.Template.Spec.Containers[0]; container.Image != image {
-		before := d.DeepCopy()
-		container.Image = image
-		if err := o.client.Patch(ctx, d, client.StrategicMergeFrom(before)); err != nil {
-			return fmt.Errorf("update the image of Deployment %s: %w", key, err)
-		}
-	}
-	return updating(fmt.Sprintf("the operator is updated to %s first: see `kubectl -n %s get pods` if that takes long", image, o.namespace))
-}
-
-// joined is the configuration that a join has left, the zero value if there is none.
-func (o *operator) joined(ctx context.Context) (config.Config, error) {
-	cm := &corev1.ConfigMap{}
-	if err := o.live.Get(ctx, configKey, cm); err != nil {
-		if apierrors.IsNotFound(err) {
-			return config.Config{}, nil
-		}
-		return config.Config{}, fmt.Errorf("get ConfigMap %s: %w", configKey, err)
-	}
-	return config.Parse(cm.Data)
-}
-
-// remove takes the cluster out of the clusterset, on its side.
-func (o *operator) remove(ctx context.Context, s, before *v1alpha1.Submariner) error {
-	if !controllerutil.ContainsFinalizer(s, v1alpha1.Finalizer) {
-		return nil
-	}
-	joined, err := o.joined(ctx)
-	// The id of the status, once there is one: that of the spec may be another by now. With neither a person has joined the cluster.
-	id := cmp.Or(s.Status.ClusterID, s.Spec.ClusterID)
-	if err == nil && joined.ClusterID != "" && joined.ClusterID == id && s.Status.Registration != "" {
-		err = o.pelago(ctx, "unjoin", "--yes")
-	}
-	if err != nil {
-		o.count("Submariner", err)
-		setConditions(&s.Status.Status, s.Generation, nil, err)
-		return errors.Join(err, o.write(ctx, s, before))
-	}
-	delete(o.applied, client.ObjectKeyFromObject(s))
-	controllerutil.RemoveFinalizer(s, v1alpha1.Finalizer)
-	if err := o.client.Patch(ctx, s, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("remove the finalizer of Submariner %s: %w", s.Name, err)
-	}
-	return nil
-}
-
-// write writes the status if it differs.
-func (o *operator) write(ctx context.Context, obj, before client.Object) error {
-	err := o.client.Status().Patch(ctx, obj, client.MergeFrom(before))
-	if err != nil && !meta.IsNoMatchError(err) {
-		return fmt.Errorf("write the status of %T %s: %w", obj, obj.GetName(), client.IgnoreNotFound(err))
-	}
-	return nil
 }

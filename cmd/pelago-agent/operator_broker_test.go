@@ -50,7 +50,7 @@ func TestOperatorOfHub(t *testing.T) {
 		t.Helper()
 		must(t, o.Patch(ctx, b, client.RawPatch("application/merge-patch+json", []byte(patch))))
 	}
-	says("Degraded=True/InstallFailed", "--kubeconfig=/etc/shadow", "broker-url")
+	says("Degraded=True/InvalidAnnotation", "--kubeconfig=/etc/shadow", "broker-url")
 	change(`{"metadata":{"annotations":{"pelago.io/flags":"--broker-url=https://hub.example.org:6443"}},"spec":{"globalnetEnabled":true}}`)
 	says("Degraded=True/InvalidGlobalnetCIDRRange", "120.0.0.0/33", "Ready=False")
 	change(`{"spec":{"globalnetCIDRRange":"120.0.0.0/8","globalnet":true}}`)

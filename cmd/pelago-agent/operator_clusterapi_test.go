@@ -24,6 +24,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	"github.com/pelago-net/pelago/control/operator"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -59,6 +60,21 @@ func clusterAPIServer(t *testing.T, cfg *rest.Config, versions ...string) *apise
 	})
 	return c
 }
+
+// Names of Cluster API, and reasons of the Events on its Clusters.
+const (
+	capiSecretLabel   = "cluster.x-k8s.io/cluster-name"
+	capiSecretType    = "cluster.x-k8s.io/secret"
+	capiSecretKey     = "value"
+	capiMoved         = "clusterctl.cluster.x-k8s.io/delete-for-move"
+	reasonJoined      = "Joined"
+	reasonLeft        = "Left"
+	reasonJoinPending = "JoinPending"
+	reasonRefused     = "JoinRefused"
+	reasonJoinFailed  = "JoinFailed"
+	reasonLeaving     = "Leaving"
+	reasonRetained    = "MemberRetained"
+)
 
 // capiCluster is one Cluster of Cluster API.
 type capiCluster struct {
@@ -276,7 +292,7 @@ func TestClusterAPI(t *testing.T) {
 	events := &corev1.EventList{}
 	must(t, at.List(ctx, events))
 	for _, e := range events.Items {
-		if e.Source.Component == operatorDeployment {
+		if e.Source.Component == operator.Deployment {
 			t.Logf("%s %s/%s: %s", e.Reason, e.InvolvedObject.Namespace, e.InvolvedObject.Name, e.Message)
 		}
 		for _, secret := range []string{string(admin.KeyData), base64.StdEncoding.EncodeToString(admin.KeyData), admin.BearerToken} {

@@ -26,6 +26,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/operator"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -86,7 +87,7 @@ func newOperated(t *testing.T, opts ...apiserver.Option) *operated {
 	}
 	await.True(t, "the kinds are served", func() bool { return o.List(ctx, &v1alpha1.SubmarinerList{}) == nil })
 	request := &authenticationv1.TokenRequest{}
-	must(t, o.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: operatorDeployment}}, request))
+	must(t, o.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: operator.Deployment}}, request))
 	o.cfg = &rest.Config{Host: admin.Host, BearerToken: request.Status.Token, TLSClientConfig: rest.TLSClientConfig{CAData: admin.CAData}}
 	o.own = kubeconfigFile(t, o.cfg)
 	return o
@@ -243,7 +244,7 @@ func TestOperator(t *testing.T) {
 		`{"natEnable":true}`:             {"True/UnknownField", "spec.natEnable"},
 		`{"clusterCIDR":"10.7.0.0/33"}`:  {"True/InvalidClusterCIDR: spec.clusterCIDR", "10.7.0.0/33"},
 		`{"serviceCIDR":"10.77.0.1/16"}`: {"True/InvalidServiceCIDR", "10.77.0.0/16"},
-		`{"globalCIDR":"10.0.0.0/24"}`:   {"True/", "10.0.0.0/24"},
+		`{"globalCIDR":"10.0.0.0/24"}`:   {"True/InvalidGlobalCIDR: spec.globalCIDR", "10.0.0.0/24"},
 		`{"cableDriver":"vxlan","loadBalancerEnabled":true}`: {"True/InvalidLoadBalancerEnabled", "wireguard"},
 		`{"brokerK8sInsecure":true}`:                         {"True/InvalidBrokerK8sInsecure", "brokerK8sCA"},
 		`{"imageOverrides":{"submariner-gateway":"x"}}`:      {"True/InvalidImageOverrides", "submariner-gateway"},
@@ -306,7 +307,7 @@ func TestOperator(t *testing.T) {
 		o.change(s, `{"version":"v2"}`)
 		o.says(s, v1alpha1.ConditionProgressing, "True/UpdatingOperator", "localhost/pelago:v2")
 		d := &appsv1.Deployment{}
-		must(t, o.Get(ctx, client.ObjectKey{Namespace: operatorNamespace, Name: operatorDeployment}, d))
+		must(t, o.Get(ctx, client.ObjectKey{Namespace: operatorNamespace, Name: operator.Deployment}, d))
 		if image := d.Spec.Template.Spec.Containers[0].Image; image != "localhost/pelago:v2" {
 			t.Errorf("the operator's image is %s", image)
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -16,10 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
@@ -123,26 +120,6 @@ func (a *access) run(do action) func(*cobra.Command, []string) error {
 	}
 }
 
-// openKept opens the cluster and sets flags that were not given to their values from an earlier run, which former reads. check
-// validates the flags before that, so that invalid flags are reported even if the cluster is unreachable, and again afterwards.
-func (a *access) openKept(
-	ctx context.Context, flags *pflag.FlagSet, check func() error, former func(context.Context, *cluster) (map[string]string, error),
-) (*cluster, error) {
-	invalid := check() // may become valid with the kept flags
-	c, err := a.open()
-	var kept map[string]string
-	if err == nil {
-		kept, err = former(ctx, c)
-	}
-	if err == nil {
-		err = view.KeepFlags(flags, kept)
-	}
-	if err != nil {
-		return nil, cmp.Or(invalid, err)
-	}
-	return c, check()
-}
-
 // contexts lists the named contexts, else that of --context, else all, sorted.
 func (a *access) contexts(named []string) ([]string, error) {
 	raw, err := a.loader("").RawConfig()
@@ -172,40 +149,14 @@ type cluster struct {
 }
 
 func openCluster(cfg *rest.Config) (*cluster, error) {
-	cfg.QPS, cfg.Burst = 50, 100
-	cfg.Timeout, cfg.WarningHandler = 30*time.Second, rest.NoWarnings{}
-	c, err := deploy.NewClient(cfg)
+	c, err := deploy.Open(cfg)
 	if err != nil {
 		return nil, err
 	}
-	typed, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("reach the API server at %s: %w", cfg.Host, err)
-	}
-	cached := memory.NewMemCacheClient(typed.Discovery())
+	cached := memory.NewMemCacheClient(c.Typed.Discovery())
 	ignore := func(string) {} // warnings of ambiguous short names
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, ignore)
-	return &cluster{Member: view.Member{Config: cfg, Client: c, Typed: typed}, mapper: mapper}, nil
-}
-
-// requireVersion refuses an API server that is too old.
-func (c *cluster) requireVersion(what, minimum, why string) error {
-	info, err := c.Typed.Discovery().ServerVersion()
-	if err != nil {
-		return fmt.Errorf("get the version of %s at %s: %w", what, c.Config.Host, err)
-	}
-	have, err := utilversion.ParseGeneric(info.GitVersion)
-	if err != nil {
-		return fmt.Errorf("read the version of %s: %w", what, err)
-	}
-	if have.LessThan(utilversion.MustParseGeneric(minimum)) {
-		return fmt.Errorf("%s runs Kubernetes %s: at least %s is needed (%s)", what, info.GitVersion, minimum, why)
-	}
-	return nil
-}
-
-func (c *cluster) requireHubVersion() error {
-	return c.requireVersion("the hub", "1.31", "admission policies with functions of IP addresses")
+	return &cluster{Member: view.Member(c), mapper: mapper}, nil
 }
 
 // kind finds what a user calls deployments, deploy, deployment.apps or deployments.v1.apps.

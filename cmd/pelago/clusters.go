@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/member"
 )
 
 func clustersCommand() *cobra.Command {
@@ -67,7 +67,7 @@ func decisionCommand(cmd *cobra.Command, done string, edit func(*clusterv1alpha1
 }
 
 func acceptCommand() *cobra.Command {
-	var p install.Place
+	var p member.Place
 	var labels map[string]string
 	cmd := decisionCommand(&cobra.Command{
 		Use:   "accept CLUSTER",
@@ -101,7 +101,7 @@ scheduled there. What runs there stays; pelago unjoin removes it with the cluste
 		Example: "  pelago clusters reject c1",
 	}, "rejected", func(c *clusterv1alpha1.Cluster) {
 		if c.Accepted() {
-			c.Spec.Taints = append(c.Spec.Taints, install.UnapprovedTaint)
+			c.Spec.Taints = append(c.Spec.Taints, member.UnapprovedTaint)
 		}
 	}, new(map[string]string))
 }

@@ -33,6 +33,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	members "github.com/pelago-net/pelago/deploy/member"
+	"github.com/pelago-net/pelago/deploy/spec"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -172,7 +174,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		t.Error(err)
 	}
 	egress := &submarinerv1.ClusterGlobalEgressIP{}
-	if err := member.Get(ctx, client.ObjectKey{Name: install.ClusterEgress}, egress); err != nil || egress.Spec.Count() != 8 {
+	if err := member.Get(ctx, client.ObjectKey{Name: members.ClusterEgress}, egress); err != nil || egress.Spec.Count() != 8 {
 		t.Errorf("cluster egress: %v, %d addresses; want 8", err, egress.Spec.Count())
 	}
 	access, err := config.ParseBroker(m.secret(config.BrokerSecretName))
@@ -369,7 +371,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		if err := hub.Get(ctx, client.ObjectKey{Namespace: access.Namespace, Name: "c1"}, cluster); err != nil || cluster.Annotations["pelago.io/fabric-cidr"] != "200.0.64.0/18" {
 			t.Errorf("Cluster c1 at the hub: %v, annotations %v; want its share of the fabric", err, cluster.Annotations)
 		}
-		if err := member.Get(ctx, client.ObjectKey{Name: install.ClusterEgress}, egress); !apierrors.IsNotFound(err) {
+		if err := member.Get(ctx, client.ObjectKey{Name: members.ClusterEgress}, egress); !apierrors.IsNotFound(err) {
 			t.Errorf("a cluster without globalnet has egress IPs: %v", err)
 		}
 	})
@@ -526,7 +528,7 @@ func readFile(t *testing.T, file string) string {
 
 func info(t *testing.T, file string) broker.Info {
 	t.Helper()
-	i, err := readInfo(file)
+	i, err := install.ReadInfo(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -544,7 +546,7 @@ func uid(t *testing.T, c client.Client) string {
 
 func prefixes(t *testing.T, texts ...string) []netip.Prefix {
 	t.Helper()
-	out, err := install.ParsePrefixes(texts)
+	out, err := spec.ParseRanges(texts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -206,16 +206,16 @@ func TestDryRunPrompts(t *testing.T) {
 	j := new(join)
 	must(t, j.command().ParseFlags([]string{"--dry-run"}))
 	var out, errOut bytes.Buffer
-	err := j.member(t.Context(), broker.Info{}, view.NewAnswers(strings.NewReader("A B\n")), &out, &errOut)
+	err := j.join(t.Context(), broker.Info{}, view.NewAnswers(strings.NewReader("A B\n")), &out, &errOut)
 	if err == nil || out.Len() > 0 || !strings.HasPrefix(errOut.String(), "Id of this cluster") {
 		t.Errorf("with an id that is none: %v, standard output %q, standard error %q", err, &out, &errOut)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	j.ClusterID = ""
+	j.member.ClusterID = ""
 	silent, end := io.Pipe()
 	defer end.Close()
-	if err := j.member(ctx, broker.Info{}, view.NewAnswers(silent), &out, &errOut); !errors.Is(err, context.Canceled) {
+	if err := j.join(ctx, broker.Info{}, view.NewAnswers(silent), &out, &errOut); !errors.Is(err, context.Canceled) {
 		t.Errorf("Ctrl-C at the prompt: %v", err)
 	}
 }

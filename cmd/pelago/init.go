@@ -103,10 +103,10 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 }
 
 func (i *initHub) install(ctx context.Context, hub *cluster, _ []string, out io.Writer) error {
-	if err := i.hosted.Placement.Apply(&i.hosted.Pods); err != nil {
+	if err := i.hosted.Place(); err != nil {
 		return err
 	}
-	if err := hub.requireHubVersion(); err != nil {
+	if err := deploy.Cluster(hub.Member).RequireHubVersion(); err != nil {
 		return err
 	}
 	progress := newProgress(out)

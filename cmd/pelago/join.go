@@ -6,60 +6,36 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/member"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // join are the flags of join.
 type join struct {
 	access
-	install.Settings
-	flags        *pflag.FlagSet
-	globalnet    bool
-	globalCIDR   netip.Prefix
-	globalSize   uint64
-	vipCIDR      netip.Prefix
-	clusterCIDR  []string
-	serviceCIDR  []string
-	gatewayNodes []string
-	labelGateway bool
-	image        install.Image
-	pods         install.Pods
-	record       *deploy.Recorder // with --dry-run
-	dryRun       bool
-	components   bool
-	registered   bool
-	wait, adopt  bool // adopt: although Submariner runs, which migrate submariner stops
-	timeout      time.Duration
-	place        install.Place
-	cluster      kubeconfigFile
+	member     spec.Member
+	bound      *spec.MemberFlags
+	flags      *pflag.FlagSet
+	dryRun     bool
+	components bool
+	registered bool
+	wait       bool
+	timeout    time.Duration
+	place      member.Place
+	cluster    kubeconfigFile
 	// discoveryOnly is refused with the remedy.
 	discoveryOnly bool
-}
-
-// memberVersion is the oldest version of Kubernetes of a member.
-const memberVersion = "1.27"
-
-// adopt is join for migrate submariner, with the access of that command's flags.
-func adopt(of install.Access) *cobra.Command {
-	j := &join{adopt: true}
-	cmd := j.command()
-	j.kubeconfig, j.overrides = of.(*access).kubeconfig, of.(*access).overrides
-	return cmd
 }
 
 func (j *join) command() *cobra.Command {
@@ -147,18 +123,7 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f := cmd.Flags()
 	j.flags = f
 	j.addFlags(f)
-	f.StringVar(&j.ClusterID, id, "", "id of the cluster: letters, digits and '-', at most 48; it never changes (default: prompt)")
-	f.BoolVar(&j.globalnet, "globalnet", true, "take part in globalnet if the clusterset has it; all of its clusters do, or none")
-	f.TextVar(&j.globalCIDR, "globalnet-cidr", netip.Prefix{}, "GlobalCIDR of the cluster, a `CIDR` (default: the first free one)")
-	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
-	f.TextVar(&j.vipCIDR, "clusterset-ip-cidr", netip.Prefix{}, "range of ClusterSetIPs that this cluster allocates from, a `CIDR` (default: the first free /20)")
-	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: discovered)")
-	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: discovered)")
-	j.Settings.Add(f)
-	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
-	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
-	j.image.Add(f)
-	j.pods.Add(f)
+	j.bound = j.member.AddFlags(f, id)
 	f.BoolVar(&j.dryRun, "dry-run", false, "print all objects that would be written into the cluster, and write none, neither there nor at the hub; what "+
 		"join gets from the hub, such as the token, is left out")
 	f.StringVarP(&j.output, "output", "o", "yaml", "with --dry-run: yaml or json")
@@ -174,18 +139,18 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 
 // run joins the cluster by a broker-info.subm.
 func (j *join) run(ctx context.Context, file string, answers *view.Answers, out, errOut io.Writer) error {
-	info, err := readInfo(file)
+	info, err := install.ReadInfo(file)
 	if err != nil {
 		return err
 	}
 	if err := info.CheckExpiry(time.Now()); err != nil && !j.registered {
 		return fmt.Errorf("use %s: %w", file, err)
 	}
-	return j.member(ctx, info, answers, out, errOut)
+	return j.join(ctx, info, answers, out, errOut)
 }
 
-// member joins the cluster with the credential of info.
-func (j *join) member(ctx context.Context, info broker.Info, answers *view.Answers, out, errOut io.Writer) error {
+// join joins the cluster with the credential of info.
+func (j *join) join(ctx context.Context, info broker.Info, answers *view.Answers, out, errOut io.Writer) error {
 	if j.flags.Changed("output") && !j.dryRun {
 		return errors.New("--output: give --dry-run as well")
 	}
@@ -199,45 +164,38 @@ func (j *join) member(ctx context.Context, info broker.Info, answers *view.Answe
 	if err := j.checkID(ctx, answers, out); err != nil {
 		return err
 	}
-	m, former, err := j.openMember(ctx)
+	m, plan, err := j.plan(ctx)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(j.checkScope(former), j.pods.Apply(&deploy.MemberOptions{})); err != nil {
-		return err
-	}
+	record := &deploy.Recorder{Client: m.Client}
 	if j.dryRun {
-		j.record, j.wait = &deploy.Recorder{Client: m.Client}, false
-		m.Client = j.record
+		m.Client = record
 	}
 	progress := newProgress(out)
 	progress("Reading the cluster at %s", m.Config.Host)
-	if err := m.requireVersion("this cluster", memberVersion, "the oldest supported version"); err != nil {
+	if err := m.RequireMemberVersion("this cluster"); err != nil {
 		return err
 	}
-	switch {
-	case j.registered && former.ClusterID != j.ClusterID:
-		err = fmt.Errorf("--keep-registration: the cluster has not joined as %q: leave the flag out", j.ClusterID)
-	case j.WorkloadsOnly && j.registered:
-		err = j.install(ctx, m.Client, former, true, progress)
-	case j.WorkloadsOnly:
-		err = j.workloads(ctx, m, info, progress)
-	default:
-		err = j.network(ctx, m, info, former, answers, out, progress)
+	o := member.Options{Info: info, DryRun: j.dryRun, RegisterOnly: !j.components, Progress: progress}
+	if answers != nil {
+		o.Choose = func(candidates []string) ([]string, error) {
+			return install.PromptGateways(ctx, candidates, answers, out)
+		}
 	}
-	if err != nil {
-		return err
+	if err := plan.Apply(ctx, m, o); err != nil {
+		return j.bound.Names().Error(err)
 	}
 	if j.dryRun {
-		return j.record.Print(objects, j.output)
+		return record.Print(objects, j.output)
 	}
 	if j.wait {
-		if err := install.AwaitRollout(ctx, m.Typed, j.WorkloadsOnly, j.timeout, progress); err != nil {
+		if err := install.AwaitRollout(ctx, m.Typed, plan.Member.WorkloadsOnly, j.timeout, progress); err != nil {
 			return err
 		}
 	}
-	progress("Cluster %s has joined", j.ClusterID)
-	if j.WorkloadsOnly || j.adopt {
+	progress("Cluster %s has joined", plan.Member.ClusterID)
+	if plan.Member.WorkloadsOnly {
 		return nil
 	}
 	fmt.Fprint(out, `
@@ -251,107 +209,34 @@ Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
 	return nil
 }
 
-// workloadsFlags are the flags of join that have a meaning with --workloads-only, besides those of access.
-var workloadsFlags = []string{"clusterid", "cluster-name", "token", "discovery-token-ca-cert-hash", "workloads-only", "image",
-	"image-pull-policy", "keep-registration", "wait", "timeout", "dry-run", "output", "components"}
-
-// checkScope refuses to move a joined cluster into or out of the network, and refuses flags that have no effect in its scope.
-func (j *join) checkScope(former config.Config) error {
+// plan opens the cluster and plans the join. Flags that are wrong are refused even if the cluster is unreachable, unless those of an
+// earlier join could make them right.
+func (j *join) plan(ctx context.Context) (m deploy.Cluster, p member.Plan, err error) {
+	names := j.bound.Names()
+	malformed := names.Error(spec.Join(j.bound.Read()))
+	invalid := cmp.Or(malformed, names.Error(spec.Join(j.member.Validate())))
+	c, err := j.open()
+	var have member.Have
+	if err == nil {
+		have, err = member.Read(ctx, c.Client)
+	}
+	if err != nil {
+		return m, p, cmp.Or(invalid, err)
+	}
+	if malformed != nil {
+		return m, p, malformed
+	}
 	if j.discoveryOnly {
-		return errors.New("--discovery-only is not supported: names and imports follow the health of the gateways. Join without it, " +
+		return m, p, errors.New("--discovery-only is not supported: names and imports follow the health of the gateways. Join without it, " +
 			"and without globalnet where the pods of all clusters reach each other already: the clusters then keep their addresses")
 	}
-	if former.ClusterID != "" && former.WorkloadsOnly != j.WorkloadsOnly {
-		return fmt.Errorf("this cluster has joined as %q %s: remove it first, at the hub with `pelago unjoin --clusterid %s` and here "+
-			"with `pelago unjoin`", former.ClusterID, map[bool]string{true: "with --workloads-only", false: "with the network"}[former.WorkloadsOnly],
-			former.ClusterID)
-	}
-	if !j.WorkloadsOnly {
-		return nil
-	}
-	if former.ClusterID != "" && former.ClusterID != j.ClusterID {
-		return fmt.Errorf("this cluster has joined as %q: use that id, or remove it first with `pelago unjoin`", former.ClusterID)
-	}
-	return refuseFlags(j.flags, slices.Concat(workloadsFlags, install.PodFlags), networkRefusal)
+	p, err = member.NewPlan(j.member, j.bound.Given, have, j.registered)
+	return deploy.Cluster(c.Member), p, names.Error(err)
 }
 
-// workloads installs the agent for workloads alone.
-func (j *join) workloads(ctx context.Context, m *cluster, info broker.Info, progress deploy.Progress) error {
-	uid, err := broker.ClusterUID(ctx, m.Client)
-	if err != nil {
-		return err
-	}
-	progress("Reading the hub at %s", info.BrokerURL)
-	hub, set, err := j.openHub(ctx, info)
-	if err != nil {
-		return err
-	}
-	if ok, err := install.Propagates(hub); err != nil || !ok {
-		return cmp.Or(err, errors.New("the hub propagates no workloads: run `pelago init` there, or join without --workloads-only"))
-	}
-	entry, err := broker.Claim(ctx, hub, info.Namespace(), broker.Request{ClusterID: j.ClusterID, ClusterUID: uid, WorkloadsOnly: true})
-	if err != nil {
-		return fmt.Errorf("join as %q: %w", j.ClusterID, err)
-	}
-	c := config.Config{WorkloadsOnly: true, ClusterID: j.ClusterID, ClusterIndex: uint16(entry.ClusterIndex),
-		HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace()}
-	if err := deploy.ExecutionBase(ctx, m.Client, progress); err != nil {
-		return err
-	}
-	token, err := install.RegisterNetwork(ctx, hub, m.Client, info, broker.Member{Entry: entry}, progress)
-	if err != nil {
-		return err
-	}
-	if err := install.Configure(ctx, m.Client, info, c); err != nil {
-		return err
-	}
-	if !j.dryRun {
-		if _, err := install.RegisterPull(ctx, info, set, token, j.ClusterID, uid, progress); err != nil {
-			return err
-		}
-	}
-	return j.install(ctx, m.Client, c, true, progress)
-}
-
-// openMember opens the cluster and sets the flags that were not given to those of an earlier join.
-func (j *join) openMember(ctx context.Context) (m *cluster, former config.Config, err error) {
-	m, err = j.openKept(ctx, j.flags, j.Check, func(ctx context.Context, m *cluster) (map[string]string, error) {
-		var err error
-		if former, err = install.Former(ctx, m.Client); err != nil || former.ClusterID == "" {
-			return nil, err
-		}
-		kept := install.JoinFlags(former)
-		images, err := install.ImageFlags(ctx, m.Client)
-		maps.Copy(kept, images)
-		return kept, err
-	})
-	return m, former, err
-}
-
-// install installs the components, with pull also the agent for workloads.
-func (j *join) install(ctx context.Context, c client.Client, settings config.Config, pull bool, progress deploy.Progress) error {
-	if !j.components {
-		return nil
-	}
-	o := deploy.MemberOptions{Image: j.image.Name, PullPolicy: j.image.PullPolicy, IKE: settings.CableDriver == config.CableLibreswan, CoreDNSCustom: settings.CoreDNSCustom}
-	if err := j.pods.Apply(&o); err != nil {
-		return err
-	}
-	if settings.WorkloadsOnly {
-		return deploy.Execution(ctx, c, o, progress)
-	}
-	if err := deploy.Member(ctx, c, o, progress); err != nil {
-		return err
-	}
-	if pull {
-		return deploy.Execution(ctx, c, o, progress)
-	}
-	return deploy.RemoveExecution(ctx, c, progress)
-}
-
-// checkID validates the flags that are not kept from an earlier join, and prompts for a missing id.
+// checkID validates the id, which is not kept from an earlier join, and prompts for a missing one.
 func (j *join) checkID(ctx context.Context, answers *view.Answers, out io.Writer) error {
-	if j.ClusterID == "" {
+	if j.member.ClusterID == "" {
 		if answers == nil {
 			return errors.New("no cluster id is given: set --clusterid")
 		}
@@ -360,33 +245,14 @@ func (j *join) checkID(ctx context.Context, answers *view.Answers, out io.Writer
 		if err != nil {
 			return fmt.Errorf("read the cluster id: %w", err)
 		}
-		j.ClusterID = strings.TrimSpace(line)
+		j.member.ClusterID = strings.TrimSpace(line)
 	}
-	if err := config.CheckClusterID(j.ClusterID); err != nil {
+	if err := config.CheckClusterID(j.member.ClusterID); err != nil {
 		return err
 	}
 	if j.place.Provider != "" || j.place.Region != "" || len(j.place.Zones) > 0 {
 		return fmt.Errorf("--cluster-provider, --cluster-region and --cluster-zones are for push members; the place of this cluster is set "+
-			"at the hub: pelago clusters accept %s --provider, --region, --zone", j.ClusterID)
+			"at the hub: pelago clusters accept %s --provider, --region, --zone", j.member.ClusterID)
 	}
 	return nil
-}
-
-// openHub opens the hub with the credential of the file and reads the settings of the clusterset.
-func (j *join) openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clusterset, error) {
-	hub, err := openCluster(info.Config())
-	if err != nil {
-		return nil, broker.Clusterset{}, err
-	}
-	if err := hub.requireHubVersion(); err != nil {
-		return nil, broker.Clusterset{}, err
-	}
-	set, err := broker.ReadClusterset(ctx, hub.Client, info.Namespace())
-	if err != nil {
-		return nil, broker.Clusterset{}, fmt.Errorf("%w: was the broker deployed by `pelago deploy-broker`, and does its file come from there?", err)
-	}
-	if j.dryRun {
-		return &deploy.Recorder{Client: hub.Client}, set, nil
-	}
-	return hub.Client, set, nil
 }

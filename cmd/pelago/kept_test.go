@@ -1,7 +1,7 @@
 package main
 
 import (
-	"net/netip"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,32 +12,34 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
-	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/member"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// A flag that is added to join or deploy-broker is kept as well, or it is listed here.
-func TestEveryFlagIsKept(t *testing.T) {
+// A flag that is added to join or deploy-broker is that of a field of the spec, which decides whether it is kept, or it is listed here.
+func TestEveryFlagIsOfTheSpec(t *testing.T) {
 	access := []string{"kubeconfig", "context", "cluster", "user"}
 	for name, tt := range map[string]struct {
-		cmd       *cobra.Command
-		kept      map[string]string
-		elsewhere []string // kept as labels of nodes, in pods, in the hub's book or in its Cluster
-		never     []string
+		cmd    *cobra.Command
+		fields spec.Names
+		never  []string
 	}{
-		"join": {new(join).command(), install.JoinFlags(config.Config{}),
-			append(install.PodFlags, "gateway-node", "label-gateway", "globalnet", "globalnet-cidr", "globalnet-cluster-size", "clusterset-ip-cidr", "clustercidr", "servicecidr",
-				"cluster-provider", "cluster-region", "cluster-zones", "image", "image-pull-policy"),
-			[]string{"clusterid", "cluster-kubeconfig", "cluster-context", "wait", "timeout", "dry-run", "output", "components", "keep-registration", "discovery-only"}},
-		"deploy-broker": {deployBrokerCommand(), install.BrokerFlags(broker.Clusterset{Fabric: netip.MustParsePrefix("241.0.0.0/8")}, broker.Book{Globalnet: true, ClusterSetIPs: netip.MustParsePrefix("243.0.0.0/8")}),
-			nil, []string{"ipsec-psk-from", "output"}},
+		"join": {new(join).command(), spec.Flags(spec.Member{}), []string{"cluster-provider", "cluster-region", "cluster-zones", "cluster-kubeconfig",
+			"cluster-context", "wait", "timeout", "dry-run", "output", "components", "keep-registration", "discovery-only"}},
+		"deploy-broker": {deployBrokerCommand(), spec.Flags(spec.Broker{}), []string{"ipsec-psk-from", "output"}},
 	} {
+		flags := slices.Collect(maps.Values(tt.fields))
 		tt.cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if _, kept := tt.kept[f.Name]; !kept && !slices.Contains(slices.Concat(access, tt.elsewhere, tt.never), f.Name) {
+			if !slices.Contains(flags, "--"+f.Name) && !slices.Contains(slices.Concat(access, tt.never), f.Name) {
 				t.Errorf("%s does not keep --%s", name, f.Name)
 			}
 		})
+		for path, flag := range tt.fields {
+			if tt.cmd.Flags().Lookup(strings.TrimPrefix(flag, "--")) == nil {
+				t.Errorf("%s has no flag %s for %s", name, flag, path)
+			}
+		}
 	}
 }
 
@@ -74,12 +76,12 @@ func (c clusterset) testKeptSettings(t *testing.T, m *reader) {
 	if diff := cmp.Diff(changed.Data(), m.config().Data()); diff != "" {
 		t.Errorf("pelago-config after a join without the flags: -want +got\n%s", diff)
 	}
-	images, err := install.ImageFlags(t.Context(), m.c)
+	have, err := member.Read(t.Context(), m.c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]string{"image": "registry.example/pelago:v1", "image-pull-policy": "Never"}, images); diff != "" {
-		t.Errorf("image after a join without the flags: -want +got\n%s", diff)
+	if kept := have.Member(); kept.Image != "registry.example/pelago:v1" || kept.PullPolicy != "Never" {
+		t.Errorf("after a join without the flags the image is %s, its pull policy %s", kept.Image, kept.PullPolicy)
 	}
 	printed(deployed("--custom-domains", ""), "custom-domains: example.org → unset")
 	c.must(t, append(again, "--cable-driver", "wireguard", "--nattport", "4500", "--network-only=false", "--image", "localhost/pelago:dev",
@@ -111,8 +113,8 @@ func (c clusterset) testKeptSettings(t *testing.T, m *reader) {
 	if diff := cmp.Diff(changed.Data(), m.config().Data()); diff != "" {
 		t.Errorf("pelago-config without the hub: -want +got\n%s", diff)
 	}
-	if images, err := install.ImageFlags(t.Context(), m.c); err != nil || images["image"] != "registry.example/pelago:v2" {
-		t.Errorf("images without the hub: %v %v", images, err)
+	if have, err := member.Read(t.Context(), m.c); err != nil || have.Member().Image != "registry.example/pelago:v2" {
+		t.Errorf("the image without the hub: %+v %v", have.Pod, err)
 	}
 	c.must(t, keep("--clusterid", "g1", "--nattport", "4500", "--image", "localhost/pelago:dev")...)
 }

@@ -69,7 +69,7 @@ one hub propagates workloads to all of them.
 	}
 	open := func() install.Access { return &access{} }
 	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), new(join).command(), registerCommand(), tokenCommand(),
-		unjoinCommand(), gatewayCommand(), migrate.Command(open, adopt))...)
+		unjoinCommand(), gatewayCommand(), migrate.Command(open))...)
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), view.InterpretCommand())

@@ -23,7 +23,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	hubcluster "github.com/pelago-net/pelago/control/hub/cluster"
+	hubaccess "github.com/pelago-net/pelago/control/hub/access"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -171,7 +171,7 @@ func (h workloadHub) proxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return hubcluster.SetupProxy(mgr, hubcluster.ProxyOptions{Address: address, Host: "127.0.0.1", Namespace: deploy.SystemNamespace, Name: deploy.HubName,
+		return hubaccess.Setup(mgr, hubaccess.Options{Address: address, Host: "127.0.0.1", Namespace: deploy.SystemNamespace, Name: deploy.HubName,
 			BrokerNamespace: "submariner-k8s-broker", Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
 	}}}.Run(t, h.Config)
 	await.True(t, "proxy.pelago.io is served", func() bool {

@@ -2,17 +2,17 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/pflag"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/member"
 )
 
 // kubeconfigFile are the flags that name the access to a push member.
@@ -36,21 +36,8 @@ func (k *kubeconfigFile) open() (m *cluster, proxy string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if !strings.HasPrefix(cfg.Host, "https://") {
-		return nil, "", fmt.Errorf("the hub sends a token there, so its server must begin with https://, and is %s", cfg.Host)
-	}
-	if cfg.ServerName != "" {
-		return nil, "", errors.New("tls-server-name cannot be passed to the hub: use a server name that the certificate has")
-	}
-	if cfg.Proxy != nil {
-		u, err := cfg.Proxy(nil) // clientcmd's uses no part of the request
-		if err != nil {
-			return nil, "", fmt.Errorf("read its proxy: %w", err)
-		}
-		proxy = u.String()
-	}
-	m, err = openCluster(cfg)
-	return m, proxy, err
+	opened, proxy, err := member.OpenPush(cfg)
+	return &cluster{Member: view.Member(opened)}, proxy, err
 }
 
 // title names the kubeconfig and the context in it.
@@ -82,12 +69,9 @@ func (j *join) isPush(argument string) (bool, error) {
 	return !file && given, nil
 }
 
-// pushRefusal is why the other flags mean nothing for a push member, networkRefusal why those of the network mean nothing without it.
-const (
-	pushRefusal = "joining with --cluster-kubeconfig makes a push member, which needs no such flag; a cluster joins the network with its " +
-		"broker-info.subm"
-	networkRefusal = "joining with --workloads-only leaves the network out, which needs such flags: leave them out, or --workloads-only"
-)
+// pushRefusal is why the other flags mean nothing for a push member.
+const pushRefusal = "joining with --cluster-kubeconfig makes a push member, which needs no such flag; a cluster joins the network with its " +
+	"broker-info.subm"
 
 // refuseFlags refuses flags that were given, other than those of access and the allowed ones.
 func refuseFlags(flags *pflag.FlagSet, allowed []string, why string) error {
@@ -119,16 +103,8 @@ func (j *join) push(ctx context.Context, name string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	hubID, err := hub.propagates(ctx)
-	if err != nil {
-		return err
-	}
-	progress("Reading the cluster at %s", m.Config.Host)
-	if err := m.requireVersion("the cluster", memberVersion, "the oldest supported version"); err != nil {
-		return err
-	}
-	p := install.Push{Name: name, HubID: hubID, Config: m.Config, Access: j.cluster.title(), Proxy: proxy, Place: j.place}
-	if err := p.Register(ctx, hub.Client, m.Client, progress); err != nil {
+	p := member.Push{Name: name, Access: j.cluster.title(), Proxy: proxy, Place: j.place}
+	if err := p.Join(ctx, deploy.Cluster(hub.Member), deploy.Cluster(m.Member), progress); err != nil {
 		return err
 	}
 	progress("Cluster %s has joined", name)

@@ -33,7 +33,7 @@ needed. All other flags are those of join.`,
 			if !strings.HasPrefix(server, "https://") {
 				return fmt.Errorf("%s: the hub is reached by https", server)
 			}
-			if j.ClusterID == "" {
+			if j.member.ClusterID == "" {
 				return errors.New("give the cluster a name with --cluster-name")
 			}
 			if err := j.checkID(cmd.Context(), nil, nil); err != nil {
@@ -47,7 +47,7 @@ needed. All other flags are those of join.`,
 			if err != nil {
 				return err
 			}
-			return j.member(cmd.Context(), info, view.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return j.join(cmd.Context(), info, view.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	j.addMemberFlags(cmd, "cluster-name")

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/deploy/member"
 )
 
 const (
@@ -127,7 +127,7 @@ func (s *show) cluster(ctx context.Context, name string, shown []view.View, out 
 	if err != nil {
 		return view.State{}, err
 	}
-	c, err := install.Former(ctx, m.Client)
+	c, err := member.Former(ctx, m.Client)
 	if err != nil {
 		return view.State{}, err
 	}

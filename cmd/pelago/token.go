@@ -55,7 +55,7 @@ func tokenCreateCommand() *cobra.Command {
 			return fmt.Errorf("%w: run `pelago deploy-broker` there first, or name the hub with --context", err)
 		}
 		n := newToken{Server: cmp.Or(set.BrokerURL, hub.Config.Host)}
-		ca, err := hub.ca(ctx)
+		ca, err := deploy.Cluster(hub.Member).CA(ctx)
 		if err != nil {
 			return err
 		}
@@ -142,12 +142,4 @@ has begun within the last ten minutes. Registered clusters stay members.`,
 	})
 	a.addFlags(cmd.Flags())
 	return cmd
-}
-
-// ca is the CA of the hub, PEM: the one of the kubeconfig, else the published one.
-func (c *cluster) ca(ctx context.Context) ([]byte, error) {
-	if len(c.Config.CAData) > 0 {
-		return c.Config.CAData, nil
-	}
-	return deploy.PublishedCA(ctx, c.Client, deploy.BrokerNamespace)
 }

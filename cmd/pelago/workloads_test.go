@@ -21,8 +21,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/deploy"
+	members "github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -186,7 +186,7 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 		t.Errorf("join does not name the command that accepts the cluster:\n%s", out)
 	}
 	must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))
-	want := clusterv1alpha1.ClusterSpec{ID: uid(t, member), SyncMode: clusterv1alpha1.Pull, Taints: []clusterv1alpha1.Taint{install.UnapprovedTaint}}
+	want := clusterv1alpha1.ClusterSpec{ID: uid(t, member), SyncMode: clusterv1alpha1.Pull, Taints: []clusterv1alpha1.Taint{members.UnapprovedTaint}}
 	if diff := cmp.Diff(want, cluster.Spec); diff != "" {
 		t.Errorf("Cluster: -want +got\n%s", diff)
 	}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // Request is what a cluster asks for when it joins.
@@ -30,8 +32,8 @@ type Request struct {
 	ClusterSetIPCIDR netip.Prefix
 	// NoGlobalnet: the cluster is not to have a GlobalCIDR.
 	NoGlobalnet bool
-	// Local are the cluster's own ranges (pods, services), with which its GlobalCIDR must not overlap.
-	Local []netip.Prefix
+	// Pods and Services are the cluster's own ranges, with which its GlobalCIDR must not overlap.
+	Pods, Services []netip.Prefix
 	// External are ranges of hosts outside the cluster, with which nothing may overlap either.
 	External []netip.Prefix
 	// Nodes are the addresses of the cluster's nodes: what is routed to other clusters must not take them away.
@@ -40,6 +42,49 @@ type Request struct {
 	Fabric netip.Prefix
 	// Hub are the addresses of the hub's API server, which no routed range may contain.
 	Hub []netip.Addr
+	// CableDriver is the one that the cluster is to have; empty: that of most clusters of the clusterset, and of the first one
+	// FirstCableDriver or, if that is empty as well, spec.DefaultCableDriver.
+	CableDriver, FirstCableDriver string
+}
+
+// local are all ranges of the cluster itself. Each has the name of its field.
+func (r Request) local() (out []namedRange) {
+	for _, of := range []struct {
+		field  string
+		ranges []netip.Prefix
+	}{{"clusterCIDR", r.Pods}, {"serviceCIDR", r.Services}, {"externalCIDR", r.External}} {
+		for _, p := range of.ranges {
+			out = append(out, namedRange{of.field, p})
+		}
+	}
+	return out
+}
+
+// own are those, and the addresses of the nodes, which are no field.
+func (r Request) own() []namedRange {
+	return append(r.local(), unnamed(single(r.Nodes))...)
+}
+
+// namedRange is a range with the name of the field that it is from.
+type namedRange struct {
+	field string
+	netip.Prefix
+}
+
+// unnamed are ranges that are from no field.
+func unnamed(ranges []netip.Prefix) (out []namedRange) {
+	for _, p := range ranges {
+		out = append(out, namedRange{"", p})
+	}
+	return out
+}
+
+// refuse makes an error about the field of the range.
+func (r namedRange) refuse(format string, args ...any) error {
+	if r.field == "" {
+		return fmt.Errorf(format, args...)
+	}
+	return spec.Refuse(r.field, format, args...)
 }
 
 // Allocate returns the cluster's share and the book with it entered. A cluster that is in the book already gets what it
@@ -48,11 +93,10 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 	if r.WorkloadsOnly {
 		return b.allocateIndex(r)
 	}
-	r.Local = slices.Concat(r.Local, r.External)
-	if err := OutsideFabric(r.Fabric, slices.Concat(r.Local, single(r.Nodes)), "this cluster"); err != nil {
+	if err := OutsideFabric(r.Fabric, r.own(), "this cluster"); err != nil {
 		return Entry{}, Book{}, err
 	}
-	if err := OutsideClusterSetIPs(b.ClusterSetIPs, slices.Concat(r.Local, single(r.Nodes)), "this cluster"); err != nil {
+	if err := OutsideClusterSetIPs(b.ClusterSetIPs, r.own(), "this cluster"); err != nil {
 		return Entry{}, Book{}, err
 	}
 	if i := slices.IndexFunc(r.Hub, b.ClusterSetIPs.Contains); i >= 0 {
@@ -60,29 +104,29 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 			"deploy the broker with another --clusterset-ip-cidr-range, before clusters join", b.ClusterSetIPs, r.Hub[i])
 	}
 	if !b.Globalnet {
-		if err := errors.Join(checkRouted(r.Local, r.Hub), checkExternal(r.External, r.Nodes)); err != nil {
+		if err := errors.Join(checkRouted(r.local(), r.Hub), checkExternal(r.External, r.Nodes)); err != nil {
 			return Entry{}, Book{}, err
 		}
 	}
 	if i := slices.IndexFunc(r.External, b.Range.Overlaps); b.Globalnet && i >= 0 {
-		return Entry{}, Book{}, fmt.Errorf("--external-cidr %s overlaps the globalnet range %s, which is routed to clusters: give ranges of hosts outside of it", r.External[i], b.Range)
+		return Entry{}, Book{}, spec.Refuse("externalCIDR", "spec.externalCIDR %s overlaps the globalnet range %s, which is routed to clusters: give ranges of hosts outside of it", r.External[i], b.Range)
 	}
 	if b.Globalnet && r.NoGlobalnet {
-		return Entry{}, Book{}, fmt.Errorf("this clusterset has globalnet (%s), and every cluster takes part in it: addresses of one without may be those of others. "+
-			"Join without --globalnet=false, or make a clusterset by `pelago deploy-broker` without --globalnet", b.Range)
+		return Entry{}, Book{}, spec.Refuse("globalnet", "this clusterset has globalnet (%s), and every cluster takes part in it: addresses of one without may be those of others. "+
+			"Join without spec.globalnet=false, or make a clusterset by `pelago deploy-broker` without --globalnet", b.Range)
 	}
 	have, err := b.find(r)
 	if err != nil {
 		return Entry{}, Book{}, err
 	}
 	if have != nil {
-		return *have, b, nil
+		return b.again(*have, r)
 	}
 	index, err := b.freeIndex()
 	if err != nil {
 		return Entry{}, Book{}, err
 	}
-	e := Entry{ClusterID: r.ClusterID, ClusterUID: r.ClusterUID, ClusterIndex: index, GlobalCIDR: []netip.Prefix{}}
+	e := Entry{ClusterID: r.ClusterID, ClusterUID: r.ClusterUID, ClusterIndex: index, GlobalCIDR: []netip.Prefix{}, CableDriver: b.cableDriver(r)}
 	if b.Globalnet {
 		cidr, err := b.cidr(r)
 		if err != nil {
@@ -90,7 +134,11 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 		}
 		e.GlobalCIDR = append(e.GlobalCIDR, cidr)
 	} else if r.GlobalCIDR.IsValid() || r.Size != 0 {
-		return Entry{}, Book{}, fmt.Errorf("this clusterset has no globalnet: join without --globalnet-cidr and --globalnet-cluster-size, or deploy the broker with --globalnet")
+		field := "globalCIDR"
+		if !r.GlobalCIDR.IsValid() {
+			field = "globalnetClusterSize"
+		}
+		return Entry{}, Book{}, spec.Refuse(field, "this clusterset has no globalnet: join without spec.globalCIDR and spec.globalnetClusterSize, or deploy the broker with --globalnet")
 	}
 	if b.ClusterSetIPs.IsValid() {
 		cidr, err := b.clusterSetIPCIDR(r)
@@ -99,11 +147,45 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 		}
 		e.ClusterSetIPCIDR = []netip.Prefix{cidr}
 	} else if r.ClusterSetIPCIDR.IsValid() {
-		return Entry{}, Book{}, fmt.Errorf("this clusterset has no range of ClusterSetIPs: join without --clusterset-ip-cidr, " +
+		return Entry{}, Book{}, spec.Refuse("clustersetIPCIDR", "this clusterset has no range of ClusterSetIPs: join without spec.clustersetIPCIDR, "+
 			"or run `pelago deploy-broker` at the hub again, which adds one")
 	}
 	b.Clusters = append(slices.Clone(b.Clusters), e)
 	return e, b, nil
+}
+
+// again is the share of a cluster that has one already. Its cable driver changes if it asks for another.
+func (b Book) again(have Entry, r Request) (Entry, Book, error) {
+	want := have
+	if want.CableDriver = cmp.Or(r.CableDriver, have.CableDriver); want.CableDriver == "" {
+		want.CableDriver = b.cableDriver(r)
+	}
+	if want.CableDriver == have.CableDriver {
+		return have, b, nil
+	}
+	b.Clusters = slices.Clone(b.Clusters)
+	for i := range b.Clusters {
+		if b.Clusters[i].ClusterID == have.ClusterID {
+			b.Clusters[i] = want
+		}
+	}
+	return want, b, nil
+}
+
+// cableDriver is the one that a cluster gets: clusters of which none was told a driver all get the same.
+func (b Book) cableDriver(r Request) string {
+	count, most := map[string]int{}, ""
+	for _, e := range b.Clusters {
+		if e.CableDriver != "" && e.ClusterID != r.ClusterID {
+			count[e.CableDriver]++
+		}
+	}
+	for _, e := range b.Clusters { // of two with as many clusters the one that joined first
+		if count[e.CableDriver] > count[most] {
+			most = e.CableDriver
+		}
+	}
+	return cmp.Or(r.CableDriver, most, r.FirstCableDriver, spec.DefaultCableDriver)
 }
 
 // allocateIndex is Allocate for a cluster without ranges.
@@ -124,7 +206,8 @@ func (b Book) allocateIndex(r Request) (Entry, Book, error) {
 // clusterSetIPCIDR checks the requested range of ClusterSetIPs, or allocates one.
 func (b Book) clusterSetIPCIDR(r Request) (netip.Prefix, error) {
 	if r.ClusterSetIPCIDR.IsValid() {
-		return r.ClusterSetIPCIDR, b.part("ClusterSetIP range", r.ClusterSetIPCIDR, b.ClusterSetIPs, func(e Entry) []netip.Prefix { return e.ClusterSetIPCIDR })
+		return r.ClusterSetIPCIDR, spec.Within("clustersetIPCIDR",
+			b.part("ClusterSetIP range", r.ClusterSetIPCIDR, b.ClusterSetIPs, func(e Entry) []netip.Prefix { return e.ClusterSetIPCIDR }))
 	}
 	var taken []netip.Prefix
 	for _, e := range b.Clusters {
@@ -132,21 +215,21 @@ func (b Book) clusterSetIPCIDR(r Request) (netip.Prefix, error) {
 	}
 	p, ok := firstFit(b.ClusterSetIPs, clusterSetIPBits, taken)
 	if !ok {
-		return netip.Prefix{}, fmt.Errorf("the range %s of ClusterSetIPs has no room for a /%d: give a smaller one with --clusterset-ip-cidr, "+
+		return netip.Prefix{}, spec.Refuse("clustersetIPCIDR", "the range %s of ClusterSetIPs has no room for a /%d: give a smaller one with spec.clustersetIPCIDR, "+
 			"or remove clusters that are gone with `pelago unjoin`", b.ClusterSetIPs, clusterSetIPBits)
 	}
 	return p, nil
 }
 
 // checkRouted refuses ranges that the other clusters would not route to this one.
-func checkRouted(ranges []netip.Prefix, hub []netip.Addr) error {
+func checkRouted(ranges []namedRange, hub []netip.Addr) error {
 	const remedy = "give this cluster other ranges, or deploy the broker with --globalnet"
 	for _, r := range ranges {
-		if err := config.CheckRange(r); err != nil {
-			return fmt.Errorf("%w: %s", err, remedy)
+		if err := config.CheckRange(r.Prefix); err != nil {
+			return r.refuse("%v: %s", err, remedy)
 		}
 		if i := slices.IndexFunc(hub, r.Contains); i >= 0 {
-			return fmt.Errorf("range %s contains the hub's address %s: %s", r, hub[i], remedy)
+			return r.refuse("range %s contains the hub's address %s: %s", r, hub[i], remedy)
 		}
 	}
 	return nil
@@ -157,7 +240,7 @@ func checkRouted(ranges []netip.Prefix, hub []netip.Addr) error {
 func checkExternal(ranges []netip.Prefix, nodes []netip.Addr) error {
 	for _, r := range ranges {
 		if i := slices.IndexFunc(nodes, r.Contains); i >= 0 {
-			return fmt.Errorf("--external-cidr %s contains the address %s of a node, and without globalnet the range is routed to this cluster: "+
+			return spec.Refuse("externalCIDR", "spec.externalCIDR %s contains the address %s of a node, and without globalnet the range is routed to this cluster: "+
 				"give ranges of hosts without the nodes", r, nodes[i])
 		}
 	}
@@ -165,10 +248,10 @@ func checkExternal(ranges []netip.Prefix, nodes []netip.Addr) error {
 }
 
 // OutsideFabric refuses ranges that overlap the clusterset's fabric: packets for one of them would be sent to the other.
-func OutsideFabric(fabric netip.Prefix, ranges []netip.Prefix, whose string) error {
+func OutsideFabric(fabric netip.Prefix, ranges []namedRange, whose string) error {
 	for _, r := range ranges {
 		if r.Overlaps(fabric) {
-			return fmt.Errorf("range %s of %s overlaps the clusterset's fabric range %s: deploy the broker with another --fabric-cidr, an unused /8, "+
+			return r.refuse("range %s of %s overlaps the clusterset's fabric range %s: deploy the broker with another --fabric-cidr, an unused /8, "+
 				"before clusters join", r, whose, fabric)
 		}
 	}
@@ -177,9 +260,10 @@ func OutsideFabric(fabric netip.Prefix, ranges []netip.Prefix, whose string) err
 
 // OutsideClusterSetIPs refuses ranges that overlap the clusterset's range of ClusterSetIPs, if it has one: packets for the ones would
 // go to a service.
-func OutsideClusterSetIPs(vips netip.Prefix, ranges []netip.Prefix, whose string) error {
-	if i := slices.IndexFunc(ranges, vips.Overlaps); vips.IsValid() && i >= 0 {
-		return fmt.Errorf("range %s of %s overlaps the clusterset's range %s of ClusterSetIPs: deploy the broker with another "+
+func OutsideClusterSetIPs(vips netip.Prefix, ranges []namedRange, whose string) error {
+	i := slices.IndexFunc(ranges, func(r namedRange) bool { return vips.Overlaps(r.Prefix) })
+	if vips.IsValid() && i >= 0 {
+		return ranges[i].refuse("range %s of %s overlaps the clusterset's range %s of ClusterSetIPs: deploy the broker with another "+
 			"--clusterset-ip-cidr-range, before clusters join", ranges[i], whose, vips)
 	}
 	return nil
@@ -205,28 +289,28 @@ func (b Book) find(r Request) (*Entry, error) {
 	for _, e := range b.Clusters {
 		switch {
 		case e.ClusterID == r.ClusterID && e.ClusterUID != r.ClusterUID:
-			return nil, fmt.Errorf("cluster id %q belongs to another cluster (its namespace kube-system has UID %s, this one's has %s): "+
+			return nil, spec.Refuse("clusterID", "cluster id %q belongs to another cluster (its namespace kube-system has UID %s, this one's has %s): "+
 				"choose another id, or remove the other with `pelago unjoin --clusterid %s`", r.ClusterID, e.ClusterUID, r.ClusterUID, r.ClusterID)
 		case e.ClusterID != r.ClusterID && e.ClusterUID == r.ClusterUID:
-			return nil, fmt.Errorf("this cluster is registered as %q: use that id, or remove it first with `pelago unjoin --clusterid %s`", e.ClusterID, e.ClusterID)
+			return nil, spec.Refuse("clusterID", "this cluster is registered as %q: use that id, or remove it first with `pelago unjoin --clusterid %s`", e.ClusterID, e.ClusterID)
 		case e.ClusterID != r.ClusterID:
 			continue
 		}
 		if e.WorkloadsOnly != r.WorkloadsOnly {
 			joined := map[bool]string{true: "with", false: "without"}[e.WorkloadsOnly]
-			return nil, fmt.Errorf("cluster %q is registered %s --workloads-only: join it so, or remove it first with `pelago unjoin --clusterid %s`",
+			return nil, spec.Refuse("workloadsOnly", "cluster %q is registered %s spec.workloadsOnly: join it so, or remove it first with `pelago unjoin --clusterid %s`",
 				r.ClusterID, joined, r.ClusterID)
 		}
 		if r.GlobalCIDR.IsValid() && !slices.Contains(e.GlobalCIDR, r.GlobalCIDR) {
-			return nil, fmt.Errorf("cluster %q already has GlobalCIDR %v and keeps it: leave %s out, or remove the cluster first with `pelago unjoin --clusterid %s`",
+			return nil, spec.Refuse("globalCIDR", "cluster %q already has GlobalCIDR %v and keeps it: leave %s out, or remove the cluster first with `pelago unjoin --clusterid %s`",
 				r.ClusterID, e.GlobalCIDR, r.GlobalCIDR, r.ClusterID)
 		}
 		if r.ClusterSetIPCIDR.IsValid() && !slices.Contains(e.ClusterSetIPCIDR, r.ClusterSetIPCIDR) {
-			return nil, fmt.Errorf("cluster %q already has the ClusterSetIP range %v and keeps it: leave %s out, or remove the cluster first with `pelago unjoin --clusterid %s`",
+			return nil, spec.Refuse("clustersetIPCIDR", "cluster %q already has the ClusterSetIP range %v and keeps it: leave %s out, or remove the cluster first with `pelago unjoin --clusterid %s`",
 				r.ClusterID, e.ClusterSetIPCIDR, r.ClusterSetIPCIDR, r.ClusterID)
 		}
 		for _, g := range e.GlobalCIDR {
-			if err := disjoint(g, slices.Concat(r.Local, single(r.Nodes))); err != nil {
+			if err := disjoint(g, r.own()); err != nil {
 				return nil, err
 			}
 		}
@@ -251,22 +335,25 @@ func (b Book) freeIndex() (int, error) {
 // cidr checks the requested range, or allocates one.
 func (b Book) cidr(r Request) (netip.Prefix, error) {
 	if r.GlobalCIDR.IsValid() {
-		return r.GlobalCIDR, b.check(r)
+		return r.GlobalCIDR, spec.Within("globalCIDR", b.check(r))
 	}
 	size := b.ClusterSize
 	if r.Size != 0 {
 		var err error
 		if size, err = roundSize(r.Size); err != nil {
-			return netip.Prefix{}, err
+			return netip.Prefix{}, spec.Within("globalnetClusterSize", err)
 		}
 	}
-	taken := slices.Concat(r.Local, single(r.Nodes), single(r.Hub))
+	taken := single(r.Hub)
+	for _, own := range r.own() {
+		taken = append(taken, own.Prefix)
+	}
 	for _, e := range b.Clusters {
 		taken = append(taken, e.GlobalCIDR...)
 	}
 	p, ok := firstFit(b.Range, 32-bits.TrailingZeros64(size), taken)
 	if !ok {
-		return netip.Prefix{}, fmt.Errorf("the globalnet range %s has no room for %d addresses: ask for fewer with --globalnet-cluster-size, "+
+		return netip.Prefix{}, spec.Refuse("globalnetClusterSize", "the globalnet range %s has no room for %d addresses: ask for fewer with spec.globalnetClusterSize, "+
 			"or remove clusters that are gone with `pelago unjoin`", b.Range, size)
 	}
 	return p, nil
@@ -279,9 +366,9 @@ func (b Book) check(r Request) error {
 		return err
 	}
 	if i := slices.IndexFunc(r.Hub, g.Contains); i >= 0 {
-		return fmt.Errorf("GlobalCIDR %s contains the hub's address %s: choose another with --globalnet-cidr", g, r.Hub[i])
+		return fmt.Errorf("GlobalCIDR %s contains the hub's address %s: choose another with spec.globalCIDR", g, r.Hub[i])
 	}
-	return disjoint(g, slices.Concat(r.Local, single(r.Nodes)))
+	return disjoint(g, r.own())
 }
 
 // part validates a requested part of one of the clusterset's ranges; of returns what a cluster has of that range.
@@ -307,10 +394,10 @@ func (b Book) part(what string, p, within netip.Prefix, of func(Entry) []netip.P
 }
 
 // disjoint refuses a GlobalCIDR that overlaps the cluster's own ranges: local and remote pods would be indistinguishable.
-func disjoint(global netip.Prefix, local []netip.Prefix) error {
+func disjoint(global netip.Prefix, local []namedRange) error {
 	for _, l := range local {
-		if global.Overlaps(l) {
-			return fmt.Errorf("GlobalCIDR %s overlaps this cluster's own range %s: choose another with --globalnet-cidr", global, l)
+		if global.Overlaps(l.Prefix) {
+			return spec.Refuse("globalCIDR", "GlobalCIDR %s overlaps this cluster's own range %s: choose another with spec.globalCIDR", global, l)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,6 +67,8 @@ type Entry struct {
 	ClusterUID string `json:"cluster_uid"`
 	// ClusterSetIPCIDR is empty where the book had no range of ClusterSetIPs when the cluster joined.
 	ClusterSetIPCIDR []netip.Prefix `json:"clusterset_ip_cidr,omitempty"`
+	// CableDriver is the one with which the cluster has joined; empty in the entry of a release that did not record it.
+	CableDriver string `json:"cable_driver,omitempty"`
 	// WorkloadsOnly: the cluster takes no part in the network, and has no ranges.
 	WorkloadsOnly bool `json:"workloads_only,omitempty"`
 }
@@ -105,10 +108,10 @@ func (b Book) WithClusterSetIPs(cidr netip.Prefix) (Book, error) {
 	case cidr.Bits() >= clusterSetIPBits:
 		return Book{}, fmt.Errorf("range %s of ClusterSetIPs has no room for two clusters, each of which gets a /%d: choose a larger one", cidr, clusterSetIPBits)
 	case b.Globalnet && cidr.Overlaps(b.Range):
-		return Book{}, fmt.Errorf("range %s of ClusterSetIPs overlaps the globalnet range %s: choose another with --clusterset-ip-cidr-range", cidr, b.Range)
+		return Book{}, fmt.Errorf("range %s of ClusterSetIPs overlaps the globalnet range %s: choose another with spec.clustersetIPCIDRRange", cidr, b.Range)
 	}
 	if err := config.CheckRange(cidr); err != nil {
-		return Book{}, fmt.Errorf("range of ClusterSetIPs: %w: choose another with --clusterset-ip-cidr-range", err)
+		return Book{}, fmt.Errorf("range of ClusterSetIPs: %w: choose another with spec.clustersetIPCIDRRange", err)
 	}
 	b.ClusterSetIPs = cidr
 	return b, nil
@@ -214,7 +217,7 @@ func checkRanges(ctx context.Context, hub client.Client, namespace string, r Req
 	if err := hub.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("list the Clusters at the hub: %w", err)
 	}
-	own := slices.Concat(r.Local, r.External, single(r.Nodes))
+	own := r.own()
 	for i := range list.Items {
 		other := &list.Items[i]
 		if other.Name == r.ClusterID {
@@ -225,8 +228,8 @@ func checkRanges(ctx context.Context, hub client.Client, namespace string, r Req
 			return err
 		}
 		for _, taken := range ranges {
-			if i := slices.IndexFunc(own, taken.Overlaps); i >= 0 {
-				return fmt.Errorf("this cluster's range %s overlaps %s of cluster %q: the clusterset needs globalnet for that "+
+			if i := slices.IndexFunc(own, func(r namedRange) bool { return taken.Overlaps(r.Prefix) }); i >= 0 {
+				return own[i].refuse("this cluster's range %s overlaps %s of cluster %q: the clusterset needs globalnet for that "+
 					"(`pelago deploy-broker --globalnet`, before clusters join)", own[i], taken, other.Name)
 			}
 		}
@@ -278,7 +281,7 @@ func changeBook(ctx context.Context, hub client.Client, namespace string, change
 		if err != nil {
 			return err
 		}
-		if len(want.Clusters) == len(have.Clusters) {
+		if reflect.DeepEqual(want.Clusters, have.Clusters) {
 			return nil
 		}
 		data, err := want.Data()

@@ -29,7 +29,7 @@ func walkthrough(t testing.TB) Book {
 		t.Fatal(err)
 	}
 	_, b, err = b.Allocate(Request{ClusterID: "g1", ClusterUID: "uid-1", GlobalCIDR: netip.MustParsePrefix("120.1.0.0/24"),
-		Local: prefixes("10.7.0.0/16", "10.77.0.0/16")})
+		Pods: prefixes("10.7.0.0/16", "10.77.0.0/16")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,23 +44,23 @@ func TestAllocate(t *testing.T) {
 		wantErr string
 	}{
 		"asked for": {
-			request: Request{ClusterID: "g2", ClusterUID: "uid-2", GlobalCIDR: netip.MustParsePrefix("120.2.0.0/24"), Local: local},
+			request: Request{ClusterID: "g2", ClusterUID: "uid-2", GlobalCIDR: netip.MustParsePrefix("120.2.0.0/24"), Pods: local},
 			want:    Entry{ClusterID: "g2", ClusterUID: "uid-2", ClusterIndex: 2, GlobalCIDR: prefixes("120.2.0.0/24")},
 		},
 		"first that fits": {
-			request: Request{ClusterID: "g2", ClusterUID: "uid-2", Local: local},
+			request: Request{ClusterID: "g2", ClusterUID: "uid-2", Pods: local},
 			want:    Entry{ClusterID: "g2", ClusterUID: "uid-2", ClusterIndex: 2, GlobalCIDR: prefixes("120.0.0.0/16")},
 		},
 		"size is rounded up to a power of two": {
-			request: Request{ClusterID: "g2", ClusterUID: "uid-2", Size: 200, Local: local},
+			request: Request{ClusterID: "g2", ClusterUID: "uid-2", Size: 200, Pods: local},
 			want:    Entry{ClusterID: "g2", ClusterUID: "uid-2", ClusterIndex: 2, GlobalCIDR: prefixes("120.0.0.0/24")},
 		},
 		"own ranges are skipped": {
-			request: Request{ClusterID: "g2", ClusterUID: "uid-2", Local: prefixes("120.0.0.0/16")},
+			request: Request{ClusterID: "g2", ClusterUID: "uid-2", Pods: prefixes("120.0.0.0/16")},
 			want:    Entry{ClusterID: "g2", ClusterUID: "uid-2", ClusterIndex: 2, GlobalCIDR: prefixes("120.2.0.0/16")},
 		},
 		"joining again gives what it has": {
-			request: Request{ClusterID: "g1", ClusterUID: "uid-1", Local: local},
+			request: Request{ClusterID: "g1", ClusterUID: "uid-1", Pods: local},
 			want:    Entry{ClusterID: "g1", ClusterUID: "uid-1", ClusterIndex: 1, GlobalCIDR: prefixes("120.1.0.0/24")},
 		},
 		"joining again with another range": {
@@ -100,12 +100,12 @@ func TestAllocate(t *testing.T) {
 			wantErr: "is no IPv4 range",
 		},
 		"overlap with its own pods": {
-			request: Request{ClusterID: "g2", ClusterUID: "uid-2", GlobalCIDR: netip.MustParsePrefix("120.2.0.0/24"), Local: prefixes("120.2.0.0/16")},
+			request: Request{ClusterID: "g2", ClusterUID: "uid-2", GlobalCIDR: netip.MustParsePrefix("120.2.0.0/24"), Pods: prefixes("120.2.0.0/16")},
 			wantErr: "overlaps this cluster's own range 120.2.0.0/16",
 		},
 		"external hosts among global IPs": {
-			request: Request{ClusterID: "g2", ClusterUID: "uid-2", Local: local, External: prefixes("120.9.0.0/24")},
-			wantErr: "--external-cidr 120.9.0.0/24 overlaps the globalnet range 120.0.0.0/8",
+			request: Request{ClusterID: "g2", ClusterUID: "uid-2", Pods: local, External: prefixes("120.9.0.0/24")},
+			wantErr: "spec.externalCIDR 120.9.0.0/24 overlaps the globalnet range 120.0.0.0/8",
 		},
 		"too large": {
 			request: Request{ClusterID: "g2", ClusterUID: "uid-2", Size: 1 << 24},
@@ -125,6 +125,7 @@ func TestAllocate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			tt.want.CableDriver = "wireguard" // of the first cluster that is given none
 			if diff := cmp.Diff(tt.want, got, comparePrefixes); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
@@ -168,7 +169,7 @@ func TestAllocateWithoutNetwork(t *testing.T) {
 		t.Errorf("again: %+v, %d clusters, %v", again, len(same.Clusters), err)
 	}
 	for name, r := range map[string]Request{
-		"registered with --workloads-only":   {ClusterID: "w1", ClusterUID: "u1"},
+		"registered with spec.workloadsOnly": {ClusterID: "w1", ClusterUID: "u1"},
 		"belongs to another cluster":         {ClusterID: "w1", ClusterUID: "u2", WorkloadsOnly: true},
 		`this cluster is registered as "w1"`: {ClusterID: "w2", ClusterUID: "u1", WorkloadsOnly: true},
 	} {
@@ -272,7 +273,7 @@ func TestAllocationProperties(t *testing.T) {
 				r.GlobalCIDR = netip.PrefixFrom(toAddr(toUint(within.Addr())+offset), bits).Masked()
 			}
 			for range rapid.IntRange(0, 2).Draw(t, "own ranges") {
-				r.Local = append(r.Local, netip.PrefixFrom(toAddr(toUint(within.Addr())+rapid.Uint32().Draw(t, "own")%uint32(addresses(within))),
+				r.Pods = append(r.Pods, netip.PrefixFrom(toAddr(toUint(within.Addr())+rapid.Uint32().Draw(t, "own")%uint32(addresses(within))),
 					rapid.IntRange(length, 28).Draw(t, "own length")).Masked())
 			}
 			e, next, err := b.Allocate(r)
@@ -284,7 +285,7 @@ func TestAllocationProperties(t *testing.T) {
 				continue
 			}
 			for _, g := range e.GlobalCIDR {
-				if err := disjoint(g, r.Local); err != nil {
+				if err := disjoint(g, unnamed(r.Pods)); err != nil {
 					t.Fatal(err)
 				}
 			}

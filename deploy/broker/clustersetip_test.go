@@ -43,7 +43,7 @@ func TestAllocateClusterSetIPRange(t *testing.T) {
 		"host bits":                      {request: Request{ClusterID: "c2", ClusterUID: "uid-2", ClusterSetIPCIDR: netip.MustParsePrefix("243.9.0.1/20")}, wantErr: "write 243.9.0.0/20"},
 		"too small":                      {request: Request{ClusterID: "c2", ClusterUID: "uid-2", ClusterSetIPCIDR: netip.MustParsePrefix("243.9.0.0/29")}, wantErr: "at least 16 are needed"},
 		"IPv6":                           {request: Request{ClusterID: "c2", ClusterUID: "uid-2", ClusterSetIPCIDR: netip.MustParsePrefix("fd00::/64")}, wantErr: "is no IPv4 range"},
-		"pods or services in the range":  {request: Request{ClusterID: "c2", ClusterUID: "uid-2", Local: prefixes("243.7.0.0/16")}, wantErr: "range 243.7.0.0/16 of this cluster overlaps the clusterset's range 243.0.0.0/8 of ClusterSetIPs: deploy the broker with another --clusterset-ip-cidr-range"},
+		"pods or services in the range":  {request: Request{ClusterID: "c2", ClusterUID: "uid-2", Pods: prefixes("243.7.0.0/16")}, wantErr: "range 243.7.0.0/16 of this cluster overlaps the clusterset's range 243.0.0.0/8 of ClusterSetIPs: deploy the broker with another --clusterset-ip-cidr-range"},
 		"a node in the range":            {request: Request{ClusterID: "c2", ClusterUID: "uid-2", Nodes: []netip.Addr{netip.MustParseAddr("243.7.0.1")}}, wantErr: "range 243.7.0.1/32 of this cluster overlaps"},
 		"the hub in the range":           {request: Request{ClusterID: "c2", ClusterUID: "uid-2", Hub: []netip.Addr{netip.MustParseAddr("243.7.0.1")}}, wantErr: "contains the hub's address 243.7.0.1"},
 		"joining again, a node moved in": {request: Request{ClusterID: "c1", ClusterUID: "uid-1", Nodes: []netip.Addr{netip.MustParseAddr("243.7.0.1")}}, wantErr: "range 243.7.0.1/32 of this cluster overlaps"},
@@ -108,7 +108,7 @@ func TestWithClusterSetIPs(t *testing.T) {
 		"IPv6":                   {cidr: netip.MustParsePrefix("fd00::/64"), wantErr: "is no IPv4 range"},
 		"none":                   {wantErr: "is no IPv4 range"},
 		"multicast":              {cidr: netip.MustParsePrefix("239.0.0.0/8"), wantErr: "multicast"},
-		"overlap with globalnet": {book: globalnet, cidr: netip.MustParsePrefix("243.0.0.0/8"), wantErr: "overlaps the globalnet range 243.0.0.0/9: choose another with --clusterset-ip-cidr-range"},
+		"overlap with globalnet": {book: globalnet, cidr: netip.MustParsePrefix("243.0.0.0/8"), wantErr: "overlaps the globalnet range 243.0.0.0/9: choose another with spec.clustersetIPCIDRRange"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := tt.book.WithClusterSetIPs(tt.cidr)
@@ -118,7 +118,7 @@ func TestWithClusterSetIPs(t *testing.T) {
 		})
 	}
 	if _, _, err := (Book{}).Allocate(Request{ClusterID: "c1", ClusterUID: "uid-1", ClusterSetIPCIDR: netip.MustParsePrefix("243.0.0.0/20")}); err == nil ||
-		!strings.Contains(err.Error(), "join without --clusterset-ip-cidr") {
+		!strings.Contains(err.Error(), "join without spec.clustersetIPCIDR") {
 		t.Errorf("a range in a book without: %v", err)
 	}
 	_, err = ParseBook(map[string]string{keyEnabled: "false", keyVIPRange: "nonsense"})

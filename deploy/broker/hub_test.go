@@ -99,7 +99,7 @@ func (h hub) join(t *testing.T, id string, cidr string) (client.Client, Entry) {
 func (h hub) joinWith(t *testing.T, id string, cidr string, local []netip.Prefix) (client.Client, Entry) {
 	t.Helper()
 	ctx := context.Background()
-	r := Request{ClusterID: id, ClusterUID: "uid-of-" + id, Local: local, Fabric: fabric}
+	r := Request{ClusterID: id, ClusterUID: "uid-of-" + id, Pods: local, Fabric: fabric}
 	if cidr != "" {
 		r.GlobalCIDR = netip.MustParsePrefix(cidr)
 	}

@@ -26,28 +26,28 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 		t.Errorf("c1 got %+v, want index 1 and no GlobalCIDR", first)
 	}
 
-	good := Request{ClusterID: "c2", ClusterUID: "uid-of-c2", Local: prefixes("10.8.0.0/16", "10.88.0.0/16"), Fabric: fabric,
+	good := Request{ClusterID: "c2", ClusterUID: "uid-of-c2", Pods: prefixes("10.8.0.0/16", "10.88.0.0/16"), Fabric: fabric,
 		Nodes: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
 	for name, tt := range map[string]struct {
 		change func(*Request)
 		words  []string
 	}{
-		"another's pods": {func(r *Request) { r.Local = prefixes("10.7.128.0/17", "10.88.0.0/16") },
+		"another's pods": {func(r *Request) { r.Pods = prefixes("10.7.128.0/17", "10.88.0.0/16") },
 			[]string{"10.7.128.0/17 overlaps 10.7.0.0/16", `"c1"`, "globalnet"}},
-		"pods that are another's services": {func(r *Request) { r.Local = prefixes("10.76.0.0/15", "10.88.0.0/16") },
+		"pods that are another's services": {func(r *Request) { r.Pods = prefixes("10.76.0.0/15", "10.88.0.0/16") },
 			[]string{"10.76.0.0/15 overlaps 10.77.0.0/16"}},
 		"nodes among another's pods": {func(r *Request) { r.Nodes = []netip.Addr{netip.MustParseAddr("10.7.3.4")} },
 			[]string{"10.7.3.4/32 overlaps 10.7.0.0/16"}},
-		"pods in the fabric": {func(r *Request) { r.Local = prefixes("241.9.0.0/16", "10.88.0.0/16") },
+		"pods in the fabric": {func(r *Request) { r.Pods = prefixes("241.9.0.0/16", "10.88.0.0/16") },
 			[]string{"241.9.0.0/16", "fabric range 241.0.0.0/8", "--fabric-cidr"}},
 		"nodes in the fabric": {func(r *Request) { r.Nodes = []netip.Addr{netip.MustParseAddr("241.1.1.1")} },
 			[]string{"241.1.1.1/32", "fabric range 241.0.0.0/8"}},
-		"a link-local range": {func(r *Request) { r.Local = prefixes("169.254.0.0/24", "10.88.0.0/16") },
+		"a link-local range": {func(r *Request) { r.Pods = prefixes("169.254.0.0/24", "10.88.0.0/16") },
 			[]string{"169.254.0.0/24 overlaps 169.254.0.0/16 (link-local)", "--globalnet"}},
-		"a range larger than a /8": {func(r *Request) { r.Local = prefixes("64.0.0.0/7", "10.88.0.0/16") },
+		"a range larger than a /8": {func(r *Request) { r.Pods = prefixes("64.0.0.0/7", "10.88.0.0/16") },
 			[]string{"64.0.0.0/7 is larger than a /8"}},
 		"the hub's address": {func(r *Request) {
-			r.Local, r.Hub = prefixes("203.0.113.0/24", "10.88.0.0/16"), []netip.Addr{netip.MustParseAddr("203.0.113.7")}
+			r.Pods, r.Hub = prefixes("203.0.113.0/24", "10.88.0.0/16"), []netip.Addr{netip.MustParseAddr("203.0.113.7")}
 		},
 			[]string{"203.0.113.0/24 contains the hub's address 203.0.113.7"}},
 		"external hosts among another's pods": {func(r *Request) { r.External = prefixes("10.7.9.0/24") },
@@ -139,6 +139,6 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 
 // Of a clusterset with globalnet no cluster stays outside.
 func TestGlobalnetIsForAll(t *testing.T) {
-	_, _, err := walkthrough(t).Allocate(Request{ClusterID: "c2", ClusterUID: "uid-2", NoGlobalnet: true, Local: prefixes("10.8.0.0/16")})
+	_, _, err := walkthrough(t).Allocate(Request{ClusterID: "c2", ClusterUID: "uid-2", NoGlobalnet: true, Pods: prefixes("10.8.0.0/16")})
 	refused(t, "a cluster without globalnet", err, "has globalnet (120.0.0.0/8)", "without --globalnet=false", "pelago deploy-broker")
 }

@@ -24,6 +24,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // TokenLife is how long a member's token is valid unless it is renewed; the agent renews it.
@@ -197,20 +198,24 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 	}
 	unjoin := fmt.Sprintf("remove it first with `pelago unjoin --clusterid %s`", m.ClusterID)
 	if uid := have.Annotations[pelagov1alpha1.AnnotationClusterUID]; uid != m.ClusterUID {
-		return nil, fmt.Errorf("cluster id %q belongs to another cluster (its namespace kube-system has UID %s): choose another id, or %s", m.ClusterID, uid, unjoin)
+		return nil, spec.Refuse("clusterID", "cluster id %q belongs to another cluster (its namespace kube-system has UID %s): choose another id, or %s", m.ClusterID, uid, unjoin)
 	}
 	for _, r := range []struct {
-		name       string
-		have, want []string
+		field, name string
+		have, want  []string
 	}{
-		{"ranges of pods and external hosts", have.Spec.ClusterCIDR, want.Spec.ClusterCIDR},
-		{"service ranges", have.Spec.ServiceCIDR, want.Spec.ServiceCIDR},
-		{"GlobalCIDRs", have.Spec.GlobalCIDR, want.Spec.GlobalCIDR},
-		{"ClusterSetIP ranges", have.Spec.ClusterSetIPCIDR, want.Spec.ClusterSetIPCIDR},
-		{"fabric range", fabricOf(have), fabricOf(want)},
+		{"clusterCIDR", "ranges of pods and external hosts", have.Spec.ClusterCIDR, want.Spec.ClusterCIDR},
+		{"serviceCIDR", "service ranges", have.Spec.ServiceCIDR, want.Spec.ServiceCIDR},
+		{"globalCIDR", "GlobalCIDRs", have.Spec.GlobalCIDR, want.Spec.GlobalCIDR},
+		{"clustersetIPCIDR", "ClusterSetIP ranges", have.Spec.ClusterSetIPCIDR, want.Spec.ClusterSetIPCIDR},
+		{"", "fabric range", fabricOf(have), fabricOf(want)},
 	} {
 		if !slices.Equal(r.have, r.want) {
-			return nil, fmt.Errorf("cluster %q is registered with %s %v, not %v: give the former, or %s", m.ClusterID, r.name, r.have, r.want, unjoin)
+			err := fmt.Errorf("cluster %q is registered with %s %v, not %v: give the former, or %s", m.ClusterID, r.name, r.have, r.want, unjoin)
+			if r.field == "" {
+				return nil, err
+			}
+			return nil, spec.Within(r.field, err)
 		}
 	}
 	return have, nil

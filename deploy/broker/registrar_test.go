@@ -243,7 +243,7 @@ func TestOverlapWithoutGlobalnet(t *testing.T) {
 			Spec: submarinerv1.ClusterSpec{ClusterID: "c1", ClusterCIDR: []string{"10.8.0.0/16"}, ServiceCIDR: []string{"10.88.0.0/16"}}},
 	).Build()
 	claim := func(id string, local ...string) error {
-		_, err := Claim(context.Background(), hub, namespace, Request{ClusterID: id, ClusterUID: "uid-of-" + id, Local: prefixes(local...)})
+		_, err := Claim(context.Background(), hub, namespace, Request{ClusterID: id, ClusterUID: "uid-of-" + id, Pods: prefixes(local...)})
 		return err
 	}
 	refused(t, "the same services", claim("c2", "10.9.0.0/16", "10.88.0.0/16"), `overlaps 10.88.0.0/16 of cluster "c1"`, "--globalnet")

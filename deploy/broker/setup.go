@@ -23,6 +23,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // CredentialLife is the validity of a broker-info.subm.
@@ -152,6 +153,41 @@ func readClusterset(ctx context.Context, hub client.Client, namespace string) (C
 	return set, nil
 }
 
+// From makes what Setup writes, except for what it finds at the hub, and an empty book.
+func From(b spec.Broker) (Clusterset, Book, error) {
+	if err := spec.Join(b.Validate()); err != nil {
+		return Clusterset{}, Book{}, err
+	}
+	set := Clusterset{Mode: b.Mode, CustomDomains: b.CustomDomains, Components: b.Components, Fabric: b.FabricCIDR, BrokerURL: b.BrokerURL,
+		AutoAccept: b.AutoAccept, ClusterSetIPs: b.ClustersetIPEnabled}
+	if _, err := NewBook(b.GlobalnetEnabled, b.GlobalnetCIDRRange, MinClusterSize); err != nil {
+		return set, Book{}, spec.Within("globalnetCIDRRange", err)
+	}
+	book, err := NewBook(b.GlobalnetEnabled, b.GlobalnetCIDRRange, b.GlobalnetClusterSize)
+	if err != nil {
+		return set, book, spec.Within("defaultGlobalnetClusterSize", err)
+	}
+	book, err = book.WithClusterSetIPs(b.ClustersetIPCIDRRange)
+	return set, book, spec.Within("clustersetIPCIDRRange", err)
+}
+
+// Spec are the settings that have been written.
+func Spec(set Clusterset, book Book) spec.Broker {
+	b := spec.DefaultBroker()
+	b.Mode, b.CustomDomains, b.Components, b.BrokerURL, b.AutoAccept = set.Mode, set.CustomDomains, set.Components, set.BrokerURL, set.AutoAccept
+	b.ClustersetIPEnabled, b.GlobalnetEnabled = set.ClusterSetIPs, book.Globalnet
+	if book.ClusterSetIPs.IsValid() {
+		b.ClustersetIPCIDRRange = book.ClusterSetIPs
+	}
+	if set.Fabric.IsValid() {
+		b.FabricCIDR = set.Fabric
+	}
+	if book.Globalnet {
+		b.GlobalnetCIDRRange, b.GlobalnetClusterSize = book.Range, book.ClusterSize
+	}
+	return b
+}
+
 // Former returns the settings and the book that an earlier Setup has written; ok: there was one.
 func Former(ctx context.Context, hub client.Client) (set Clusterset, book Book, ok bool, err error) {
 	if set, err = readClusterset(ctx, hub, deploy.BrokerNamespace); err == nil {
@@ -172,7 +208,7 @@ func checkRegistered(ctx context.Context, hub client.Client, set Clusterset, psk
 		return err
 	}
 	if have.Mode != set.Mode {
-		return fmt.Errorf("change the mode from %s to %s: %d clusters are registered with the former: use --mode %s, "+
+		return spec.Refuse("mode", "change the mode from %s to %s: %d clusters are registered with the former: use spec.mode %s, "+
 			"or remove the clusters first with `pelago unjoin`", have.Mode, set.Mode, n, have.Mode)
 	}
 	secret := &corev1.Secret{}
@@ -241,10 +277,18 @@ func setupBook(ctx context.Context, hub client.Client, want Book) error {
 	case sameGlobalnet && !have.ClusterSetIPs.IsValid(): // the book of an earlier release
 		return deploy.Put(ctx, hub, cm, func() { cm.Data[keyVIPRange] = data[keyVIPRange] })
 	case sameGlobalnet:
-		return fmt.Errorf("change the range of ClusterSetIPs from %s to %s: %d clusters are registered with the former; use "+
-			"--clusterset-ip-cidr-range %s, or remove the clusters first with `pelago unjoin`", have.ClusterSetIPs, want.ClusterSetIPs, n, have.ClusterSetIPs)
+		return spec.Refuse("clustersetIPCIDRRange", "change the range of ClusterSetIPs from %s to %s: %d clusters are registered with the former; use "+
+			"spec.clustersetIPCIDRRange %s, or remove the clusters first with `pelago unjoin`", have.ClusterSetIPs, want.ClusterSetIPs, n, have.ClusterSetIPs)
 	default:
-		return fmt.Errorf("change globalnet from %s to %s: %d clusters are registered with the former; use the former flags, "+
+		field := "globalnetEnabled"
+		switch {
+		case have.Globalnet != want.Globalnet:
+		case have.Range != want.Range:
+			field = "globalnetCIDRRange"
+		default:
+			field = "defaultGlobalnetClusterSize"
+		}
+		return spec.Refuse(field, "change globalnet from %s to %s: %d clusters are registered with the former; use the former flags, "+
 			"or remove the clusters first with `pelago unjoin`", have.describe(), want.describe(), n)
 	}
 }
@@ -262,7 +306,8 @@ func setupFabric(ctx context.Context, hub client.Client, fabric, vips netip.Pref
 			return err
 		}
 		whose := fmt.Sprintf("cluster %q", list.Items[i].Name)
-		if err := errors.Join(OutsideFabric(fabric, ranges, whose), OutsideClusterSetIPs(vips, ranges, whose)); err != nil {
+		if err := errors.Join(spec.Within("fabricCIDR", OutsideFabric(fabric, unnamed(ranges), whose)),
+			spec.Within("clustersetIPCIDRRange", OutsideClusterSetIPs(vips, unnamed(ranges), whose))); err != nil {
 			return err
 		}
 	}
@@ -272,7 +317,7 @@ func setupFabric(ctx context.Context, hub client.Client, fabric, vips netip.Pref
 		return fmt.Errorf("get ConfigMap %s/%s at the hub: %w", deploy.BrokerNamespace, ClustersetConfigMap, err)
 	}
 	if have := cm.Data[keyFabric]; have != "" && have != fabric.String() && len(list.Items) > 0 {
-		return fmt.Errorf("change the fabric range from %s to %s: %d clusters have joined with the former; use --fabric-cidr %s, "+
+		return spec.Refuse("fabricCIDR", "change the fabric range from %s to %s: %d clusters have joined with the former; use spec.fabricCIDR %s, "+
 			"or remove the clusters first with `pelago unjoin`", have, fabric, len(list.Items), have)
 	}
 	return nil

@@ -29,6 +29,8 @@ var rules = []rule{
 	{path: "scheduler", allow: []string{"scheduler/", "api/", "k8s.io/api/", "k8s.io/apimachinery/"}},
 	{path: "dns", allow: []string{"dns", "github.com/miekg/dns", "github.com/prometheus/", "golang.org/x/sys/unix"}},
 	{path: "control", deny: []string{"bpf", "cmd/"}},
+	{path: "deploy", deny: []string{"bpf", "cmd/", "control/node", "control/operator"}},
+	{path: "deploy/spec", exact: true, deny: []string{"sigs.k8s.io/", "k8s.io/client-go", "deploy/broker", "deploy/member"}},
 	{path: "api", deny: []string{"control/", "dataplane", "bpf", "dns", "cmd/"}},
 }
 
@@ -94,6 +96,7 @@ var rooms = map[string][]string{
 		"dataplane/cable", "dataplane/loader", "dataplane/natt", "dataplane/netdev", "dataplane/observe", "dataplane/probe"},
 	"control/node/status": {"control/node/tables", "control/topology", "dataplane", "dataplane/cable", "dataplane/loader",
 		"dataplane/natt", "dataplane/observe", "dataplane/probe"},
+	"control/operator":    {"control/config", "control/kube", "deploy", "deploy/broker", "deploy/member", "deploy/spec"},
 	"control/node/tables": {"control/config", "control/topology", "dataplane", "dataplane/cable", "dataplane/natt", "dataplane/probe"},
 }
 

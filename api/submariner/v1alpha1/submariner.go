@@ -96,7 +96,8 @@ type SubmarinerSpec struct {
 	// +optional
 	ClustersetIPEnabled bool `json:"clustersetIPEnabled,omitempty"`
 
-	// CableDriver connects the gateways: wireguard (if empty), libreswan or vxlan; the same in all clusters.
+	// CableDriver connects the gateways: wireguard, libreswan or vxlan; the same in all clusters. If empty, a cluster that has joined
+	// keeps its own, and another one gets that of most clusters of the clusterset, wireguard if it is the first.
 	//
 	// +optional
 	CableDriver string `json:"cableDriver,omitempty"`

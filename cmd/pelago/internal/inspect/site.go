@@ -15,11 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/observe"
+	installed "github.com/pelago-net/pelago/deploy/member"
 )
 
 // member is an open cluster with the objects that a trace needs.
@@ -36,7 +36,7 @@ type member struct {
 func readMember(ctx context.Context, m view.Member) (member, error) {
 	out := member{Member: m}
 	var err error
-	if out.config, err = install.Former(ctx, m.Client); err != nil {
+	if out.config, err = installed.Former(ctx, m.Client); err != nil {
 		return out, err
 	}
 	if out.config.ClusterID == "" {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 // Access opens the cluster of a context, "" for the one that its flags name.
@@ -303,6 +304,20 @@ func WriteSecretFile(file string, content []byte, keep string) (kept string, err
 		return "", fmt.Errorf("write %s: %w", file, err)
 	}
 	return kept, nil
+}
+
+// ReadInfo reads a broker-info.subm.
+func ReadInfo(file string) (broker.Info, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return broker.Info{}, fmt.Errorf("read %s: %w: run `pelago deploy-broker` at the hub and bring its file here; to make a push "+
+			"member of that name give --cluster-kubeconfig", file, err)
+	}
+	info, err := broker.DecodeInfo(content)
+	if err != nil {
+		return broker.Info{}, fmt.Errorf("read %s: %w", file, err)
+	}
+	return info, nil
 }
 
 // NewProgress prints steps, one line each, with the seconds since now.

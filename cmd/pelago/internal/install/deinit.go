@@ -128,7 +128,7 @@ func findInstalled(ctx context.Context, hub view.Member) (in installed, err erro
 	case !in.workloads || !outside:
 		return in, nil
 	}
-	held, err := view.Held(ctx, hub.Client, *lease)
+	held, err := deploy.Held(ctx, hub.Client, *lease)
 	if err == nil && len(held) > 0 {
 		err = fmt.Errorf("pelago-hub runs: %s holds Lease %s/%s: stop it first", *held[0].Spec.HolderIdentity, lease.Namespace, lease.Name)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/member"
 )
 
 // quiet is the time without a forwarded packet after which a gateway counts as drained.
@@ -202,7 +203,7 @@ func (g Gateways) RotateKeys(ctx context.Context, named []string, timeout time.D
 
 // requireKeys refuses a cluster whose wire has no keys to change.
 func (g Gateways) requireKeys(ctx context.Context) error {
-	c, err := Former(ctx, g.Client)
+	c, err := member.Former(ctx, g.Client)
 	switch {
 	case err != nil:
 		return err

@@ -31,6 +31,7 @@ import (
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // Hosted are the flags of init about a hub that runs in a host cluster.
@@ -39,8 +40,9 @@ type Hosted struct {
 	// Context is that of the host cluster.
 	Context, APIAddress string
 	Timeout             time.Duration
-	// Placement is written into Pods by Check.
-	Placement Pods
+	// Placement is written into Pods by Place.
+	Placement spec.Placement
+	placement *spec.PlacementFlags
 
 	images map[string]*string
 	flags  *pflag.FlagSet
@@ -73,7 +75,7 @@ func (h *Hosted) Add(all *pflag.FlagSet) {
 	f.StringVar(&h.Pods.Image, "image", deploy.DefaultImage, "image of pelago-hub, where it runs as a Deployment")
 	view.AddChoice(f, &h.Pods.PullPolicy, "image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never",
 		string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever))
-	h.Placement.AddPlacement(f, "the namespace of the hub", "the pods of the hub")
+	h.placement = h.Placement.AddFlags(f, "the namespace of the hub", "the pods of the hub")
 	f.StringVar(&h.Registry, "image-registry", "", "registry that replaces registry.k8s.io in the names of the images")
 	h.images = map[string]*string{}
 	for _, program := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
@@ -122,7 +124,14 @@ func (h *Hosted) Check() error {
 	case h.ServiceType == string(corev1.ServiceTypeClusterIP) && h.APIAddress == "":
 		return errors.New("--service-type ClusterIP: give --api-address, at which members reach the API server")
 	}
-	return h.Placement.Apply(&h.Pods)
+	return h.Place()
+}
+
+// Place validates the flags about the nodes of the pods.
+func (h *Hosted) Place() error {
+	err := spec.Join(append(h.placement.Read(), h.Placement.Validate()...))
+	h.Placement.Apply(&h.Pods)
+	return spec.Flags(h.Placement).Error(err)
 }
 
 // Keep sets flags that were not given to their values in the existing installation in the host cluster, and refuses changes of fixed

@@ -19,17 +19,17 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/member"
 )
 
 // adopt makes the agent the owner of the objects that Submariner's controllers have created. It allocates the addresses in their status to
 // them before the agent runs, since the agent could otherwise give these addresses to other objects.
 func (s *Submariner) adopt(ctx context.Context) error {
-	former, err := install.Former(ctx, s.Member)
+	former, err := member.Former(ctx, s.Member)
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/member"
 )
 
 // Back removes Pelago, restores what the switch has replaced, and starts Submariner's operator, which makes the rest again from its
@@ -30,7 +30,7 @@ func (s *Submariner) Back(ctx context.Context) error {
 	if err := s.release(ctx); err != nil {
 		return err
 	}
-	former, err := install.Former(ctx, s.Member)
+	former, err := member.Former(ctx, s.Member)
 	if err != nil {
 		return err
 	}

@@ -5,27 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/member"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // minimum is the version of the API server of a hub: its admission policies use functions of IP addresses.
 var minimum = version.MustParseGeneric("1.31.0")
 
-// Join makes the command `pelago join` for the cluster of an access, where Submariner may run.
-type Join func(access install.Access) *cobra.Command
-
 // Command is migrate; open makes the access of each of its verbs.
-func Command(open func() install.Access, join Join) *cobra.Command {
+func Command(open func() install.Access) *cobra.Command {
 	cmd := &cobra.Command{Use: "migrate", Short: "Move from Karmada or Submariner"}
-	cmd.AddCommand(karmadaCommand(open()), submarinerCommand(open(), join))
+	cmd.AddCommand(karmadaCommand(open()), submarinerCommand(open()))
 	return cmd
 }
 
@@ -132,15 +131,14 @@ func (m *karmadaFlags) run(ctx context.Context, out io.Writer) error {
 // submarinerFlags are those of migrate submariner.
 type submarinerFlags struct {
 	access                             install.Access
-	join                               Join
 	broker, namespace, brokerNamespace string
 	hub, image, pullPolicy, output     string
 	prepare, change, back, dryRun      bool
 	timeout                            time.Duration
 }
 
-func submarinerCommand(access install.Access, join Join) *cobra.Command {
-	m := submarinerFlags{access: access, join: join}
+func submarinerCommand(access install.Access) *cobra.Command {
+	m := submarinerFlags{access: access}
 	cmd := &cobra.Command{
 		Use:   "submariner [-- FLAGS OF JOIN]",
 		Short: "Move a cluster from Submariner",
@@ -207,7 +205,7 @@ func (m *submarinerFlags) run(ctx context.Context, args []string, image bool, ou
 	case len(args) > 0 && !change:
 		return fmt.Errorf("flags of join %v: give --prepare or --switch as well", args)
 	}
-	member, _, err := m.access.Open("")
+	cluster, _, err := m.access.Open("")
 	if err != nil {
 		return err
 	}
@@ -216,26 +214,20 @@ func (m *submarinerFlags) run(ctx context.Context, args []string, image bool, ou
 		return err
 	}
 	progress := install.NewProgress(out)
-	s := &Submariner{Member: member.Client, Broker: b.Client, Namespace: m.namespace, BrokerNamespace: m.brokerNamespace,
+	flags, err := m.flags(args, image)
+	if err != nil {
+		return err
+	}
+	s := &Submariner{Member: cluster.Client, Broker: b.Client, Namespace: m.namespace, BrokerNamespace: m.brokerNamespace,
 		Image: m.image, PullPolicy: m.pullPolicy, Timeout: m.timeout, Progress: progress,
-		Join: func(ctx context.Context, flags ...string) error {
-			flags = append(append([]string{m.hub, "--image-pull-policy=" + m.pullPolicy}, flags...), args...)
-			if image {
-				flags = append(flags, "--image="+m.image)
-			}
-			cmd := m.join(m.access)
-			cmd.SilenceUsage, cmd.SilenceErrors = true, true
-			cmd.SetArgs(flags)
-			cmd.SetOut(out)
-			cmd.SetErr(out)
-			cmd.SetIn(strings.NewReader("")) // nothing is prompted for
-			return cmd.ExecuteContext(ctx)
+		Join: func(ctx context.Context, want Joining) error {
+			return m.join(ctx, deploy.Cluster(cluster), want, flags, progress)
 		},
 		Started: func(ctx context.Context) error {
-			return install.AwaitRollout(ctx, member.Typed, false, m.timeout, progress)
+			return install.AwaitRollout(ctx, cluster.Typed, false, m.timeout, progress)
 		},
 		Reasons: func(ctx context.Context) ([]string, error) {
-			return view.PodReasons(ctx, member.Typed, deploy.SystemNamespace)
+			return view.PodReasons(ctx, cluster.Typed, deploy.SystemNamespace)
 		},
 	}
 	switch {
@@ -256,6 +248,55 @@ func (m *submarinerFlags) run(ctx context.Context, args []string, image bool, ou
 		return err
 	}
 	return state.print(out, m.output)
+}
+
+// flags parses the flags of join.
+func (m *submarinerFlags) flags(args []string, image bool) (*spec.MemberFlags, error) {
+	set := pflag.NewFlagSet("join", pflag.ContinueOnError)
+	flags := new(spec.Member).AddFlags(set, "clusterid")
+	args = append([]string{"--image-pull-policy=" + m.pullPolicy}, args...)
+	if image {
+		args = append(args, "--image="+m.image)
+	}
+	if err := set.Parse(args); err != nil {
+		return nil, fmt.Errorf("flags of join: %w", err)
+	}
+	if set.NArg() > 0 {
+		return nil, fmt.Errorf("flags of join: unknown argument %q", set.Arg(0))
+	}
+	return flags, flags.Names().Error(spec.Join(flags.Read()))
+}
+
+// join makes the cluster a member. Flags take precedence over what Submariner has.
+func (m *submarinerFlags) join(ctx context.Context, c deploy.Cluster, want Joining, flags *spec.MemberFlags, progress deploy.Progress) error {
+	info, err := install.ReadInfo(m.hub)
+	if err != nil {
+		return err
+	}
+	if err := info.CheckExpiry(time.Now()); err != nil && !want.KeepRegistration {
+		return fmt.Errorf("use %s: %w", m.hub, err)
+	}
+	wanted := *flags.Member
+	wanted.Complete(want.Member, flags.Given)
+	have, err := member.Read(ctx, c.Client)
+	if err != nil {
+		return err
+	}
+	given := func(path string) bool { return flags.Given(path) || want.Given(path) }
+	plan, err := member.NewPlan(wanted, given, have, want.KeepRegistration)
+	if err != nil {
+		return flags.Names().Error(err)
+	}
+	progress("Reading the cluster at %s", c.Config.Host)
+	if err := c.RequireMemberVersion("this cluster"); err != nil {
+		return err
+	}
+	o := member.Options{Info: info, RegisterOnly: want.RegisterOnly, Submariner: true, FirstCableDriver: want.Driver, Progress: progress}
+	if err := plan.Apply(ctx, c, o); err != nil {
+		return flags.Names().Error(err)
+	}
+	progress("Cluster %s has joined", wanted.ClusterID)
+	return nil
 }
 
 // printSteps prints the steps that a run would take.

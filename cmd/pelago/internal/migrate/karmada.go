@@ -25,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -178,7 +177,7 @@ func (k *Karmada) Back(ctx context.Context) error {
 		return fmt.Errorf("list the Leases of namespace %s: %w", deploy.SystemNamespace, err)
 	}
 	leases.Items = slices.DeleteFunc(leases.Items, func(l coordinationv1.Lease) bool { return l.Name != deploy.HubName })
-	held, err := view.Held(ctx, k.Hub, leases.Items...)
+	held, err := deploy.Held(ctx, k.Hub, leases.Items...)
 	if err != nil {
 		return err
 	}
@@ -225,7 +224,7 @@ func (k *Karmada) alive(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("list the Leases of namespace %s: %w", hubNamespace, err)
 	}
 	leases.Items = slices.DeleteFunc(leases.Items, func(l coordinationv1.Lease) bool { return !slices.Contains(controllers, l.Name) })
-	held, err := view.Held(ctx, k.Hub, leases.Items...)
+	held, err := deploy.Held(ctx, k.Hub, leases.Items...)
 	if err != nil {
 		return nil, err
 	}

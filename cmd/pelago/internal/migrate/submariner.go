@@ -16,40 +16,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // clusterSetIPConfigMap is the broker's book of ranges of ClusterSetIPs.
 const clusterSetIPConfigMap = "submariner-clustersetip-info"
 
-// submarinerSpec is what the plan uses of a Submariner of submariner.io/v1alpha1.
-type submarinerSpec struct {
-	ClusterID              string         `json:"clusterID"`
-	ClusterCIDR            string         `json:"clusterCIDR"`
-	ServiceCIDR            string         `json:"serviceCIDR"`
-	GlobalCIDR             string         `json:"globalCIDR"`
-	ClustersetIPCIDR       string         `json:"clustersetIPCIDR"`
-	CableDriver            string         `json:"cableDriver"`
-	CeIPSecNATTPort        int            `json:"ceIPSecNATTPort"`
-	NatEnabled             bool           `json:"natEnabled"`
-	CeIPSecPreferredServer bool           `json:"ceIPSecPreferredServer"`
-	LoadBalancerEnabled    bool           `json:"loadBalancerEnabled"`
-	AirGappedDeployment    bool           `json:"airGappedDeployment"`
-	CeIPSecForceUDPEncaps  bool           `json:"ceIPSecForceUDPEncaps"`
-	ClustersetIPEnabled    bool           `json:"clustersetIPEnabled"`
-	CustomDomains          []string       `json:"customDomains"`
-	ConnectionHealthCheck  map[string]any `json:"connectionHealthCheck"`
-	CoreDNSCustomConfig    *struct {
-		ConfigMapName string `json:"configMapName"`
-		Namespace     string `json:"namespace"`
-	} `json:"coreDNSCustomConfig"`
-}
-
 // submarinerState is what Submariner has in a member and at its broker.
 type submarinerState struct {
-	spec      submarinerSpec
+	spec      v1alpha1.SubmarinerSpec
 	book      broker.Book
 	vips      string // range of ClusterSetIPs; empty if services get none by default
 	clusters  []submarinerv1.Cluster
@@ -111,6 +90,9 @@ func (s submarinerState) check() error {
 	if err := config.CheckClusterID(s.spec.ClusterID); err != nil {
 		return err
 	}
+	if _, err := s.member(); err != nil {
+		return err
+	}
 	if s.book.Globalnet != (s.spec.GlobalCIDR != "") {
 		return fmt.Errorf("globalnet of the broker is %t, and cluster %q has the GlobalCIDR %q: all clusters take part in it, or none", s.book.Globalnet, s.spec.ClusterID, s.spec.GlobalCIDR)
 	}
@@ -130,7 +112,17 @@ func (s submarinerState) check() error {
 	return nil
 }
 
-func (s submarinerState) driver() string { return cmp.Or(s.spec.CableDriver, config.CableLibreswan) }
+// driver is the cable driver of the cluster: the one of the spec, else the one that its gateway or, before it has one, another
+// cluster's reports, else Submariner's default.
+func (s submarinerState) driver() string {
+	driver := s.spec.CableDriver
+	for _, e := range s.endpoints {
+		if s.spec.CableDriver == "" && (driver == "" || e.Spec.ClusterID == s.spec.ClusterID) {
+			driver = e.Spec.Backend
+		}
+	}
+	return cmp.Or(driver, config.CableLibreswan)
+}
 
 func overlap(a, b []string) bool {
 	for _, x := range a {
@@ -160,29 +152,24 @@ func (s submarinerState) deployFlags() []string {
 	return out
 }
 
-// joinFlags are the flags of join.
+// member is the Member that the cluster becomes. The nodes' labels are Submariner's as well.
+func (s submarinerState) member() (spec.Object, error) {
+	o, errs := spec.FromSubmariner(s.spec, nil)
+	return o, spec.Join(errs)
+}
+
+// joinFlags are the flags of `pelago join` by which it becomes the same.
 func (s submarinerState) joinFlags() []string {
-	out := []string{"--clusterid=" + s.spec.ClusterID, "--cable-driver=" + s.driver(), fmt.Sprintf("--nattport=%d", cmp.Or(s.spec.CeIPSecNATTPort, 4500)),
-		fmt.Sprintf("--natt=%t", s.spec.NatEnabled)}
-	for _, f := range []struct{ flag, value string }{
-		{"globalnet-cidr", s.spec.GlobalCIDR}, {"clusterset-ip-cidr", s.spec.ClustersetIPCIDR},
-		{"clustercidr", s.spec.ClusterCIDR}, {"servicecidr", s.spec.ServiceCIDR},
-	} {
-		if f.value != "" {
-			out = append(out, "--"+f.flag+"="+f.value)
-		}
+	o, err := s.member()
+	if err != nil {
+		return nil // check has refused it
 	}
-	for flag, on := range map[string]bool{"preferred-server": s.spec.CeIPSecPreferredServer, "load-balancer": s.spec.LoadBalancerEnabled,
-		"air-gapped": s.spec.AirGappedDeployment, "enable-clusterset-ip": s.spec.ClustersetIPEnabled} {
-		if on {
-			out = append(out, "--"+flag)
-		}
-	}
-	if c := s.spec.CoreDNSCustomConfig; c != nil && c.ConfigMapName != "" {
-		out = append(out, "--coredns-custom-configmap="+cmp.Or(c.Namespace, "kube-system")+"/"+c.ConfigMapName)
-	}
-	slices.Sort(out[4:])
-	return out
+	first := []string{"--clusterid=" + o.ClusterID, "--cable-driver=" + s.driver(), fmt.Sprintf("--nattport=%d", o.CablePort), fmt.Sprintf("--natt=%t", o.NAT)}
+	rest := slices.DeleteFunc(o.Args(), func(flag string) bool {
+		name, _, _ := strings.Cut(flag, "=")
+		return slices.Contains([]string{"--clusterid", "--cable-driver", "--nattport", "--natt"}, name)
+	})
+	return append(first, rest...)
 }
 
 // settings are the lines of the plan.
@@ -198,7 +185,7 @@ func (s submarinerState) settings() []setting {
 	if s.spec.CeIPSecForceUDPEncaps {
 		out = append(out, setting{"ceIPSecForceUDPEncaps", "true", "none"})
 	}
-	if len(s.spec.ConnectionHealthCheck) > 0 {
+	if s.spec.ConnectionHealthCheck != nil {
 		out = append(out, setting{"connectionHealthCheck", "set", "none: gateways always probe"})
 	}
 	return out

@@ -48,7 +48,7 @@ func state(t *testing.T, spec map[string]any, change func(broker []client.Object
 	return readSubmariner(t.Context(), member, hub, operator, brokerNS)
 }
 
-func spec(more map[string]any) map[string]any {
+func specOf(more map[string]any) map[string]any {
 	out := map[string]any{"clusterID": "c1", "globalCIDR": "242.0.0.0/16", "natEnabled": false, "clusterCIDR": "10.7.0.0/16", "serviceCIDR": "10.8.0.0/16"}
 	for key, value := range more {
 		out[key] = value
@@ -77,7 +77,7 @@ func TestSubmarinerFlags(t *testing.T) {
 			base + " --clustercidr=10.7.0.0/16 --coredns-custom-configmap=kube-system/coredns-custom --globalnet-cidr=242.0.0.0/16 --servicecidr=10.8.0.0/16"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := state(t, spec(tt.spec), nil)
+			s, err := state(t, specOf(tt.spec), nil)
 			if err == nil {
 				err = s.check()
 			}
@@ -92,7 +92,7 @@ func TestSubmarinerFlags(t *testing.T) {
 }
 
 func TestSubmarinerPlan(t *testing.T) {
-	s, err := state(t, spec(map[string]any{"customDomains": []any{"example.org"}, "ceIPSecForceUDPEncaps": true,
+	s, err := state(t, specOf(map[string]any{"customDomains": []any{"example.org"}, "ceIPSecForceUDPEncaps": true,
 		"connectionHealthCheck": map[string]any{"enabled": true}}), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestSubmarinerContradictions(t *testing.T) {
 		"Pelago uses one":     {spec: map[string]any{"cableDriver": "wireguard"}},
 		"overlap: rejoin one": {change: func(b []client.Object) { b[3].(*submarinerv1.Cluster).Spec.GlobalCIDR = []string{"242.0.128.0/17"} }},
 	} {
-		s, err := state(t, spec(tt.spec), tt.change)
+		s, err := state(t, specOf(tt.spec), tt.change)
 		if err == nil {
 			err = s.check()
 		}

@@ -20,10 +20,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/member"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 const (
@@ -55,9 +56,9 @@ var (
 type Submariner struct {
 	Member, Broker             client.Client
 	Namespace, BrokerNamespace string
-	// Join runs `pelago join` with the credential of the hub and these flags. Started waits until all components run, Reasons lists the
-	// pods of the system namespace that do not.
-	Join    func(ctx context.Context, flags ...string) error
+	// Join makes the cluster a member. Started waits until all components run, Reasons lists the pods of the system namespace that do
+	// not.
+	Join    func(ctx context.Context, want Joining) error
 	Started func(context.Context) error
 	Reasons func(context.Context) ([]string, error)
 	// Image and PullPolicy are those of join.
@@ -68,6 +69,22 @@ type Submariner struct {
 
 	state        submarinerState
 	disconnected bool // by an interrupted run
+}
+
+// Joining is how the cluster joins.
+type Joining struct {
+	spec.Object
+	// Driver is the cable driver that it has in Submariner's network.
+	Driver                         string
+	RegisterOnly, KeepRegistration bool
+}
+
+func (s *Submariner) join(ctx context.Context, want Joining) (err error) {
+	if want.Object, err = s.state.member(); err != nil {
+		return err
+	}
+	want.Driver = s.state.driver()
+	return s.Join(ctx, want)
 }
 
 // step is a part of the switch. Each can be repeated, and continues what an interrupted run has left.
@@ -184,7 +201,7 @@ func (s *Submariner) kept() *corev1.ConfigMap {
 }
 
 func (s *Submariner) register(ctx context.Context) error {
-	return s.Join(ctx, append(s.state.joinFlags(), "--components=false", "--wait=false")...)
+	return s.join(ctx, Joining{RegisterOnly: true})
 }
 
 func (s *Submariner) pull(ctx context.Context) error {
@@ -386,7 +403,7 @@ func (s *Submariner) install(ctx context.Context) error {
 	if err := s.replaceable(ctx); err != nil {
 		return err
 	}
-	return s.Join(ctx, append(s.state.joinFlags(), "--keep-registration", "--wait=false")...)
+	return s.join(ctx, Joining{KeepRegistration: true})
 }
 
 // replaceable lets join replace Submariner's definitions, which require fields that Pelago does not write.
@@ -419,7 +436,7 @@ func (s *Submariner) start(ctx context.Context) error {
 
 // finish removes Submariner's EndpointSlices, for which the agent has made its own, and completes what join has left out.
 func (s *Submariner) finish(ctx context.Context) error {
-	former, err := install.Former(ctx, s.Member)
+	former, err := member.Former(ctx, s.Member)
 	if err != nil {
 		return err
 	}
@@ -436,7 +453,7 @@ func (s *Submariner) finish(ctx context.Context) error {
 			return fmt.Errorf("delete EndpointSlice %s/%s: %w", e.Namespace, e.Name, err)
 		}
 	}
-	if err := s.Join(ctx, append(s.state.joinFlags(), "--wait=false")...); err != nil {
+	if err := s.join(ctx, Joining{}); err != nil {
 		return err
 	}
 	d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: migrator}}

@@ -31,7 +31,7 @@ func submariner(t *testing.T, uid string, objects ...client.Object) (s *Submarin
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "submariner.io/v1alpha1", "kind": "Submariner", "spec": spec(nil)}}
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "submariner.io/v1alpha1", "kind": "Submariner", "spec": specOf(nil)}}
 	u.SetNamespace(operator)
 	u.SetName("submariner")
 	at := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: brokerNS, Name: name} }

@@ -1,10 +1,8 @@
 package view
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -13,39 +11,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// Choice is a flag with a fixed set of values. Others are refused when the flag is parsed.
-type Choice struct {
-	value  *string
-	values []string
-	// Aliases are further names of values.
-	Aliases map[string]string
-}
-
-// AddChoice adds a flag with a fixed set of values.
-func AddChoice(f *pflag.FlagSet, value *string, name, preset, usage string, values ...string) *Choice {
-	*value = preset
-	c := &Choice{value: value, values: values}
-	f.Var(c, name, usage)
-	return c
-}
-
-func (c *Choice) String() string { return *c.value }
-func (c *Choice) Type() string   { return "string" }
-
-func (c *Choice) words() string {
-	last := len(c.values) - 1
-	return strings.Join(c.values[:last], ", ") + " or " + c.values[last]
-}
-
-func (c *Choice) Set(text string) error {
-	text = cmp.Or(c.Aliases[text], text)
-	if !slices.Contains(c.values, text) {
-		return errors.New("use " + c.words())
-	}
-	*c.value = text
-	return nil
+// AddChoice adds a flag with a fixed set of values. Others are refused when the flag is parsed.
+func AddChoice(f *pflag.FlagSet, value *string, name, preset, usage string, values ...string) *spec.Choice {
+	return spec.AddChoice(f, value, name, preset, usage, values...)
 }
 
 // hostPort is the value of a flag HOST[:PORT].
@@ -83,8 +55,8 @@ func (h hostPort) Set(text string) error {
 // CompleteChoices registers the completion of the flags of AddChoice, of a command and of those below it.
 func CompleteChoices(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if c, ok := f.Value.(*Choice); ok {
-			complete := cobra.FixedCompletions(c.values, cobra.ShellCompDirectiveNoFileComp)
+		if c, ok := f.Value.(*spec.Choice); ok {
+			complete := cobra.FixedCompletions(c.Values(), cobra.ShellCompDirectiveNoFileComp)
 			_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // fails only without such a flag
 		}
 	})
@@ -129,19 +101,6 @@ func KeepFlags(flags *pflag.FlagSet, former map[string]string) error {
 		}
 	}
 	return nil
-}
-
-// Changes lists the settings that differ, sorted.
-func Changes(before, after map[string]string) []string {
-	keys := maps.Clone(before)
-	maps.Copy(keys, after)
-	var out []string
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if before[key] != after[key] {
-			out = append(out, fmt.Sprintf("%s: %s → %s", key, cmp.Or(before[key], "unset"), cmp.Or(after[key], "unset")))
-		}
-	}
-	return out
 }
 
 // AddConfirmation adds --yes to a command, and returns what prompts before a change that cannot be undone, unless it is given.

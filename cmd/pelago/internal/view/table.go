@@ -14,13 +14,14 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // AddOutputFlag adds --output, with further formats.
 func AddOutputFlag(f *pflag.FlagSet, output *string, more ...string) {
-	*output = "table"
-	c := &Choice{value: output, values: append([]string{"table", "wide", "json", "yaml"}, more...)}
-	f.VarP(c, "output", "o", c.words())
+	c := spec.NewChoice(output, "table", append([]string{"table", "wide", "json", "yaml"}, more...)...)
+	f.VarP(c, "output", "o", c.Words())
 }
 
 // Encode writes JSON or YAML, nothing if the output is a table.

@@ -1,0 +1,203 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/spec"
+)
+
+// Facts are the properties of a cluster that join needs.
+type Facts struct {
+	UID                    string // of the namespace kube-system
+	PodCIDRs, ServiceCIDRs []netip.Prefix
+	Nodes                  []corev1.Node
+}
+
+// readFacts reads the facts of the cluster that is to join. Ranges are the given ones, else those of an earlier join, so that a node
+// added since does not change them, else discovered.
+func readFacts(ctx context.Context, c deploy.Cluster, want spec.Member, former config.Config, progress deploy.Progress) (f Facts, err error) {
+	if f.UID, err = broker.ClusterUID(ctx, c.Client); err != nil {
+		return f, err
+	}
+	nodes, err := c.Typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return f, fmt.Errorf("list nodes: %w", err)
+	}
+	f.Nodes = nodes.Items
+	ranges := func(what, field string, given, former []netip.Prefix, find func() ([]netip.Prefix, string, error)) ([]netip.Prefix, error) {
+		if len(given) > 0 {
+			return given, nil
+		}
+		if len(former) > 0 {
+			return former, nil
+		}
+		prefixes, source, err := find()
+		if err != nil {
+			return nil, spec.Refuse(field, "find the cluster's %s ranges: %v: give them with spec.%s", what, err, field)
+		}
+		var texts []string
+		for _, p := range prefixes {
+			texts = append(texts, p.String())
+		}
+		progress("The cluster's %s ranges are %s (%s)", what, strings.Join(texts, ", "), source)
+		return prefixes, nil
+	}
+	f.PodCIDRs, err = ranges("pod", "clusterCIDR", want.ClusterCIDR, former.PodCIDRs, func() ([]netip.Prefix, string, error) {
+		return discoverPodCIDRs(ctx, c.Typed, f.Nodes)
+	})
+	if err != nil {
+		return f, err
+	}
+	f.ServiceCIDRs, err = ranges("service", "serviceCIDR", want.ServiceCIDR, former.ServiceCIDRs, func() ([]netip.Prefix, string, error) {
+		return discoverServiceCIDRs(ctx, c.Typed)
+	})
+	return f, err
+}
+
+// NodeAddresses are the addresses of the nodes inside the cluster.
+func (f Facts) NodeAddresses() []netip.Addr {
+	var out []netip.Addr
+	for _, node := range f.Nodes {
+		for _, a := range node.Status.Addresses {
+			if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+				out = append(out, ip)
+			}
+		}
+	}
+	return out
+}
+
+// discoverPodCIDRs discovers the pod ranges and returns their source.
+func discoverPodCIDRs(ctx context.Context, c kubernetes.Interface, nodes []corev1.Node) ([]netip.Prefix, string, error) {
+	pods, err := c.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "component=kube-controller-manager"})
+	if err != nil {
+		return nil, "", fmt.Errorf("list the pods of kube-controller-manager: %w", err)
+	}
+	if prefixes := fromArguments(pods.Items); len(prefixes) > 0 {
+		return prefixes, "from kube-controller-manager", nil
+	}
+	cm, err := c.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy", metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, "", fmt.Errorf("get the configuration of kube-proxy: %w", err)
+	}
+	if prefixes := fromText(proxyClusterCIDR, cm.Data["config.conf"]); len(prefixes) > 0 {
+		return prefixes, "from kube-proxy", nil
+	}
+	if prefixes := fromNodes(nodes); len(prefixes) > 0 {
+		return prefixes, "of the present nodes; for more nodes give the whole range with --clustercidr", nil
+	}
+	return nil, "", errors.New("neither kube-controller-manager, kube-proxy nor the nodes have them")
+}
+
+// fromArguments reads --cluster-cidr of kube-controller-manager.
+func fromArguments(pods []corev1.Pod) []netip.Prefix {
+	for _, pod := range pods {
+		for _, container := range pod.Spec.Containers {
+			for _, arg := range slices.Concat(container.Command, container.Args) {
+				if text, ok := strings.CutPrefix(arg, "--cluster-cidr="); ok {
+					if prefixes, err := spec.ParseRanges(strings.Split(text, ",")); err == nil {
+						return prefixes
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Texts that contain ranges: clusterCIDR of a KubeProxyConfiguration, and the API server's refusal of a ClusterIP.
+var (
+	proxyClusterCIDR = regexp.MustCompile(`(?m)^clusterCIDR:[ \t]*"?([0-9a-fA-F.:/,]+)`)
+	refusedClusterIP = regexp.MustCompile(`[Tt]he range of valid IPs is ([0-9a-fA-F.:]+/[0-9]+)`)
+)
+
+// fromText reads the ranges that the pattern finds, none if one of them is invalid.
+func fromText(pattern *regexp.Regexp, text string) []netip.Prefix {
+	match := pattern.FindStringSubmatch(text)
+	if match == nil {
+		return nil
+	}
+	prefixes, _ := spec.ParseRanges(strings.Split(match[1], ","))
+	return prefixes
+}
+
+// fromNodes is, for each address family, the smallest range that covers the ranges of all nodes.
+func fromNodes(nodes []corev1.Node) []netip.Prefix {
+	cover := map[bool]netip.Prefix{}
+	for _, node := range nodes {
+		texts := node.Spec.PodCIDRs
+		if len(texts) == 0 && node.Spec.PodCIDR != "" {
+			texts = []string{node.Spec.PodCIDR}
+		}
+		for _, text := range texts {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				continue
+			}
+			if sum, ok := cover[p.Addr().Is4()]; ok {
+				p = covering(sum, p)
+			}
+			cover[p.Addr().Is4()] = p.Masked()
+		}
+	}
+	var out []netip.Prefix
+	for _, is4 := range []bool{true, false} {
+		if p, ok := cover[is4]; ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// covering is the smallest range that holds both, which are of one family.
+func covering(a, b netip.Prefix) netip.Prefix {
+	for bits := min(a.Bits(), b.Bits()); ; bits-- {
+		p := netip.PrefixFrom(a.Addr(), bits).Masked()
+		if p.Contains(b.Addr()) {
+			return p
+		}
+	}
+}
+
+// discoverServiceCIDRs discovers the ranges of ClusterIPs and returns their source.
+func discoverServiceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, string, error) {
+	list, err := c.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, "", fmt.Errorf("list ServiceCIDRs: %w", err)
+	}
+	if err == nil {
+		var texts []string
+		for _, item := range list.Items {
+			texts = append(texts, item.Spec.CIDRs...)
+		}
+		prefixes, err := spec.ParseRanges(texts)
+		return prefixes, "from ServiceCIDR objects", err
+	}
+	// Before Kubernetes 1.33 only the error of a refusal has it. The address is the documentation's (RFC 5737).
+	_, err = c.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "pelago-"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "192.0.2.1", Ports: []corev1.ServicePort{{Port: 443}}},
+	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err == nil {
+		return nil, "", errors.New("the API server accepted a ClusterIP of 192.0.2.0/24, which is for documentation")
+	}
+	prefixes := fromText(refusedClusterIP, err.Error())
+	if len(prefixes) == 0 {
+		return nil, "", fmt.Errorf("the API server does not report it: %w", err)
+	}
+	return prefixes, "from the API server", nil
+}
