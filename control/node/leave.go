@@ -7,7 +7,7 @@ import (
 
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
 const (
@@ -105,7 +105,7 @@ func quiet(look func() (observation, error)) (time.Duration, error) {
 }
 
 // passed counts the packets that the node has switched between overlay and cable.
-func passed(counters []loader.Counter) (packets uint64) {
+func passed(counters []dump.Counter) (packets uint64) {
 	for _, c := range counters {
 		if c.Verdict == "switched" {
 			packets += c.Packets

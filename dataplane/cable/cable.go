@@ -37,6 +37,12 @@ const (
 	IdentityDraining = "draining"
 )
 
+// Values of IdentityESP.
+const (
+	ESPKernel    = "kernel"
+	ESPUserspace = "userspace"
+)
+
 // MaxTunnels bounds Local.Tunnels. WireGuard's standby tunnel has this number, so its UDP port is Listen+MaxTunnels.
 const MaxTunnels = 4
 
@@ -199,6 +205,18 @@ func Overhead(driver string, v6 bool) int {
 // DeviceMTU is the largest MTU of a wire's device over an underlay of the given MTU. The vxlan wire has no such device.
 func DeviceMTU(driver string, underlay int, v6 bool) int {
 	return underlay - (Overhead(driver, v6) - header)
+}
+
+// tunMTU bounds what the IKE daemon (kernel-libipsec) reads from its TUN, whatever the MTU of the device, in bytes.
+const tunMTU = 1400
+
+// Limit is the MTU of pods' packets, at most mtu, through a gateway with that identity (Wire.Identity). ESP in the IKE daemon
+// accepts packets of up to 1,400 bytes, whatever the MTU of the underlay.
+func Limit(identity map[string]string, mtu int) int {
+	if identity[IdentityESP] == ESPUserspace {
+		return min(mtu, tunMTU-header)
+	}
+	return mtu
 }
 
 // Ports are the UDP ports at which a wire listens, for the firewall; none for an unknown driver, nor for vxlan, whose port

@@ -9,19 +9,12 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
-// Counter counts the packets with one verdict at one hook.
-type Counter struct {
-	Hook    string `json:"hook"`    // edge-out, uplink-in, uplink-xdp, …
-	Verdict string `json:"verdict"` // the word of enum verdict in bpf/types.h, for example drop-bad-token
-	Packets uint64 `json:"packets"`
-	Bytes   uint64 `json:"bytes"`
-}
-
 // Counters sums the per-CPU counters and omits rows that are zero.
-func (l *Loader) Counters() ([]Counter, error) {
-	var out []Counter
+func (l *Loader) Counters() ([]dump.Counter, error) {
+	var out []dump.Counter
 	for h := range l.hooks {
 		for v := range l.verdicts {
 			c, err := l.counter(h, v)
@@ -37,21 +30,21 @@ func (l *Loader) Counters() ([]Counter, error) {
 }
 
 // Counter returns one counter, by the names of its hook and verdict.
-func (l *Loader) Counter(hook, verdict string) (Counter, error) {
+func (l *Loader) Counter(hook, verdict string) (dump.Counter, error) {
 	h, v := slices.Index(l.hooks, hook), slices.Index(l.verdicts, verdict)
 	if h < 0 || v < 0 {
-		return Counter{}, fmt.Errorf("read map counters: hook %q or verdict %q is unknown", hook, verdict)
+		return dump.Counter{}, fmt.Errorf("read map counters: hook %q or verdict %q is unknown", hook, verdict)
 	}
 	return l.counter(h, v)
 }
 
-func (l *Loader) counter(hook, verdict int) (Counter, error) {
+func (l *Loader) counter(hook, verdict int) (dump.Counter, error) {
 	var perCPU []bpf.PelagoCounter
 	key := uint32(hook)*uint32(bpf.PelagoCounterLimitCOUNTER_VERDICTS) + uint32(verdict)
 	if err := l.objs.Counters2.Lookup(key, &perCPU); err != nil {
-		return Counter{}, fmt.Errorf("read map counters: %w", err)
+		return dump.Counter{}, fmt.Errorf("read map counters: %w", err)
 	}
-	c := Counter{Hook: l.hooks[hook], Verdict: l.verdicts[verdict]}
+	c := dump.Counter{Hook: l.hooks[hook], Verdict: l.verdicts[verdict]}
 	for _, p := range perCPU {
 		c.Packets += p.Packets
 		c.Bytes += p.Bytes

@@ -20,9 +20,6 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// DefaultPinPath is where maps and links are pinned.
-const DefaultPinPath = "/sys/fs/bpf/pelago"
-
 // Timers are idle times after which a flow may be removed. Zero fields keep the defaults of bpf/config.h.
 type Timers struct {
 	UDP, ICMP, TCPEstablished, TCPTransitory time.Duration
@@ -34,7 +31,7 @@ type Timers struct {
 
 // Options of Open.
 type Options struct {
-	// PinPath is a directory on a bpffs, created if missing; DefaultPinPath if empty.
+	// PinPath is a directory on a bpffs, created if missing; dataplane.DefaultPinPath if empty.
 	PinPath string
 	Timers  Timers
 	// MaxFlows is the size of a new flow table, a power of two; 0: by the memory of the node. A pinned table keeps its size.
@@ -67,7 +64,7 @@ type Loader struct {
 func Open(opts Options) (*Loader, error) {
 	l := &Loader{pinPath: opts.PinPath, clsact: opts.Clsact}
 	if l.pinPath == "" {
-		l.pinPath = DefaultPinPath
+		l.pinPath = dataplane.DefaultPinPath
 	}
 	if err := CheckKernel(); err != nil {
 		return nil, err
@@ -127,7 +124,7 @@ func OpenSweeper(pinPath string) (*Loader, error) {
 func openMaps(pinPath string, load func(*ebpf.CollectionSpec, *ebpf.CollectionOptions, *bpf.PelagoObjects) error) (*Loader, error) {
 	l := &Loader{pinPath: pinPath}
 	if l.pinPath == "" {
-		l.pinPath = DefaultPinPath
+		l.pinPath = dataplane.DefaultPinPath
 	}
 	spec, err := l.spec()
 	if err != nil {
@@ -189,7 +186,7 @@ func (l *Loader) Programs() map[string]*ebpf.Program {
 // Remove detaches the programs and deletes everything that Open and Attach pinned below pinPath. Connections end.
 func Remove(pinPath string) error {
 	if pinPath == "" {
-		pinPath = DefaultPinPath
+		pinPath = dataplane.DefaultPinPath
 	}
 	errs := []error{detachClsact(hooks(), nil)}
 	if err := os.RemoveAll(pinPath); err != nil {

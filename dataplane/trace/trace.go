@@ -1,15 +1,15 @@
-package loader
+package trace
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 // Packet is the TCP SYN, UDP datagram or SCTP packet that opens a flow.
@@ -17,6 +17,21 @@ type Packet struct {
 	Protocol    uint8          `json:"protocol"` // IANA number: 6 TCP, 17 UDP, 132 SCTP
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
+}
+
+// be32 and be16 are an address and a port in network order, as the programs hash them.
+func be32(a netip.Addr) uint32 {
+	if !a.IsValid() {
+		return 0
+	}
+	b := a.As4()
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+func be16(p uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], p)
+	return binary.NativeEndian.Uint16(b[:])
 }
 
 // hash is flow_hash() of bpf/parse.h.
@@ -76,7 +91,7 @@ func (e Entry) String() string { return e.Map + "[" + e.Key + "] = " + e.Value }
 type trail struct {
 	used    []Entry
 	next    *Place
-	path    rank
+	path    liveness.Rank
 	ifindex uint32 // of the device that the packet leaves by
 }
 
@@ -89,7 +104,7 @@ func (t Tables) note(name string, key any, format string, args ...any) {
 }
 
 // leads records where a packet is sent.
-func (t Tables) leads(to Place, path rank, ifindex uint32) {
+func (t Tables) leads(to Place, path liveness.Rank, ifindex uint32) {
 	if t.trail != nil {
 		t.trail.next, t.trail.path, t.trail.ifindex = &to, path, ifindex
 	}
@@ -133,7 +148,7 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	t.note("sources", p.Source.Addr(), "%s", src.Describe())
 	var cluster uint16
 	d := p.Destination
-	mapped := src.Mapped && p.Protocol == unix.IPPROTO_UDP && !src.Own.IsValid()
+	mapped := src.Mapped && p.Protocol == dataplane.ProtocolUDP && !src.Own.IsValid()
 	vip := t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr())
 	if vip {
 		if _, ok := t.State.Endpoints[p.Source.Addr()]; ok {
@@ -143,7 +158,7 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 			}
 		}
 	}
-	if p.Protocol == unix.IPPROTO_SCTP && !src.Own.IsValid() {
+	if p.Protocol == dataplane.ProtocolSCTP && !src.Own.IsValid() {
 		return step("drop-protocol") // its port would change
 	}
 	if mapped {
@@ -407,7 +422,7 @@ func (r *reception) toOwn() string {
 	if to == nil {
 		return "drop-unknown-node"
 	}
-	if r.pathRank(to.Destination) >= rankBad {
+	if r.pathRank(to.Destination) >= liveness.RankBad {
 		if sibling := r.sibling(0, true); sibling != nil {
 			r.send(sibling, r.header.Node, true, true)
 			return "bounced"
@@ -470,7 +485,7 @@ func (r *reception) deliver() string {
 			return "drop-no-flow"
 		}
 	}
-	if r.packet.Protocol == unix.IPPROTO_SCTP && r.packet.Destination.Port() != destination.Port() {
+	if r.packet.Protocol == dataplane.ProtocolSCTP && r.packet.Destination.Port() != destination.Port() {
 		return "drop-protocol"
 	}
 	return "delivered"

@@ -1,0 +1,9 @@
+package dump
+
+// Counter counts the packets with one verdict at one hook.
+type Counter struct {
+	Hook    string `json:"hook"`    // edge-out, uplink-in, uplink-xdp, …
+	Verdict string `json:"verdict"` // the word of enum verdict in bpf/types.h, for example drop-bad-token
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
