@@ -1,36 +1,25 @@
 package liveness
 
-import "time"
+import (
+	"time"
 
-// staleAfter is stale_after of bpf/config.h.
-const staleAfter = 120 * time.Second
-
-// Rank is enum rank of bpf/health.h: the quality of a path, best first.
-type Rank int
-
-// Ranks.
-const (
-	RankGood Rank = iota
-	RankStale
-	RankLossy
-	RankBad
-	RankGone
-	RankNone
+	"github.com/pelago-net/pelago/bpf"
 )
 
-func (r Rank) String() string { return [...]string{"good", "stale", "lossy", "bad", "gone", "none"}[r] }
+// StaleAfter is the age from which on the tables of a gateway that its daemon has not confirmed are stale.
+const StaleAfter = time.Duration(bpf.PelagoLivenessLIVENESS_STALE) * time.Second
 
-// Rank returns the quality of the path: path_rank() of bpf/health.h.
-func (p Path) Rank() Rank {
+// Rank returns the quality of the path: path_base_rank() of bpf/health.h, and the ranks of paths that are suspect or gone.
+func (p Path) Rank() bpf.PelagoRank {
 	switch {
 	case p.Probed && !p.Ready, p.Dead():
-		return RankGone
+		return bpf.PelagoRankRANK_GONE
 	case p.Suspect() || p.noReply:
-		return RankBad
+		return bpf.PelagoRankRANK_BAD
 	case p.Lossy:
-		return RankLossy
-	case p.Age > staleAfter:
-		return RankStale
+		return bpf.PelagoRankRANK_LOSSY
+	case p.Age > StaleAfter:
+		return bpf.PelagoRankRANK_STALE
 	}
-	return RankGood
+	return bpf.PelagoRankRANK_GOOD
 }

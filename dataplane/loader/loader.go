@@ -52,8 +52,6 @@ type Loader struct {
 	have      *dataplane.State // what the maps hold; nil: read them first
 	// xdpProblems are those of the last Attach.
 	xdpProblems []error
-	// hooks and verdicts name the rows of the counters.
-	hooks, verdicts []string
 }
 
 // Open loads the programs and opens or creates the pinned maps of PinPath. Existing maps keep their content. The programs
@@ -75,9 +73,9 @@ func Open(opts Options) (*Loader, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("remove RLIMIT_MEMLOCK: %w", err)
 	}
-	spec, err := l.spec()
+	spec, err := bpf.LoadPelago()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the embedded programs: %w", err)
 	}
 	former, err := checkABI(l.pinPath)
 	if err := errors.Join(err, setFlows(spec, l.pinPath, opts.MaxFlows), setTimers(spec, opts.Timers), l.setConntrack(spec)); err != nil {
@@ -126,9 +124,9 @@ func openMaps(pinPath string, load func(*ebpf.CollectionSpec, *ebpf.CollectionOp
 	if l.pinPath == "" {
 		l.pinPath = dataplane.DefaultPinPath
 	}
-	spec, err := l.spec()
+	spec, err := bpf.LoadPelago()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the embedded programs: %w", err)
 	}
 	number, err := pinnedABI(l.pinPath)
 	if err != nil {
@@ -149,16 +147,6 @@ func openMaps(pinPath string, load func(*ebpf.CollectionSpec, *ebpf.CollectionOp
 		return nil, fmt.Errorf("open the maps in %s: %w", l.pinPath, err)
 	}
 	return l, nil
-}
-
-// spec reads the embedded object and the names in it.
-func (l *Loader) spec() (*ebpf.CollectionSpec, error) {
-	spec, err := bpf.LoadPelago()
-	if err != nil {
-		return nil, fmt.Errorf("read the embedded programs: %w", err)
-	}
-	l.hooks, l.verdicts, err = words(spec.Types)
-	return spec, err
 }
 
 // Close releases the file descriptors. Pinned maps and links stay.

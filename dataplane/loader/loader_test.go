@@ -267,26 +267,6 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// The words are those of the C side, one for every number.
-func TestWords(t *testing.T) {
-	hooks, verdicts, err := Words()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"edge-out", "uplink-in", "uplink-out", "edge-in", "wire-in", "wire-out", "uplink-xdp", "pod-out", "pod-in", "hairpin"}, hooks); diff != "" {
-		t.Errorf("hooks (-want +got):\n%s", diff)
-	}
-	if len(verdicts) != int(bpf.PelagoVerdictVERDICT_MAX) || verdicts[bpf.PelagoVerdictVERDICT_DROP_BAD_TOKEN] != "drop-bad-token" {
-		t.Errorf("verdicts: %v", verdicts)
-	}
-	for i, v := range verdicts {
-		drop := i >= int(bpf.PelagoVerdictVERDICT_DROP_MALFORMED) && i != int(bpf.PelagoVerdictVERDICT_OWN_SERVICE)
-		if v == "" || strings.HasPrefix(v, "drop-") != drop {
-			t.Errorf("verdict %d is %q", i, v)
-		}
-	}
-}
-
 // Counters add up over processors and leave out what never happened.
 func TestCounters(t *testing.T) {
 	l := open(t)

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/dump"
 	"github.com/pelago-net/pelago/dataplane/loader"
@@ -25,7 +25,6 @@ const (
 	ipv4Len  = 20
 	typeAt   = ipv4Len + 8 + 4          // of the overlay header; programs also make probes of clones of a packet
 	innerAt  = ipv4Len + 8 + 8 + ethLen // offset of the inner IPv4 header from the outer one
-	forward  = 1                        // PACKET_FORWARD of bpf/overlay.h
 	seqAt    = ipv4Len + 4
 	ackAt    = ipv4Len + 8 // of TCP; the payload of UDP and of an ICMP echo
 	snapLen  = 256         // bytes read of a packet
@@ -194,7 +193,7 @@ func Watch(l *loader.Loader, p trace.Probe, ready func() error, done <-chan stru
 				c.Packets, c.Bytes = c.Packets-b.Packets, c.Bytes-b.Bytes
 			}
 		}
-		if c.Packets > 0 && strings.HasPrefix(c.Verdict, "drop-") {
+		if c.Packets > 0 && c.Dropped() {
 			w.Drops = append(w.Drops, c)
 		}
 	}
@@ -250,7 +249,7 @@ func sighting(p trace.Probe, b []byte, from unix.Sockaddr) (s trace.Sighting, ok
 
 // parse reads the IPv4 packet at an offset.
 func parse(p trace.Probe, b []byte, at int) (packet trace.Packet, answer, ok bool) {
-	if len(b) < at+ackAt+4 || b[at] != 0x45 || b[at+9] != p.Packet.Protocol || at > 0 && (b[9] != unix.IPPROTO_UDP || b[typeAt] != forward) {
+	if len(b) < at+ackAt+4 || b[at] != 0x45 || b[at+9] != p.Packet.Protocol || at > 0 && (b[9] != unix.IPPROTO_UDP || b[typeAt] != byte(bpf.PelagoPacketTypePACKET_FORWARD)) {
 		return packet, false, false
 	}
 	b = b[at:]

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
@@ -38,7 +39,7 @@ func TestSighting(t *testing.T) {
 			t.Errorf("%s: plain: %+v, %t", name, s, ok)
 		}
 		outer := make([]byte, innerAt)
-		outer[0], outer[9], outer[typeAt] = 0x45, unix.IPPROTO_UDP, forward
+		outer[0], outer[9], outer[typeAt] = 0x45, unix.IPPROTO_UDP, byte(bpf.PelagoPacketTypePACKET_FORWARD)
 		copy(outer[12:], []byte{172, 28, 1, 13, 172, 28, 1, 11})
 		s, ok = sighting(p, append(outer, plain...), &unix.SockaddrLinklayer{})
 		if !ok || s.Out || s.From == nil || s.From.String() != "172.28.1.13" || s.To.String() != "172.28.1.11" || s.Packet != p.Packet {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/liveness"
 )
@@ -32,47 +33,38 @@ type Tables struct {
 	trail *trail // of the step that is made; nil: nothing is recorded
 }
 
-// Constants of bpf/lb.h, bpf/vip.h and bpf/config.h.
-const (
-	vipTries    = 16
-	seedRemote  = 0x5bd1e995
-	seedBackend = 0x27d4eb2f
-	stepSlot    = 0x9e3779b1
-	encapLen    = 50 // ENCAP_LEN of bpf/parse.h
-)
-
-func (t Tables) pathRank(peer netip.Addr) liveness.Rank {
+func (t Tables) pathRank(peer netip.Addr) bpf.PelagoRank {
 	if p, ok := t.Paths[peer]; ok {
 		return p.Rank()
 	}
-	return liveness.RankGood
+	return bpf.PelagoRankRANK_GOOD
 }
 
 // gatewayRank is lb_gateway_rank() of bpf/lb.h.
-func (t Tables) gatewayRank(node, cluster uint16) liveness.Rank {
+func (t Tables) gatewayRank(node, cluster uint16) bpf.PelagoRank {
 	if node == t.State.Settings.Node {
 		if t.State.Settings.Leaving {
-			return liveness.RankGone
+			return bpf.PelagoRankRANK_GONE
 		}
 		if t.Unreachable.Has(cluster) {
-			return liveness.RankBad
+			return bpf.PelagoRankRANK_BAD
 		}
 		if t.Lossy.Has(cluster) {
-			return liveness.RankLossy
+			return bpf.PelagoRankRANK_LOSSY
 		}
-		return liveness.RankGood
+		return bpf.PelagoRankRANK_GOOD
 	}
 	hop, ok := t.State.Nodes[node]
 	if !ok {
-		return liveness.RankNone
+		return bpf.PelagoRankRANK_NONE
 	}
 	r := t.pathRank(hop.Address)
-	if p, ok := t.Paths[hop.Address]; ok && r < liveness.RankBad {
+	if p, ok := t.Paths[hop.Address]; ok && r < bpf.PelagoRankRANK_BAD {
 		if !p.Reaches(cluster) {
-			return liveness.RankBad
+			return bpf.PelagoRankRANK_BAD
 		}
 		if t.LossyAt[hop.Address].Has(cluster) {
-			return max(r, liveness.RankLossy)
+			return max(r, bpf.PelagoRankRANK_LOSSY)
 		}
 	}
 	return r
@@ -80,17 +72,17 @@ func (t Tables) gatewayRank(node, cluster uint16) liveness.Rank {
 
 // pick returns the candidate with the highest weight if its rank is good, else that with the best rank. doubtful: no rank is
 // better than bad.
-func pick[T any](candidates []T, weight func(T) uint32, quality func(T) liveness.Rank) (picked T, doubtful, ok bool) {
+func pick[T any](candidates []T, weight func(T) uint32, quality func(T) bpf.PelagoRank) (picked T, doubtful, ok bool) {
 	if len(candidates) == 0 {
 		return picked, false, false
 	}
 	heavier := func(a, b T) int { return cmp.Compare(weight(b), weight(a)) }
 	sorted := slices.SortedStableFunc(slices.Values(candidates), heavier)
-	if quality(sorted[0]) == liveness.RankGood {
+	if quality(sorted[0]) == bpf.PelagoRankRANK_GOOD {
 		return sorted[0], false, true
 	}
 	picked = slices.MinFunc(sorted, func(a, b T) int { return cmp.Compare(quality(a), quality(b)) })
-	return picked, quality(picked) >= liveness.RankBad, true
+	return picked, quality(picked) >= bpf.PelagoRankRANK_BAD, true
 }
 
 func (t Tables) gatewayHash(hash uint32) uint32 {
@@ -105,7 +97,7 @@ func (t Tables) pickGateway(hash uint32, cluster, except uint16) (node uint16, d
 	others := slices.DeleteFunc(slices.Clone(t.State.Gateways), func(n uint16) bool { return n == except })
 	node, doubtful, _ = pick(others,
 		func(n uint16) uint32 { return dataplane.Mix(hash, uint32(n)) | 1 },
-		func(n uint16) liveness.Rank { return t.gatewayRank(n, cluster) })
+		func(n uint16) bpf.PelagoRank { return t.gatewayRank(n, cluster) })
 	t.note("gateways", 0, "nodes %v; picked for cluster %d: %d", t.State.Gateways, cluster, node)
 	return node, doubtful
 }
@@ -128,11 +120,11 @@ func (t Tables) toNode(index uint16) *Header {
 func (t Tables) toCluster(cluster uint16, hash uint32) (h *Header, doubtful bool) {
 	hash = t.gatewayHash(hash)
 	if hash != 0 {
-		hash ^= seedRemote
+		hash ^= uint32(bpf.PelagoSeedSEED_REMOTE)
 	}
 	g, doubtful, ok := pick(t.State.Clusters[cluster],
 		func(g dataplane.RemoteGateway) uint32 { return dataplane.Mix(hash, uint32(g.Node)) | 1 },
-		func(g dataplane.RemoteGateway) liveness.Rank { return t.pathRank(g.Hop.Address) })
+		func(g dataplane.RemoteGateway) bpf.PelagoRank { return t.pathRank(g.Hop.Address) })
 	if !ok || g.Hop.Ifindex == 0 && len(g.Tunnels) == 0 {
 		t.note("clusters", cluster, "%d gateways, none with a wire", len(t.State.Clusters[cluster]))
 		return nil, doubtful
@@ -172,9 +164,9 @@ func (t Tables) pickTarget(p Packet, own bool) (to dataplane.VIPTarget, ok bool)
 		hash = dataplane.Mix(be32(p.Source.Addr()), be32(p.Destination.Addr()))
 	}
 	var positions []int
-	for i := range uint32(vipTries) {
+	for i := range uint32(bpf.PelagoVipSlotVIP_TRIES) {
 		if len(v.Slots) > 0 {
-			positions = append(positions, int(v.Slots[(hash+i*stepSlot)%dataplane.VIPSlots]))
+			positions = append(positions, int(v.Slots[(hash+i*uint32(bpf.PelagoSlotStepSTEP_SLOT))%dataplane.VIPSlots]))
 		}
 	}
 	for i := range uint32(len(v.Targets)) {
@@ -203,8 +195,8 @@ func (t Tables) pickTarget(p Packet, own bool) (to dataplane.VIPTarget, ok bool)
 
 // pickNode is lb_pick_node() of bpf/lb.h; 0: there is none.
 func pickNode(s dataplane.Service, hash uint32, except uint16) uint16 {
-	for i := uint32(0); i < 8 && len(s.Table) > 0; i++ {
-		if node := s.Table[(hash+i*stepSlot)%uint32(len(s.Table))]; node != 0 && node != except {
+	for i := uint32(0); i < uint32(bpf.PelagoSlotTriesNODE_TRIES) && len(s.Table) > 0; i++ {
+		if node := s.Table[(hash+i*uint32(bpf.PelagoSlotStepSTEP_SLOT))%uint32(len(s.Table))]; node != 0 && node != except {
 			return node
 		}
 	}
@@ -213,8 +205,8 @@ func pickNode(s dataplane.Service, hash uint32, except uint16) uint16 {
 
 // pickLiveNode is lb_pick_live_node() of bpf/lb.h; 0: there is none.
 func (t Tables) pickLiveNode(s dataplane.Service, hash uint32, except uint16) uint16 {
-	for i := uint32(0); i < 64 && len(s.Table) > 0; i++ {
-		node := s.Table[(hash+i*stepSlot)%uint32(len(s.Table))]
+	for i := uint32(0); i < uint32(bpf.PelagoSlotTriesLIVE_TRIES) && len(s.Table) > 0; i++ {
+		node := s.Table[(hash+i*uint32(bpf.PelagoSlotStepSTEP_SLOT))%uint32(len(s.Table))]
 		hop, ok := t.State.Nodes[node]
 		if node != 0 && node != except && (node == t.State.Settings.Node || ok && !t.Paths[hop.Address].Dead()) {
 			return node

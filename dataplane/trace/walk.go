@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/pelago-net/pelago/bpf"
 )
 
 // Request is a packet at a node.
@@ -57,7 +59,7 @@ func Walk(tables Tables, r Request, stack *Stack) Answer {
 		}
 		a.Step = tables.Receive(r.Packet, h)
 	case stack != nil && stack.Overlay && stack.MTU > 0 && r.Size > stack.MTU:
-		a.Step = Step{Hook: "stack", Verdict: "drop-too-big", Packet: r.Packet, Used: []Entry{
+		a.Step = Step{Hook: "stack", Verdict: bpf.PelagoVerdictVERDICT_DROP_TOO_BIG.String(), Packet: r.Packet, Used: []Entry{
 			{Map: "routes of the stack", Key: r.Packet.Destination.Addr().String(), Value: fmt.Sprintf("MTU %d", stack.MTU)},
 		}}
 	default:

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
@@ -70,7 +72,7 @@ type End struct {
 // endOf is an end with the texts of its reason. detail names the object.
 func endOf(o Outcome, reason, detail string) End {
 	e := End{Outcome: o, Reason: reason, Message: detail}
-	if r, ok := reasons[reason]; ok {
+	if r, ok := reasonOf(reason); ok {
 		e.Message, e.Remedy = r.message, r.remedy
 		if detail != "" {
 			e.Message += ": " + detail
@@ -79,11 +81,7 @@ func endOf(o Outcome, reason, detail string) End {
 	return e
 }
 
-const (
-	maxHops = 8 // two nodes, two gateways, and each may pass a packet on once
-	// staleAfter is the age of tables after which peers avoid a gateway; daemons confirm theirs every few seconds.
-	staleAfter = 2 * time.Minute
-)
+const maxHops = 8 // two nodes, two gateways, and each may pass a packet on once
 
 // errNoDaemon: pelago-node does not run on a node.
 var errNoDaemon = errors.New("pelago-node does not run")
@@ -158,7 +156,7 @@ func (f *follower) judge(ctx context.Context, s *Site, node string, r trace.Requ
 		}
 		return policy
 	}
-	if a.Confirmed > staleAfter {
+	if a.Confirmed > liveness.StaleAfter {
 		f.note(*end(Unknown, "stale-daemon", "%s has confirmed them %s ago", where, a.Confirmed.Round(time.Second)))
 	}
 	if first {
@@ -193,7 +191,7 @@ func (f *follower) judge(ctx context.Context, s *Site, node string, r trace.Requ
 		return end(Delivered, "", "%s delivers it to %s", where, step.Packet.Destination)
 	case step.Next == nil || step.Header == nil:
 		return end(Unknown, "unreadable", "%s does not name the next node: does it run another version?", where)
-	case step.Path == "bad" || step.Path == "gone":
+	case step.Path == bpf.PelagoRankRANK_BAD.String() || step.Path == bpf.PelagoRankRANK_GONE.String():
 		reason := "gateway-down"
 		if step.Header.Cable {
 			reason = "wire-down"
@@ -205,10 +203,10 @@ func (f *follower) judge(ctx context.Context, s *Site, node string, r trace.Requ
 
 // refusal is why this cluster does not accept the cluster that has the address because of which the step dropped the packet.
 func (s *Site) refusal(p trace.Packet, step trace.Step) string {
-	switch step.Verdict {
-	case "drop-no-route":
+	switch v, _ := bpf.ParseVerdict(step.Verdict); v {
+	case bpf.PelagoVerdictVERDICT_DROP_NO_ROUTE:
 		return s.Refused(p.Destination.Addr())
-	case "drop-spoofed-source", "drop-unknown-peer":
+	case bpf.PelagoVerdictVERDICT_DROP_SPOOFED_SOURCE, bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_PEER:
 		return s.Refused(p.Source.Addr())
 	}
 	return ""
