@@ -38,6 +38,7 @@ import (
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/deploy"
 )
 
 const (
@@ -242,7 +243,7 @@ func (o *operator) install(ctx context.Context, s *v1alpha1.Submariner, unknown 
 		}
 		secrets[key.Name] = secret.Data
 	}
-	m, err := membershipOf(s, secrets, cmp.Or(o.image, "localhost/pelago:dev"))
+	m, err := membershipOf(s, secrets, cmp.Or(o.image, deploy.DefaultImage))
 	if err != nil {
 		return err
 	}
