@@ -23,6 +23,9 @@ type VXLAN struct {
 
 var _ Wire = (*VXLAN)(nil)
 
+// Capabilities implements Wire: there are none.
+func (w *VXLAN) Capabilities() Capabilities { return Capabilities{} }
+
 // Ensure implements Wire: it validates the peers and makes no device.
 func (w *VXLAN) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.mu.Lock()

@@ -50,8 +50,6 @@ type Loader struct {
 	// conntrack: the programs read conntrack.
 	conntrack bool
 	have      *dataplane.State // what the maps hold; nil: read them first
-	// xdpProblems are those of the last Attach.
-	xdpProblems []error
 }
 
 // Open loads the programs and opens or creates the pinned maps of PinPath. Existing maps keep their content. The programs
