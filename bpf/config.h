@@ -35,7 +35,7 @@ volatile const __s64 cluster_quota = DEFAULT_FLOWS / 2;
 volatile const __u32 has_conntrack = 0;
 
 /* A gateway whose daemon has not confirmed its tables for this long is used only if no other is fresher; seconds. */
-volatile const __u32 stale_after = 120;
+volatile const __u32 stale_after = LIVENESS_STALE;
 
 /*
  * Rate limit of handshakes with an encrypted wire from addresses that belong to no peer: interval, and burst as a time

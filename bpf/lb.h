@@ -13,10 +13,21 @@
 #define ONE_FOR_ALL 0
 
 /* Seeds that make hashes of one flow for different choices independent. */
-#define SEED_REMOTE 0x5bd1e995
-#define SEED_BACKEND 0x27d4eb2f
-#define SEED_TUNNEL 0x68bc21eb
-#define STEP_SLOT 0x9e3779b1 /* between tries in a Maglev table: 2^32 / golden ratio */
+enum seed {
+	SEED_REMOTE = 0x5bd1e995,
+	SEED_BACKEND = 0x27d4eb2f,
+	SEED_TUNNEL = 0x68bc21eb,
+};
+
+enum slot_step {
+	STEP_SLOT = 0x9e3779b1, /* between tries in a Maglev table: 2^32 / golden ratio */
+};
+
+/* Tries in a Maglev table. */
+enum slot_tries {
+	NODE_TRIES = 8,
+	LIVE_TRIES = 64, /* of a node with 19 of 20 slots, so many miss another one once in 27 times */
+};
 
 /* The hash by which a flow picks gateways. */
 static __always_inline __u32 gateway_hash(const struct node_settings *s, __u32 hash)
@@ -193,7 +204,7 @@ static __always_inline __u32 lb_pick_node(const struct service_key *key, const s
 
 	if (!table || !s->slots)
 		return 0;
-	for (int i = 0; i < 8; i++) {
+	for (int i = 0; i < NODE_TRIES; i++) {
 		__u32 slot = (hash + i * STEP_SLOT) % s->slots, *node = bpf_map_lookup_elem(table, &slot);
 
 		if (node && *node && *node != except)
@@ -201,9 +212,6 @@ static __always_inline __u32 lb_pick_node(const struct service_key *key, const s
 	}
 	return 0;
 }
-
-/* Of a node with 19 of 20 slots, so many tries miss another one once in 27 times. */
-#define LIVE_TRIES 64
 
 /*
  * Another node for a packet that opens a flow to a service, if the pick of lb_pick_node() is dead: the next live one in

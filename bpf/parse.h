@@ -100,7 +100,10 @@ struct outer {
 } __attribute__((packed));
 
 #define OUTER_LEN 64 /* offset of the inner IPv4 header */
-#define ENCAP_LEN 50 /* what the overlay adds to a packet of the node's stack */
+
+enum encap_len {
+	ENCAP_LEN = 50, /* what the overlay adds to a packet of the node's stack, bytes */
+};
 _Static_assert(sizeof(struct outer) == OUTER_LEN, "outer header");
 
 enum fragment_state {

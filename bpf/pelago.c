@@ -43,5 +43,11 @@ KEEP(enum, counter_limit);
 KEEP(enum, overlay);
 KEEP(enum, probe_frame);
 KEEP(enum, liveness);
+KEEP(enum, rank);
+KEEP(enum, seed);
+KEEP(enum, slot_step);
+KEEP(enum, slot_tries);
+KEEP(enum, vip_slot);
+KEEP(enum, encap_len);
 
 char __license[] SEC("license") = "Dual BSD/GPL";

@@ -123,6 +123,12 @@ type PelagoEgress struct {
 	First [252]uint16
 }
 
+type PelagoEncapLen uint32
+
+const (
+	PelagoEncapLenENCAP_LEN PelagoEncapLen = 50
+)
+
 type PelagoEndpoint struct {
 	_        structs.HostLayout
 	Ifindex  uint32
@@ -265,6 +271,7 @@ const (
 	PelagoLivenessLIVENESS_LOSS_WINDOW     PelagoLiveness = 128
 	PelagoLivenessLIVENESS_LOSS_HIGH       PelagoLiveness = 6553
 	PelagoLivenessLIVENESS_LOSSY_TIME      PelagoLiveness = 5
+	PelagoLivenessLIVENESS_STALE           PelagoLiveness = 120
 )
 
 type PelagoNode struct {
@@ -437,6 +444,17 @@ type PelagoProbeSlot struct {
 	Sent  uint64
 }
 
+type PelagoRank uint32
+
+const (
+	PelagoRankRANK_GOOD  PelagoRank = 0
+	PelagoRankRANK_STALE PelagoRank = 1
+	PelagoRankRANK_LOSSY PelagoRank = 2
+	PelagoRankRANK_BAD   PelagoRank = 3
+	PelagoRankRANK_GONE  PelagoRank = 4
+	PelagoRankRANK_NONE  PelagoRank = 5
+)
+
 type PelagoRemoteGateway struct {
 	_       structs.HostLayout
 	Hop     PelagoHop
@@ -452,6 +470,14 @@ type PelagoRoute struct {
 	Pad     uint16
 }
 
+type PelagoSeed uint32
+
+const (
+	PelagoSeedSEED_REMOTE  PelagoSeed = 1540483477
+	PelagoSeedSEED_BACKEND PelagoSeed = 668265263
+	PelagoSeedSEED_TUNNEL  PelagoSeed = 1757159915
+)
+
 type PelagoService struct {
 	_        structs.HostLayout
 	Backends uint32
@@ -466,6 +492,19 @@ type PelagoServiceKey struct {
 	Proto   uint8
 	Pad     uint8
 }
+
+type PelagoSlotStep uint32
+
+const (
+	PelagoSlotStepSTEP_SLOT PelagoSlotStep = 2654435761
+)
+
+type PelagoSlotTries uint32
+
+const (
+	PelagoSlotTriesNODE_TRIES PelagoSlotTries = 8
+	PelagoSlotTriesLIVE_TRIES PelagoSlotTries = 64
+)
 
 type PelagoSource struct {
 	_        structs.HostLayout
@@ -587,6 +626,13 @@ type PelagoVipRange struct {
 	Mask    uint32
 }
 
+type PelagoVipSlot uint32
+
+const (
+	PelagoVipSlotVIP_NO_TARGET PelagoVipSlot = 255
+	PelagoVipSlotVIP_TRIES     PelagoVipSlot = 16
+)
+
 type PelagoVipTarget struct {
 	_       structs.HostLayout
 	Address uint32
@@ -661,6 +707,7 @@ const (
 	PelagoVarKeepCounterLimit      = "keep_counter_limit"
 	PelagoVarKeepDatapath          = "keep_datapath"
 	PelagoVarKeepDirection         = "keep_direction"
+	PelagoVarKeepEncapLen          = "keep_encap_len"
 	PelagoVarKeepFlowRole          = "keep_flow_role"
 	PelagoVarKeepGlobalFlag        = "keep_global_flag"
 	PelagoVarKeepGlobalKind        = "keep_global_kind"
@@ -680,13 +727,18 @@ const (
 	PelagoVarKeepProbeId           = "keep_probe_id"
 	PelagoVarKeepProbeLosses       = "keep_probe_losses"
 	PelagoVarKeepProbeSlot         = "keep_probe_slot"
+	PelagoVarKeepRank              = "keep_rank"
 	PelagoVarKeepRemoteGateway     = "keep_remote_gateway"
+	PelagoVarKeepSeed              = "keep_seed"
+	PelagoVarKeepSlotStep          = "keep_slot_step"
+	PelagoVarKeepSlotTries         = "keep_slot_tries"
 	PelagoVarKeepSourceDevice      = "keep_source_device"
 	PelagoVarKeepSourceFlag        = "keep_source_flag"
 	PelagoVarKeepSweep             = "keep_sweep"
 	PelagoVarKeepTcpSeen           = "keep_tcp_seen"
 	PelagoVarKeepUsageCluster      = "keep_usage_cluster"
 	PelagoVarKeepVerdict           = "keep_verdict"
+	PelagoVarKeepVipSlot           = "keep_vip_slot"
 	PelagoVarKeepVipTarget         = "keep_vip_target"
 	PelagoVarNetworkBurst          = "network_burst"
 	PelagoVarNetworkInterval       = "network_interval"
@@ -817,6 +869,7 @@ type PelagoVariableSpecs struct {
 	KeepCounterLimit      *ebpf.VariableSpec `ebpf:"keep_counter_limit"`
 	KeepDatapath          *ebpf.VariableSpec `ebpf:"keep_datapath"`
 	KeepDirection         *ebpf.VariableSpec `ebpf:"keep_direction"`
+	KeepEncapLen          *ebpf.VariableSpec `ebpf:"keep_encap_len"`
 	KeepFlowRole          *ebpf.VariableSpec `ebpf:"keep_flow_role"`
 	KeepGlobalFlag        *ebpf.VariableSpec `ebpf:"keep_global_flag"`
 	KeepGlobalKind        *ebpf.VariableSpec `ebpf:"keep_global_kind"`
@@ -836,13 +889,18 @@ type PelagoVariableSpecs struct {
 	KeepProbeId           *ebpf.VariableSpec `ebpf:"keep_probe_id"`
 	KeepProbeLosses       *ebpf.VariableSpec `ebpf:"keep_probe_losses"`
 	KeepProbeSlot         *ebpf.VariableSpec `ebpf:"keep_probe_slot"`
+	KeepRank              *ebpf.VariableSpec `ebpf:"keep_rank"`
 	KeepRemoteGateway     *ebpf.VariableSpec `ebpf:"keep_remote_gateway"`
+	KeepSeed              *ebpf.VariableSpec `ebpf:"keep_seed"`
+	KeepSlotStep          *ebpf.VariableSpec `ebpf:"keep_slot_step"`
+	KeepSlotTries         *ebpf.VariableSpec `ebpf:"keep_slot_tries"`
 	KeepSourceDevice      *ebpf.VariableSpec `ebpf:"keep_source_device"`
 	KeepSourceFlag        *ebpf.VariableSpec `ebpf:"keep_source_flag"`
 	KeepSweep             *ebpf.VariableSpec `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.VariableSpec `ebpf:"keep_tcp_seen"`
 	KeepUsageCluster      *ebpf.VariableSpec `ebpf:"keep_usage_cluster"`
 	KeepVerdict           *ebpf.VariableSpec `ebpf:"keep_verdict"`
+	KeepVipSlot           *ebpf.VariableSpec `ebpf:"keep_vip_slot"`
 	KeepVipTarget         *ebpf.VariableSpec `ebpf:"keep_vip_target"`
 	NetworkBurst          *ebpf.VariableSpec `ebpf:"network_burst"`
 	NetworkInterval       *ebpf.VariableSpec `ebpf:"network_interval"`
@@ -978,6 +1036,7 @@ type PelagoVariables struct {
 	KeepCounterLimit      *ebpf.Variable `ebpf:"keep_counter_limit"`
 	KeepDatapath          *ebpf.Variable `ebpf:"keep_datapath"`
 	KeepDirection         *ebpf.Variable `ebpf:"keep_direction"`
+	KeepEncapLen          *ebpf.Variable `ebpf:"keep_encap_len"`
 	KeepFlowRole          *ebpf.Variable `ebpf:"keep_flow_role"`
 	KeepGlobalFlag        *ebpf.Variable `ebpf:"keep_global_flag"`
 	KeepGlobalKind        *ebpf.Variable `ebpf:"keep_global_kind"`
@@ -997,13 +1056,18 @@ type PelagoVariables struct {
 	KeepProbeId           *ebpf.Variable `ebpf:"keep_probe_id"`
 	KeepProbeLosses       *ebpf.Variable `ebpf:"keep_probe_losses"`
 	KeepProbeSlot         *ebpf.Variable `ebpf:"keep_probe_slot"`
+	KeepRank              *ebpf.Variable `ebpf:"keep_rank"`
 	KeepRemoteGateway     *ebpf.Variable `ebpf:"keep_remote_gateway"`
+	KeepSeed              *ebpf.Variable `ebpf:"keep_seed"`
+	KeepSlotStep          *ebpf.Variable `ebpf:"keep_slot_step"`
+	KeepSlotTries         *ebpf.Variable `ebpf:"keep_slot_tries"`
 	KeepSourceDevice      *ebpf.Variable `ebpf:"keep_source_device"`
 	KeepSourceFlag        *ebpf.Variable `ebpf:"keep_source_flag"`
 	KeepSweep             *ebpf.Variable `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.Variable `ebpf:"keep_tcp_seen"`
 	KeepUsageCluster      *ebpf.Variable `ebpf:"keep_usage_cluster"`
 	KeepVerdict           *ebpf.Variable `ebpf:"keep_verdict"`
+	KeepVipSlot           *ebpf.Variable `ebpf:"keep_vip_slot"`
 	KeepVipTarget         *ebpf.Variable `ebpf:"keep_vip_target"`
 	NetworkBurst          *ebpf.Variable `ebpf:"network_burst"`
 	NetworkInterval       *ebpf.Variable `ebpf:"network_interval"`

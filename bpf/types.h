@@ -337,8 +337,12 @@ struct vip_target {
 ASSERT_SIZE(struct vip_target, 8);
 
 #define VIP_TARGETS 32
-#define VIP_SLOTS 509	  /* a prime */
-#define VIP_NO_TARGET 255 /* in a slot */
+#define VIP_SLOTS 509 /* a prime */
+
+enum vip_slot {
+	VIP_NO_TARGET = 255, /* in a slot of no cluster */
+	VIP_TRIES = 16,	     /* slots that a new connection tries */
+};
 
 /* A port of a ClusterSetIP. */
 struct vip {
@@ -459,7 +463,7 @@ ASSERT_SIZE(struct fragment, 12);
 #define PROBE_RING 16
 #define RTT_BUCKETS 24
 
-/* The numbers of the liveness rule, which user space applies to what it reads (health.h, loader.Path). Times in ns. */
+/* The numbers of the liveness rule, which user space applies to what it reads (health.h, liveness.Path). Times in ns. */
 enum liveness {
 	LIVENESS_INTERVAL = 10000000,	 /* between two probes of a path in use */
 	LIVENESS_UNANSWERED = 3,	 /* a path is suspect once this many probes are unanswered, */
@@ -470,6 +474,7 @@ enum liveness {
 	LIVENESS_LOSS_WINDOW = 128,	 /* probes over which loss is averaged, exponentially */
 	LIVENESS_LOSS_HIGH = 65536 / 10, /* a path of more loss is lossy, that is avoided, */
 	LIVENESS_LOSSY_TIME = 5,	 /* for so many seconds at least, until its loss is below LIVENESS_LOSS_LOW */
+	LIVENESS_STALE = 120,		 /* seconds after which a gateway's tables that were not confirmed are stale */
 };
 
 struct probe_slot {

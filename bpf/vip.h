@@ -9,8 +9,6 @@
 #include "flow.h"
 #include "lb.h"
 
-#define VIP_TRIES 16
-
 /* Reports whether an address is in the range of ClusterSetIPs. */
 static __always_inline int is_vip(__be32 address)
 {

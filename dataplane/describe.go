@@ -76,16 +76,24 @@ func (v VIP) Describe() string {
 	return strings.Join(targets, ", ")
 }
 
+// Protocols, by their IANA numbers.
+const (
+	ProtocolICMP = 1
+	ProtocolTCP  = 6
+	ProtocolUDP  = 17
+	ProtocolSCTP = 132
+)
+
 // ProtocolName is the name of an IANA protocol number, in lower case.
 func ProtocolName(p uint8) string {
 	switch p {
-	case 1:
+	case ProtocolICMP:
 		return "icmp"
-	case 6:
+	case ProtocolTCP:
 		return "tcp"
-	case 17:
+	case ProtocolUDP:
 		return "udp"
-	case 132:
+	case ProtocolSCTP:
 		return "sctp"
 	}
 	return fmt.Sprint(p)

@@ -25,6 +25,9 @@ const (
 	VIPSlots    = 509  // of a port of a ClusterSetIP
 )
 
+// DefaultPinPath is the directory in which maps and links are pinned.
+const DefaultPinPath = "/sys/fs/bpf/pelago"
+
 // State is the desired content of every map that user space writes. The zero value is "nothing". All addresses are IPv4.
 type State struct {
 	Settings Settings

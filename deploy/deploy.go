@@ -60,8 +60,9 @@ const (
 	ExecutionDeployment = "pelago-agent-execution"
 )
 
-// DefaultImage is the image that is run when none is named.
-const DefaultImage = "localhost/pelago:dev"
+// DefaultImage is the image that is run when none is named. A release sets it at link time, to the image of the same version by digest:
+// -ldflags '-X github.com/pelago-net/pelago/deploy.DefaultImage=REGISTRY/pelago@sha256:…'
+var DefaultImage = "localhost/pelago:dev"
 
 // tokenTimeout bounds the wait for the controllers of an API server to issue the token of a ServiceAccount.
 const tokenTimeout = 3 * time.Minute

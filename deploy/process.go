@@ -56,8 +56,7 @@ func (s *Supervisor) once(ctx context.Context, p Process) error {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = endTime
-	// With its own process group a program does not get the terminal's Ctrl-C: only this process does, and then stops the programs.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	detach(cmd)
 	return cmd.Run()
 }
 

@@ -48,7 +48,7 @@ func cleanupCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&pins, "pin-path", loader.DefaultPinPath, "directory of the pinned maps and links")
+	cmd.Flags().StringVar(&pins, "pin-path", dataplane.DefaultPinPath, "directory of the pinned maps and links")
 	cmd.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, stateDirHelp)
 	return cmd
 }
@@ -94,7 +94,7 @@ func statusCommand() *cobra.Command {
 			return printStatus(cmd.OutOrStdout(), l, pins)
 		},
 	}
-	cmd.Flags().StringVar(&pins, "pin-path", loader.DefaultPinPath, "directory of the pinned maps and links")
+	cmd.Flags().StringVar(&pins, "pin-path", dataplane.DefaultPinPath, "directory of the pinned maps and links")
 	return cmd
 }
 

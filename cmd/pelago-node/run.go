@@ -62,7 +62,7 @@ func runCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object (default: $NODE_NAME)")
 	f.StringVar(&o.namespace, "namespace", config.SystemNamespace, "namespace of Pelago's own objects")
-	f.StringVar(&o.pins, "pin-path", loader.DefaultPinPath, "directory on a bpffs for maps and links")
+	f.StringVar(&o.pins, "pin-path", dataplane.DefaultPinPath, "directory on a bpffs for maps and links")
 	f.StringVar(&o.overlayTokenDir, "overlay-token-dir", "/etc/pelago/overlay-token", "mounted Secret "+config.OverlayTokenSecretName)
 	f.StringVar(&o.pskDir, "psk-dir", "/etc/pelago/ipsec-psk", "mounted Secret "+config.PSKSecretName)
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, stateDirHelp)

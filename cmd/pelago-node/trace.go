@@ -10,8 +10,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/observe"
+	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
 // traceFlags name the packet of `pelago-node trace`.
@@ -65,7 +67,7 @@ The exit status is 1 if the packet is dropped.`,
 	f.BoolVar(&flags.cable, "cable", false, "with --received-from: from a gateway of another cluster")
 	f.BoolVar(&flags.bounced, "bounced", false, "with --received-from: \"bounced\" in the header of the step before")
 	f.BoolVar(&flags.switched, "switch", false, "with --received-from: \"switch\" in the header of the step before")
-	f.StringVar(&pins, "pin-path", loader.DefaultPinPath, "directory of the pinned maps and links")
+	f.StringVar(&pins, "pin-path", dataplane.DefaultPinPath, "directory of the pinned maps and links")
 	_ = cmd.MarkFlagRequired("from") // fails only without such a flag
 	_ = cmd.MarkFlagRequired("to")
 	cmd.AddCommand(hopCommand(&pins), sendCommand(&pins), watchCommand(&pins))
@@ -92,12 +94,12 @@ func machineCommand[T any](use, short string, pins *string, run func(cmd *cobra.
 			return run(cmd, l, in)
 		},
 	}
-	cmd.Flags().StringVar(pins, "pin-path", loader.DefaultPinPath, "directory of the pinned maps and links")
+	cmd.Flags().StringVar(pins, "pin-path", dataplane.DefaultPinPath, "directory of the pinned maps and links")
 	return cmd
 }
 
 func hopCommand(pins *string) *cobra.Command {
-	return machineCommand("hop", "Answer what this node decides about a packet", pins, func(cmd *cobra.Command, l *loader.Loader, r observe.Request) error {
+	return machineCommand("hop", "Answer what this node decides about a packet", pins, func(cmd *cobra.Command, l *loader.Loader, r trace.Request) error {
 		answer, err := observe.Trace(l, r)
 		if err != nil {
 			return err
@@ -107,13 +109,13 @@ func hopCommand(pins *string) *cobra.Command {
 }
 
 func sendCommand(pins *string) *cobra.Command {
-	return machineCommand("send", "Send a packet as a local source", pins, func(_ *cobra.Command, l *loader.Loader, p observe.Probe) error {
+	return machineCommand("send", "Send a packet as a local source", pins, func(_ *cobra.Command, l *loader.Loader, p trace.Probe) error {
 		return observe.Send(l, p)
 	})
 }
 
 func watchCommand(pins *string) *cobra.Command {
-	return machineCommand("watch", "Print where a packet was seen until standard input ends", pins, func(cmd *cobra.Command, l *loader.Loader, p observe.Probe) error {
+	return machineCommand("watch", "Print where a packet was seen until standard input ends", pins, func(cmd *cobra.Command, l *loader.Loader, p trace.Probe) error {
 		done := make(chan struct{})
 		ready := func() error {
 			go func() {
@@ -132,7 +134,7 @@ func watchCommand(pins *string) *cobra.Command {
 }
 
 // packet validates the flags.
-func (f traceFlags) packet() (p loader.Packet, err error) {
+func (f traceFlags) packet() (p trace.Packet, err error) {
 	protocols := map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 	if p.Protocol = protocols[f.protocol]; p.Protocol == 0 {
 		return p, fmt.Errorf("--proto %q: use tcp, udp or sctp", f.protocol)
@@ -157,14 +159,14 @@ func (f traceFlags) packet() (p loader.Packet, err error) {
 }
 
 // trace prints the step. The error is not nil if the packet is dropped.
-func (f traceFlags) trace(out io.Writer, tables loader.Tables, packet loader.Packet) error {
+func (f traceFlags) trace(out io.Writer, tables trace.Tables, packet trace.Packet) error {
 	step := tables.Leave(packet, 0)
 	if f.receivedFrom != "" {
 		source, err := netip.ParseAddr(f.receivedFrom)
 		if err != nil {
 			return fmt.Errorf("--received-from %q is no address", f.receivedFrom)
 		}
-		header := loader.Header{
+		header := trace.Header{
 			Source: source, Cable: f.cable, Bounced: f.bounced, Switch: f.switched, Token: tables.State.Settings.Overlay.Current,
 		}
 		if f.cable {

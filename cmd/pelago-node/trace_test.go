@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
 func TestTraceInvalidFlags(t *testing.T) {
@@ -32,7 +32,7 @@ func TestTraceInvalidFlags(t *testing.T) {
 // A dropped packet is printed too, and is an error. The secret token is not printed.
 func TestTraceOutput(t *testing.T) {
 	node := netip.MustParseAddr("172.16.1.1")
-	tables := loader.Tables{State: dataplane.State{
+	tables := trace.Tables{State: dataplane.State{
 		Settings: dataplane.Settings{Ready: true, Node: 2, Overlay: dataplane.Tokens{Current: 11259375}},
 		Sources:  map[netip.Addr]dataplane.Source{netip.MustParseAddr("10.7.2.10"): {Own: netip.MustParseAddr("120.1.0.100")}},
 		Routes:   map[netip.Prefix]uint16{netip.MustParsePrefix("120.2.0.0/24"): 2},
@@ -50,7 +50,7 @@ func TestTraceOutput(t *testing.T) {
 		if dropped := want != "sent"; (err != nil) != dropped {
 			t.Errorf("to %s: error %v", to, err)
 		}
-		var step loader.Step
+		var step trace.Step
 		if err := json.Unmarshal(out.Bytes(), &step); err != nil {
 			t.Fatal(err)
 		}

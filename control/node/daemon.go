@@ -25,6 +25,8 @@ import (
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/dump"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/netdev"
 	"github.com/pelago-net/pelago/dataplane/observe"
@@ -50,7 +52,7 @@ const (
 type Options struct {
 	NodeName  string
 	Namespace string // of our own objects
-	PinPath   string // of the maps; loader.DefaultPinPath if empty
+	PinPath   string // of the maps; dataplane.DefaultPinPath if empty
 	// CacheFile is a file on the node that keeps the objects, for a start without the API server.
 	CacheFile string
 	// OverlayTokenDir and PSKDir are the mounted Secrets pelago-overlay-token and submariner-ipsec-psk.
@@ -108,7 +110,7 @@ type Daemon struct {
 
 	mu     sync.Mutex
 	latest status.Snapshot
-	kinds  map[loader.FlowKind]int // flows of the last sweep; not changed afterwards
+	kinds  map[dump.FlowKind]int // flows of the last sweep; not changed afterwards
 }
 
 // New returns a daemon over a started loader. c must be configured by CacheOptions.
@@ -386,8 +388,8 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 }
 
 // probedPaths reads the paths to gateways one by one: at a gateway the map has one for each node of the cluster.
-func (d *Daemon) probedPaths(targets []status.Target) (map[netip.Addr]loader.Path, error) {
-	out := make(map[netip.Addr]loader.Path, len(targets))
+func (d *Daemon) probedPaths(targets []status.Target) (map[netip.Addr]liveness.Path, error) {
+	out := make(map[netip.Addr]liveness.Path, len(targets))
 	for _, t := range targets {
 		p, ok, err := d.loader.Path(t.Address)
 		if err != nil {

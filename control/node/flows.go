@@ -83,8 +83,7 @@ func (d *Daemon) noteSweep(s sweep) {
 
 // exhausted is the number of flows that have found no port.
 func (d *Daemon) exhausted() (uint64, error) {
-	c, err := d.loader.Counter("edge-out", "drop-ports-exhausted")
-	return c.Packets, err
+	return d.loader.PortsExhausted()
 }
 
 // watchPorts sweeps at once when a flow has found no port, so that more blocks are requested within sweepLimit.

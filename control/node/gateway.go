@@ -263,14 +263,17 @@ func rotateKeys(w cable.Wire, objs tables.Objects) (cable.Rotation, []string) {
 		return cable.Rotation{}, []string{fmt.Sprintf("annotation %s of node %s: %q is no RFC 3339 time such as 2026-01-31T12:00:00Z",
 			pelagov1alpha1.AnnotationRotateKeys, objs.Name, request)}
 	}
-	keyed, ok := w.(cable.Keyed)
-	if !ok {
+	var keys cable.Keys
+	if w != nil {
+		keys = w.Capabilities().Keys
+	}
+	if keys == nil {
 		return cable.Rotation{Request: request, Waits: noKeys(objs.Config.CableDriver)}, nil
 	}
-	if err := keyed.Rotate(request); err != nil {
+	if err := keys.Rotate(request); err != nil {
 		return cable.Rotation{}, []string{err.Error()}
 	}
-	return keyed.Rotation(), nil
+	return keys.Rotation(), nil
 }
 
 // noKeys explains why the wire of a driver has no keys that a command could rotate.

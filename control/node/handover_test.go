@@ -12,7 +12,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/node/status"
 	"github.com/pelago-net/pelago/control/node/tables"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
@@ -25,7 +25,7 @@ type handover struct {
 	role    role
 	now     time.Time
 	// paths to the gateways by name
-	paths map[string]loader.Path
+	paths map[string]liveness.Path
 }
 
 const addressOfN1, addressOfN3 = "172.31.1.11", "172.31.1.13"
@@ -35,7 +35,7 @@ const steady = 4 * time.Second
 
 func newHandover(from string) *handover {
 	objs, host := clusterset.TwoGateways(from)
-	h := &handover{objs: objs, host: host, tracker: status.NewTracker("v3"), now: time.Unix(1_700_000_000, 0), paths: map[string]loader.Path{}}
+	h := &handover{objs: objs, host: host, tracker: status.NewTracker("v3"), now: time.Unix(1_700_000_000, 0), paths: map[string]liveness.Path{}}
 	for _, name := range []string{"n1", "n3"} {
 		h.report(name, true)
 		h.paths[name] = clusterset.Answering()
@@ -64,7 +64,7 @@ func (h *handover) run(d time.Duration) tables.Result {
 		h.host.Draining = h.role.isDraining(h.now)
 		r = tables.Desired(h.objs, h.host)
 		snap := status.NewSnapshot(h.objs, r, tables.Reach{}, false)
-		paths := map[netip.Addr]loader.Path{ip("172.31.2.11"): clusterset.Answering()}
+		paths := map[netip.Addr]liveness.Path{ip("172.31.2.11"): clusterset.Answering()}
 		for name, address := range map[string]string{"n1": addressOfN1, "n3": addressOfN3} {
 			if p, ok := h.paths[name]; ok {
 				paths[ip(address)] = p
@@ -84,8 +84,8 @@ func TestCordonedGatewayStaysUntilAnotherServes(t *testing.T) {
 	notReady.Ready = false
 	for name, tt := range map[string]struct {
 		cordon  func(*corev1.Node)
-		path    loader.Path // to n1
-		serving bool        // n1 reports so
+		path    liveness.Path // to n1
+		serving bool          // n1 reports so
 		stays   bool
 	}{
 		"the other serves":                         {func(n *corev1.Node) { n.Spec.Unschedulable = true }, clusterset.Answering(), true, false},

@@ -99,11 +99,12 @@ func (d *Daemon) attach(s dataplane.State, host tables.Host, xdp XDP) error {
 	if !k.reapply && attached == k.attached {
 		return nil
 	}
-	if err := d.loader.Attach(devices); err != nil {
+	problems, err := d.loader.Attach(devices)
+	if err != nil {
 		return err
 	}
 	k.xdp, k.xdpProblems = len(devices.XDP) > 0, nil
-	for _, p := range d.loader.XDPProblems() {
+	for _, p := range problems {
 		k.xdpProblems = append(k.xdpProblems, p.Error())
 	}
 	k.attached = attached

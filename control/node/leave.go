@@ -7,7 +7,7 @@ import (
 
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
 const (
@@ -23,8 +23,11 @@ const (
 
 // left tells the wire's own process, if it has one, that this one has ended its use of it.
 func (g *gateway) left() error {
-	if w, ok := g.wire.(cable.Outlived); ok {
-		return w.Left()
+	if g.wire == nil {
+		return nil
+	}
+	if leave := g.wire.Capabilities().Leave; leave != nil {
+		return leave()
 	}
 	return nil
 }
@@ -41,15 +44,18 @@ func (d *Daemon) leave() error {
 	if err := d.loader.Leave(); err != nil {
 		return fmt.Errorf("move the flows to other gateways: %w", err)
 	}
-	wire, _ := d.gateway.wire.(cable.Queued) // nil: no queue in this process
+	var queues cable.Queues
+	if w := d.gateway.wire; w != nil {
+		queues = w.Capabilities().Queues
+	}
 	took, err := quiet(func() (o observation, err error) {
 		if o.heard, err = d.heard(snap.State.Peers); err != nil {
 			return o, err
 		}
 		counters, err := d.loader.Counters()
 		o.passed = passed(counters)
-		if err == nil && wire != nil {
-			o.waiting, err = wire.Waiting()
+		if err == nil && queues != nil {
+			o.waiting, err = queues.Waiting()
 		}
 		return o, err
 	})
@@ -105,7 +111,7 @@ func quiet(look func() (observation, error)) (time.Duration, error) {
 }
 
 // passed counts the packets that the node has switched between overlay and cable.
-func passed(counters []loader.Counter) (packets uint64) {
+func passed(counters []dump.Counter) (packets uint64) {
 	for _, c := range counters {
 		if c.Verdict == "switched" {
 			packets += c.Packets

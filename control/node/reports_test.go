@@ -24,7 +24,7 @@ import (
 	"github.com/pelago-net/pelago/control/node/status"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
@@ -64,7 +64,7 @@ func TestRouteAgentIsWrittenOnChange(t *testing.T) {
 	snap, tracker := status.NewSnapshot(objs, tables.Desired(objs, host), tables.Reach{}, false), status.NewTracker("v3")
 	w := &agentWriter{client: c, key: types.NamespacedName{Namespace: "pelago-system", Name: "n2"}}
 	n1, n3 := ip("172.31.1.11"), ip("172.31.1.13")
-	write := func(want int, paths map[netip.Addr]loader.Path, at time.Duration) {
+	write := func(want int, paths map[netip.Addr]liveness.Path, at time.Duration) {
 		t.Helper()
 		report := tracker.Observe(status.Observation{Snapshot: snap, Paths: paths, Now: time.Unix(1_700_000_000, 0).Add(at)}).Report
 		if report == nil {
@@ -79,13 +79,13 @@ func TestRouteAgentIsWrittenOnChange(t *testing.T) {
 	}
 	slow := clusterset.Answering()
 	slow.SRTT, slow.RTT, slow.Replies = 9*time.Millisecond, 9*time.Millisecond, 10
-	good := map[netip.Addr]loader.Path{n1: slow, n3: clusterset.Answering()}
+	good := map[netip.Addr]liveness.Path{n1: slow, n3: clusterset.Answering()}
 	write(1, good, 0)
 	write(1, good, time.Minute) // numbers are reported every half minute
 	jitter := clusterset.Answering()
 	jitter.Replies, jitter.RTT = 10, 2600*time.Microsecond
-	write(1, map[netip.Addr]loader.Path{n1: slow, n3: jitter}, 2*time.Minute)
-	write(2, map[netip.Addr]loader.Path{n1: slow, n3: clusterset.Silent(time.Second)}, 3*time.Minute)
+	write(1, map[netip.Addr]liveness.Path{n1: slow, n3: jitter}, 2*time.Minute)
+	write(2, map[netip.Addr]liveness.Path{n1: slow, n3: clusterset.Silent(time.Second)}, 3*time.Minute)
 	var have submarinerv1.RouteAgent
 	if err := c.Get(t.Context(), w.key, &have); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestGatewayObject(t *testing.T) {
 	objs, host := clusterset.Encrypted("n1")
 	want := status.NewTracker("v3").Observe(status.Observation{
 		Snapshot: status.NewSnapshot(objs, tables.Desired(objs, host), tables.Reach{}, false), Now: time.Now(),
-		Paths: map[netip.Addr]loader.Path{ip("241.0.128.1"): clusterset.Answering()},
+		Paths: map[netip.Addr]liveness.Path{ip("241.0.128.1"): clusterset.Answering()},
 	}).Report.Gateway
 	for range 2 {
 		if err := w.write(t.Context(), gatewayReport{want, &metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u1"}}); err != nil {

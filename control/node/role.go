@@ -9,7 +9,7 @@ import (
 	"github.com/pelago-net/pelago/control/node/status"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 // Gateways change without loss because their service overlaps: a new one is used (serves) only once the others know it; a
@@ -65,7 +65,7 @@ func (r *role) update(gateway, resumed bool, now time.Time) (ended bool) {
 
 // introduce reports whether the node serves from now on: every remote gateway has answered a probe since the role began. A gateway
 // answers only those that it accepts packets from. waiting: some of them have no tunnel yet.
-func (r *role) introduce(remote map[uint16][]dataplane.RemoteGateway, waiting bool, paths map[netip.Addr]loader.Path, now time.Time) (begins bool) {
+func (r *role) introduce(remote map[uint16][]dataplane.RemoteGateway, waiting bool, paths map[netip.Addr]liveness.Path, now time.Time) (begins bool) {
 	if !r.gateway || r.serves {
 		return false
 	}

@@ -11,30 +11,30 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
 func TestRole(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	remote := map[uint16][]dataplane.RemoteGateway{2: {{Hop: dataplane.Hop{Address: ip("172.31.2.11")}}, {Hop: dataplane.Hop{Address: ip("172.31.2.12")}}}}
-	answered := func(age time.Duration) loader.Path { return loader.Path{Replies: 5, Seen: age} }
+	answered := func(age time.Duration) liveness.Path { return liveness.Path{Replies: 5, Seen: age} }
 	for _, tt := range []struct {
 		name    string
 		resumed bool
 		after   time.Duration // since the label was set
 		remote  map[uint16][]dataplane.RemoteGateway
-		paths   map[netip.Addr]loader.Path
+		paths   map[netip.Addr]liveness.Path
 		want    bool
 	}{
 		{"all have answered", false, 3 * time.Second, remote,
-			map[netip.Addr]loader.Path{ip("172.31.2.11"): answered(time.Second), ip("172.31.2.12"): answered(time.Second)}, true},
+			map[netip.Addr]liveness.Path{ip("172.31.2.11"): answered(time.Second), ip("172.31.2.12"): answered(time.Second)}, true},
 		{"one has not answered yet", false, 3 * time.Second, remote,
-			map[netip.Addr]loader.Path{ip("172.31.2.11"): answered(time.Second), ip("172.31.2.12"): {Probes: 3}}, false},
+			map[netip.Addr]liveness.Path{ip("172.31.2.11"): answered(time.Second), ip("172.31.2.12"): {Probes: 3}}, false},
 		{"answers of an earlier tenure do not count", false, 3 * time.Second, remote,
-			map[netip.Addr]loader.Path{ip("172.31.2.11"): answered(time.Second), ip("172.31.2.12"): answered(time.Minute)}, false},
+			map[netip.Addr]liveness.Path{ip("172.31.2.11"): answered(time.Second), ip("172.31.2.12"): answered(time.Minute)}, false},
 		{"one never answers: it is waited for a while only", false, 11 * time.Second, remote,
-			map[netip.Addr]loader.Path{ip("172.31.2.11"): answered(time.Second)}, true},
+			map[netip.Addr]liveness.Path{ip("172.31.2.11"): answered(time.Second)}, true},
 		{"nobody to be introduced to", false, time.Second, nil, nil, true},
 		{"the daemon was restarted", true, 0, remote, nil, true},
 	} {

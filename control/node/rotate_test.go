@@ -23,6 +23,8 @@ type keyed struct {
 	err      error
 }
 
+func (k *keyed) Capabilities() cable.Capabilities { return cable.Capabilities{Keys: k} }
+
 func (k *keyed) Rotate(request string) error {
 	if k.err == nil && request != k.rotation.Request {
 		k.rotation = cable.Rotation{Request: request, Left: 2, Waits: "tunnel 4 is being emptied"}

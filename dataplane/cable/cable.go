@@ -37,6 +37,12 @@ const (
 	IdentityDraining = "draining"
 )
 
+// Values of IdentityESP.
+const (
+	ESPKernel    = "kernel"
+	ESPUserspace = "userspace"
+)
+
 // MaxTunnels bounds Local.Tunnels. WireGuard's standby tunnel has this number, so its UDP port is Listen+MaxTunnels.
 const MaxTunnels = 4
 
@@ -57,16 +63,29 @@ type Wire interface {
 	Remove() error
 	// Close stops what runs inside this process. Kernel devices stay and keep working.
 	Close() error
+	// Capabilities are what this wire has and others have not. They do not change.
+	Capabilities() Capabilities
 }
 
-// Queued is a Wire that carries packets in this process and therefore has queues.
-type Queued interface {
+// Capabilities are what only some wires have; a nil field: this one has it not.
+type Capabilities struct {
+	// Queues are those of a wire that carries packets in this process.
+	Queues Queues
+	// Keys are static ones, which are rotated on request.
+	Keys Keys
+	// Leave notifies the process of the pod to which the tunnels belong, and which at termination waits for this one, that this one no
+	// longer uses the wire.
+	Leave func() error
+}
+
+// Queues are those of a wire in this process.
+type Queues interface {
 	// Waiting reports whether packets are queued in either direction.
 	Waiting() (bool, error)
 }
 
-// Keyed is a Wire with static keys, which are rotated on request.
-type Keyed interface {
+// Keys are the static keys of a wire.
+type Keys interface {
 	// Rotate starts a rotation of all keys. The following calls of Ensure perform it, Identity publishes it. A request, at most 64
 	// printable characters, is performed once: repeating the last one changes nothing, also after a restart.
 	Rotate(request string) error
@@ -82,12 +101,6 @@ type Rotation struct {
 	Left int
 	// Waits describes what the next step is waiting for; once complete, the peers without a handshake with the new keys, if any.
 	Waits string
-}
-
-// Outlived is a Wire whose tunnels belong to another process of the pod, which at termination waits for this one.
-type Outlived interface {
-	// Left notifies that process that this one no longer uses the wire.
-	Left() error
 }
 
 // Local is this gateway.
@@ -199,6 +212,18 @@ func Overhead(driver string, v6 bool) int {
 // DeviceMTU is the largest MTU of a wire's device over an underlay of the given MTU. The vxlan wire has no such device.
 func DeviceMTU(driver string, underlay int, v6 bool) int {
 	return underlay - (Overhead(driver, v6) - header)
+}
+
+// tunMTU bounds what the IKE daemon (kernel-libipsec) reads from its TUN, whatever the MTU of the device, in bytes.
+const tunMTU = 1400
+
+// Limit is the MTU of pods' packets, at most mtu, through a gateway with that identity (Wire.Identity). ESP in the IKE daemon
+// accepts packets of up to 1,400 bytes, whatever the MTU of the underlay.
+func Limit(identity map[string]string, mtu int) int {
+	if identity[IdentityESP] == ESPUserspace {
+		return min(mtu, tunMTU-header)
+	}
+	return mtu
 }
 
 // Ports are the UDP ports at which a wire listens, for the firewall; none for an unknown driver, nor for vxlan, whose port

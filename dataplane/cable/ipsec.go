@@ -1,3 +1,5 @@
+//go:build linux
+
 package cable
 
 import (
@@ -86,10 +88,10 @@ func NewIPsec(o IPsecOptions) *IPsec {
 	}
 }
 
-var (
-	_ Wire     = (*IPsec)(nil)
-	_ Outlived = (*IPsec)(nil)
-)
+var _ Wire = (*IPsec)(nil)
+
+// Capabilities implements Wire. IKE changes the keys by itself.
+func (w *IPsec) Capabilities() Capabilities { return Capabilities{Leave: w.leave} }
 
 func (w *IPsec) name(tunnel int) string { return w.o.Prefix + strconv.Itoa(tunnel) }
 
@@ -313,8 +315,8 @@ func (w *IPsec) Remove() error {
 	return nil
 }
 
-// Left implements Outlived: the supervisor need not wait for pelago-node. Ensure revokes it.
-func (w *IPsec) Left() error {
+// leave tells the supervisor that it need not wait for pelago-node. Ensure revokes it.
+func (w *IPsec) leave() error {
 	if w.o.Dir == "" {
 		return nil
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cable
 
 import (
@@ -22,24 +24,7 @@ const (
 	ipsecPrefix = "pelago-ipsec"
 	// firstIfID is the if_id of tunnel 0's xfrm interface; as an arbitrary number, the overlay's UDP port.
 	firstIfID = 4800
-	// tunMTU bounds what kernel-libipsec reads from its TUN, whatever the MTU of the device.
-	tunMTU = 1400
 )
-
-// Values of IdentityESP.
-const (
-	ESPKernel    = "kernel"
-	ESPUserspace = "userspace"
-)
-
-// Limit is the MTU of pods' packets, at most mtu, through a gateway with that identity (Wire.Identity). ESP in the IKE daemon
-// accepts packets of up to 1,400 bytes, whatever the MTU of the underlay.
-func Limit(identity map[string]string, mtu int) int {
-	if identity[IdentityESP] == ESPUserspace {
-		return min(mtu, tunMTU-header)
-	}
-	return mtu
-}
 
 // ErrNoXfrmInterface: the kernel has ESP but no xfrm interfaces, hence no device to redirect packets into. (Redirected packets
 // bypass policies without such a device: they would leave in the clear.)

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cable
 
 import (
@@ -182,13 +184,13 @@ func TestSupervisorWaitsForPelagoNode(t *testing.T) {
 	a.run(t)
 	wire := a.wire.(*IPsec)
 	wire.kernel = func() error { return errors.New("ESP, for this test") }
-	must(t, wire.Left())
+	must(t, wire.leave())
 	a.ensure(t)
 	daemon := a.started(t)
 	ended := make(chan struct{})
 	go func() { a.end(); close(ended) }()
 	await.Never(t, 2*pollInterval, "the daemon ends before pelago-node has left", func() bool { return !alive(daemon) })
-	must(t, wire.Left())
+	must(t, wire.leave())
 	select {
 	case <-ended:
 	case <-time.After(30 * time.Second):

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cable
 
 import (
@@ -20,6 +22,9 @@ type VXLAN struct {
 }
 
 var _ Wire = (*VXLAN)(nil)
+
+// Capabilities implements Wire: there are none.
+func (w *VXLAN) Capabilities() Capabilities { return Capabilities{} }
 
 // Ensure implements Wire: it validates the peers and makes no device.
 func (w *VXLAN) Ensure(local Local, peers []Peer) (Devices, error) {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cable
 
 import (
@@ -67,7 +69,7 @@ func (r *rotation) watch(now time.Time, device *wgtypes.Device) {
 	}
 }
 
-// Rotate implements Keyed.
+// Rotate implements Keys.
 func (w *WireGuard) Rotate(request string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,7 +101,7 @@ func (w *WireGuard) startRotation(request string) error {
 	return nil
 }
 
-// Rotation implements Keyed.
+// Rotation implements Keys.
 func (w *WireGuard) Rotation() Rotation {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cable
 
 import (
@@ -82,10 +84,10 @@ func OpenWireGuard(o WireGuardOptions) (*WireGuard, error) {
 	return w, nil
 }
 
-var (
-	_ Wire  = (*WireGuard)(nil)
-	_ Keyed = (*WireGuard)(nil)
-)
+var _ Wire = (*WireGuard)(nil)
+
+// Capabilities implements Wire.
+func (w *WireGuard) Capabilities() Capabilities { return Capabilities{Queues: w, Keys: w} }
 
 func (w *WireGuard) name(tunnel int) string { return w.o.Prefix + strconv.Itoa(tunnel) }
 
@@ -300,7 +302,7 @@ func (w *WireGuard) Remove() error {
 	return nil
 }
 
-// Waiting implements Queued. Packets of kernel devices are not queued in this process.
+// Waiting implements Queues. Packets of kernel devices are not queued in this process.
 func (w *WireGuard) Waiting() (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

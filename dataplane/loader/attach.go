@@ -56,13 +56,14 @@ type Devices struct {
 	Wires []int
 	// Pods are the devices of the State's Endpoints.
 	Pods []int
-	// XDP are the uplinks whose driver is to run uplink_xdp; XDPProblems reports those that cannot.
+	// XDP are the uplinks whose driver is to run uplink_xdp; Attach returns why some cannot.
 	XDP []int
 }
 
 // Attach attaches the programs to the devices and detaches them from devices of earlier calls. An attached program is replaced
-// atomically. Programs outlive the process: by pinned TCX links, before Linux 6.6 by clsact filters.
-func (l *Loader) Attach(d Devices) error {
+// atomically. Programs outlive the process: by pinned TCX links, before Linux 6.6 by clsact filters. xdpProblems are why XDP could not be
+// attached to some of d.XDP, which costs only speed.
+func (l *Loader) Attach(d Devices) (xdpProblems []error, err error) {
 	wanted := map[string]bool{}
 	var errs []error
 	attach := func(ifindex int, hooks []hook) {
@@ -92,11 +93,11 @@ func (l *Loader) Attach(d Devices) error {
 		}
 		attach(ifindex, podHooks)
 	}
-	l.xdpProblems = l.attachXDP(d.XDP) // last, since it passes packets to uplink_in
+	xdpProblems = l.attachXDP(d.XDP) // last, since it passes packets to uplink_in
 
 	pins, err := l.linkPins()
 	if err != nil {
-		return errors.Join(append(errs, err)...)
+		return xdpProblems, errors.Join(append(errs, err)...)
 	}
 	for _, pin := range pins {
 		if !wanted[pin] && !strings.HasPrefix(pin, "link_"+xdpHook+"_") {
@@ -108,7 +109,7 @@ func (l *Loader) Attach(d Devices) error {
 	if l.clsact {
 		errs = append(errs, detachClsact(hooks(), wanted))
 	}
-	return errors.Join(errs...)
+	return xdpProblems, errors.Join(errs...)
 }
 
 // Attached returns the devices that have our programs, by hook: {"edge_out": [7], …}.

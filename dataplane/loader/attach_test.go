@@ -46,7 +46,7 @@ func TestAttach(t *testing.T) {
 					}
 					defer l.Close()
 					for range 2 {
-						if err := l.Attach(Devices{Edge: edge, Uplinks: uplinks, Receivers: receivers, Pods: pods}); err != nil {
+						if _, err := l.Attach(Devices{Edge: edge, Uplinks: uplinks, Receivers: receivers, Pods: pods}); err != nil {
 							return err
 						}
 					}
@@ -97,11 +97,15 @@ func TestAttachToTunnel(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := open(t)
-	err = ns.Do(func() error { return l.Attach(Devices{Edge: edge, Uplinks: []int{index}}) })
+	attach := func(d Devices) error {
+		_, err := l.Attach(d)
+		return err
+	}
+	err = ns.Do(func() error { return attach(Devices{Edge: edge, Uplinks: []int{index}}) })
 	if err == nil || !strings.Contains(err.Error(), "device tun0 has link type") {
 		t.Errorf("attached to a tunnel: %v", err)
 	}
-	if err := ns.Do(func() error { return l.Attach(Devices{Edge: edge, Uplinks: []int{4242}}) }); err == nil || !strings.Contains(err.Error(), "device 4242") {
+	if err := ns.Do(func() error { return attach(Devices{Edge: edge, Uplinks: []int{4242}}) }); err == nil || !strings.Contains(err.Error(), "device 4242") {
 		t.Errorf("attached to a device that is not there: %v", err)
 	}
 }

@@ -4,12 +4,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
 // census counts flows by kind as their entries are read, in any order. The state of a TCP flow depends on both of its entries,
 // so the first one waits for the other; for all other flows the opener's entry is enough.
 type census struct {
-	kinds map[FlowKind]int
+	kinds map[dump.FlowKind]int
 	half  map[bpf.PelagoFlowKey]half // by the key of the answers' entry
 }
 
@@ -20,7 +21,7 @@ type half struct {
 }
 
 func newCensus() *census {
-	return &census{kinds: map[FlowKind]int{}, half: map[bpf.PelagoFlowKey]half{}}
+	return &census{kinds: map[dump.FlowKind]int{}, half: map[bpf.PelagoFlowKey]half{}}
 }
 
 func (c *census) note(k bpf.PelagoFlowKey, v bpf.PelagoFlow) {
@@ -52,7 +53,7 @@ func (c *census) note(k bpf.PelagoFlowKey, v bpf.PelagoFlow) {
 }
 
 // result also counts the flows whose answer entry was not read, because it was created or removed meanwhile.
-func (c *census) result() map[FlowKind]int {
+func (c *census) result() map[dump.FlowKind]int {
 	for k, h := range c.half {
 		if h.opener {
 			c.kinds[kindOf(h.role, k, h.tcp, 0)]++

@@ -1,30 +1,18 @@
 package loader
 
 import (
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
-
-	"github.com/cilium/ebpf/btf"
 
 	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
-// Counter counts the packets with one verdict at one hook.
-type Counter struct {
-	Hook    string `json:"hook"`    // edge-out, uplink-in, uplink-xdp, …
-	Verdict string `json:"verdict"` // the word of enum verdict in bpf/types.h, for example drop-bad-token
-	Packets uint64 `json:"packets"`
-	Bytes   uint64 `json:"bytes"`
-}
-
 // Counters sums the per-CPU counters and omits rows that are zero.
-func (l *Loader) Counters() ([]Counter, error) {
-	var out []Counter
-	for h := range l.hooks {
-		for v := range l.verdicts {
-			c, err := l.counter(h, v)
+func (l *Loader) Counters() ([]dump.Counter, error) {
+	var out []dump.Counter
+	for _, h := range bpf.Hooks() {
+		for _, v := range bpf.Verdicts() {
+			c, err := l.Counter(h, v)
 			if err != nil {
 				return nil, err
 			}
@@ -36,59 +24,23 @@ func (l *Loader) Counters() ([]Counter, error) {
 	return out, nil
 }
 
-// Counter returns one counter, by the names of its hook and verdict.
-func (l *Loader) Counter(hook, verdict string) (Counter, error) {
-	h, v := slices.Index(l.hooks, hook), slices.Index(l.verdicts, verdict)
-	if h < 0 || v < 0 {
-		return Counter{}, fmt.Errorf("read map counters: hook %q or verdict %q is unknown", hook, verdict)
-	}
-	return l.counter(h, v)
+// PortsExhausted counts the packets that found no free port on their way out.
+func (l *Loader) PortsExhausted() (uint64, error) {
+	c, err := l.Counter(bpf.PelagoHookHOOK_EDGE_OUT, bpf.PelagoVerdictVERDICT_DROP_PORTS_EXHAUSTED)
+	return c.Packets, err
 }
 
-func (l *Loader) counter(hook, verdict int) (Counter, error) {
+// Counter returns one counter.
+func (l *Loader) Counter(hook bpf.PelagoHook, verdict bpf.PelagoVerdict) (dump.Counter, error) {
 	var perCPU []bpf.PelagoCounter
 	key := uint32(hook)*uint32(bpf.PelagoCounterLimitCOUNTER_VERDICTS) + uint32(verdict)
 	if err := l.objs.Counters2.Lookup(key, &perCPU); err != nil {
-		return Counter{}, fmt.Errorf("read map counters: %w", err)
+		return dump.Counter{}, fmt.Errorf("read map counters: %w", err)
 	}
-	c := Counter{Hook: l.hooks[hook], Verdict: l.verdicts[verdict]}
+	c := dump.Counter{Hook: hook.String(), Verdict: verdict.String()}
 	for _, p := range perCPU {
 		c.Packets += p.Packets
 		c.Bytes += p.Bytes
 	}
 	return c, nil
-}
-
-// Words returns the names of hooks and verdicts from the BTF of the embedded object, so that C, Go and the metrics use the
-// same word: VERDICT_DROP_BAD_TOKEN is "drop-bad-token".
-func Words() (hooks, verdicts []string, err error) {
-	spec, err := bpf.LoadPelago()
-	if err != nil {
-		return nil, nil, fmt.Errorf("read the embedded programs: %w", err)
-	}
-	return words(spec.Types)
-}
-
-func words(types *btf.Spec) (hooks, verdicts []string, err error) {
-	hooks, err1 := enumWords(types, "hook", "HOOK_")
-	verdicts, err2 := enumWords(types, "verdict", "VERDICT_")
-	return hooks, verdicts, errors.Join(err1, err2)
-}
-
-func enumWords(types *btf.Spec, name, prefix string) ([]string, error) {
-	var enum *btf.Enum
-	if err := types.TypeByName(name, &enum); err != nil {
-		return nil, fmt.Errorf("find enum %s in the embedded types: %w", name, err)
-	}
-	i := slices.IndexFunc(enum.Values, func(v btf.EnumValue) bool { return v.Name == prefix+"MAX" })
-	if i < 0 {
-		return nil, fmt.Errorf("enum %s in the embedded types has no %sMAX", name, prefix)
-	}
-	words := make([]string, enum.Values[i].Value)
-	for _, v := range enum.Values {
-		if v.Value < uint64(len(words)) {
-			words[v.Value] = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, prefix)), "_", "-")
-		}
-	}
-	return words, nil
 }

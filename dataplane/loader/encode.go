@@ -241,16 +241,13 @@ func decodeVIPRange(v bpf.PelagoVipRange) netip.Prefix {
 	return netip.PrefixFrom(addr(v.Address), bits.OnesCount32(v.Mask))
 }
 
-// noTarget is a slot of no cluster.
-const noTarget = 255
-
 func encodeVIP(p dataplane.VIP) bpf.PelagoVip {
 	v := bpf.PelagoVip{Count: uint32(len(p.Targets)), Affinity: p.Affinity}
 	for i, t := range p.Targets {
 		v.Targets[i] = bpf.PelagoVipTarget{Address: be32(t.Address), Cluster: t.Cluster}
 	}
 	for i := copy(v.Slots[:], p.Slots); i < len(v.Slots); i++ {
-		v.Slots[i] = noTarget
+		v.Slots[i] = uint8(bpf.PelagoVipSlotVIP_NO_TARGET)
 	}
 	return v
 }
@@ -260,7 +257,7 @@ func decodeVIP(v bpf.PelagoVip) dataplane.VIP {
 	for _, t := range v.Targets[:min(int(v.Count), len(v.Targets))] {
 		p.Targets = append(p.Targets, dataplane.VIPTarget{Cluster: t.Cluster, Address: addr(t.Address)})
 	}
-	if v.Slots[0] != noTarget {
+	if v.Slots[0] != uint8(bpf.PelagoVipSlotVIP_NO_TARGET) {
 		p.Slots = slices.Clone(v.Slots[:dataplane.VIPSlots])
 	}
 	return p

@@ -11,49 +11,8 @@ import (
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/dump"
 )
-
-// Role is the side of a flow that is on this node.
-type Role string
-
-// Roles.
-const (
-	RoleClient Role = "client" // a local pod opened it; its source is translated on the way out
-	RoleServer Role = "server" // a remote client opened it; its destination is translated on the way in
-)
-
-// Tuple is one end-to-end view of a flow.
-type Tuple struct {
-	Source      netip.AddrPort `json:"source"`
-	Destination netip.AddrPort `json:"destination"`
-}
-
-// Flow is a translated flow, or an endpoint-independent mapping, whose destinations are not valid.
-type Flow struct {
-	Role     Role   `json:"role"`
-	Protocol string `json:"protocol"`
-	// Opening is the tuple of its opener's packets as they reach this node's edge, Translated as they leave it.
-	Opening    Tuple `json:"opening"`
-	Translated Tuple `json:"translated"`
-	// Pod is the local address.
-	Pod netip.Addr `json:"pod"`
-	// Cluster and Node are the indexes of the far cluster and, once an answer came, of the far node.
-	Cluster uint16 `json:"cluster"`
-	Node    uint16 `json:"node,omitempty"`
-	// State is opening, established or closed for TCP, mapping for a mapping, active for the rest.
-	State string `json:"state"`
-	// Idle is the time since the last packet, in nanoseconds, at the kernel's resolution of about a second.
-	Idle time.Duration `json:"idle"`
-}
-
-// StateMapping is the state of a mapping.
-const StateMapping = "mapping"
-
-// FlowKind is what flows are counted by; the words are those of Flow.
-type FlowKind struct {
-	Role            Role
-	Protocol, State string
-}
 
 // dump calls yield for every entry of the flow map until it returns false. Entries that come or go meanwhile may be
 // missed or, if the table changes its shape, seen twice.
@@ -62,7 +21,7 @@ func (l *Loader) dump(yield func(bpf.PelagoFlowKey, bpf.PelagoFlow) bool) error 
 }
 
 // Flows lists the translated flows of this node, in no order.
-func (l *Loader) Flows() ([]Flow, error) {
+func (l *Loader) Flows() ([]dump.Flow, error) {
 	answers := map[bpf.PelagoFlowKey]bpf.PelagoFlow{}
 	type entry struct {
 		key   bpf.PelagoFlowKey
@@ -81,7 +40,7 @@ func (l *Loader) Flows() ([]Flow, error) {
 		return true
 	})
 	now := bootClock()
-	flows := make([]Flow, 0, len(primaries))
+	flows := make([]dump.Flow, 0, len(primaries))
 	for _, p := range primaries {
 		flows = append(flows, makeFlow(p.key, p.value, answers[answerKey(p.key, p.value)], now))
 	}
@@ -104,15 +63,15 @@ func answerKey(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bpf.PelagoFlowKey {
 	}
 }
 
-func makeFlow(k bpf.PelagoFlowKey, v, answer bpf.PelagoFlow, now time.Duration) Flow {
+func makeFlow(k bpf.PelagoFlowKey, v, answer bpf.PelagoFlow, now time.Duration) dump.Flow {
 	kind := kindOf(v.Role, k, v.Tcp, answer.Tcp)
-	return Flow{
+	return dump.Flow{
 		Role: kind.Role, Protocol: kind.Protocol, State: kind.State, Pod: localAddress(k, v), Cluster: v.Cluster, Node: v.Node,
-		Opening: Tuple{
+		Opening: dump.Tuple{
 			Source:      netip.AddrPortFrom(addr(k.Saddr), port(k.Sport)),
 			Destination: netip.AddrPortFrom(addr(k.Daddr), port(k.Dport)),
 		},
-		Translated: Tuple{
+		Translated: dump.Tuple{
 			Source:      netip.AddrPortFrom(addr(v.Saddr), port(v.Sport)),
 			Destination: netip.AddrPortFrom(addr(v.Daddr), port(v.Dport)),
 		},
@@ -125,13 +84,13 @@ func isMapping(k bpf.PelagoFlowKey) bool {
 }
 
 // kindOf returns the kind of a flow; opener and answers are the TCP flags seen in each direction.
-func kindOf(role uint8, k bpf.PelagoFlowKey, opener, answers uint8) FlowKind {
-	kind := FlowKind{Role: RoleServer, Protocol: dataplane.ProtocolName(k.Proto), State: "active"}
+func kindOf(role uint8, k bpf.PelagoFlowKey, opener, answers uint8) dump.FlowKind {
+	kind := dump.FlowKind{Role: dump.RoleServer, Protocol: dataplane.ProtocolName(k.Proto), State: "active"}
 	if role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
-		kind.Role = RoleClient
+		kind.Role = dump.RoleClient
 	}
 	if isMapping(k) {
-		kind.State = StateMapping
+		kind.State = dump.StateMapping
 	}
 	if k.Proto == unix.IPPROTO_TCP {
 		const ack, fin, rst = uint8(bpf.PelagoTcpSeenTCP_SEEN_ACK), uint8(bpf.PelagoTcpSeenTCP_SEEN_FIN), uint8(bpf.PelagoTcpSeenTCP_SEEN_RST)
@@ -161,7 +120,7 @@ type SweepStats struct {
 	Flows   int // entries of openers seen, which is the number of flows
 	Removed int // flows removed
 	// Kinds counts the flows by kind, including those that were then removed.
-	Kinds map[FlowKind]int
+	Kinds map[dump.FlowKind]int
 	// Crowding is, for each egress IP, the largest number of flows towards one remote endpoint: the port demand.
 	Crowding map[netip.Addr]int
 	// InUse are the port blocks in which a flow lives.

@@ -9,26 +9,18 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
-// LargeProbe is the newest large probe to a peer.
-type LargeProbe struct {
-	// Size of the packet that it stands for, bytes; 0: none was sent yet.
-	Size     int
-	Answered bool
-	// Sent is its age.
-	Sent time.Duration
-}
-
 // LargeProbe reads the newest large probe to a peer; ok is false where the peer is not probed.
-func (l *Loader) LargeProbe(peer netip.Addr) (p LargeProbe, ok bool, err error) {
+func (l *Loader) LargeProbe(peer netip.Addr) (p liveness.LargeProbe, ok bool, err error) {
 	var v bpf.PelagoLargeProbe
 	if err := l.objs.LargeProbes.Lookup(be32(peer), &v); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return LargeProbe{}, false, nil
+		return liveness.LargeProbe{}, false, nil
 	} else if err != nil {
-		return LargeProbe{}, false, fmt.Errorf("read map large_probes: %w", err)
+		return liveness.LargeProbe{}, false, fmt.Errorf("read map large_probes: %w", err)
 	}
-	return LargeProbe{
+	return liveness.LargeProbe{
 		Size: int(v.Size), Answered: v.Size > 0 && v.Nonce[0] == 0, Sent: time.Duration(max(0, int64(uint64(bootClock())-v.Sent))),
 	}, true, nil
 }

@@ -20,9 +20,6 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// DefaultPinPath is where maps and links are pinned.
-const DefaultPinPath = "/sys/fs/bpf/pelago"
-
 // Timers are idle times after which a flow may be removed. Zero fields keep the defaults of bpf/config.h.
 type Timers struct {
 	UDP, ICMP, TCPEstablished, TCPTransitory time.Duration
@@ -34,7 +31,7 @@ type Timers struct {
 
 // Options of Open.
 type Options struct {
-	// PinPath is a directory on a bpffs, created if missing; DefaultPinPath if empty.
+	// PinPath is a directory on a bpffs, created if missing; dataplane.DefaultPinPath if empty.
 	PinPath string
 	Timers  Timers
 	// MaxFlows is the size of a new flow table, a power of two; 0: by the memory of the node. A pinned table keeps its size.
@@ -53,10 +50,6 @@ type Loader struct {
 	// conntrack: the programs read conntrack.
 	conntrack bool
 	have      *dataplane.State // what the maps hold; nil: read them first
-	// xdpProblems are those of the last Attach.
-	xdpProblems []error
-	// hooks and verdicts name the rows of the counters.
-	hooks, verdicts []string
 }
 
 // Open loads the programs and opens or creates the pinned maps of PinPath. Existing maps keep their content. The programs
@@ -67,7 +60,7 @@ type Loader struct {
 func Open(opts Options) (*Loader, error) {
 	l := &Loader{pinPath: opts.PinPath, clsact: opts.Clsact}
 	if l.pinPath == "" {
-		l.pinPath = DefaultPinPath
+		l.pinPath = dataplane.DefaultPinPath
 	}
 	if err := CheckKernel(); err != nil {
 		return nil, err
@@ -78,9 +71,9 @@ func Open(opts Options) (*Loader, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("remove RLIMIT_MEMLOCK: %w", err)
 	}
-	spec, err := l.spec()
+	spec, err := bpf.LoadPelago()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the embedded programs: %w", err)
 	}
 	former, err := checkABI(l.pinPath)
 	if err := errors.Join(err, setFlows(spec, l.pinPath, opts.MaxFlows), setTimers(spec, opts.Timers), l.setConntrack(spec)); err != nil {
@@ -127,11 +120,11 @@ func OpenSweeper(pinPath string) (*Loader, error) {
 func openMaps(pinPath string, load func(*ebpf.CollectionSpec, *ebpf.CollectionOptions, *bpf.PelagoObjects) error) (*Loader, error) {
 	l := &Loader{pinPath: pinPath}
 	if l.pinPath == "" {
-		l.pinPath = DefaultPinPath
+		l.pinPath = dataplane.DefaultPinPath
 	}
-	spec, err := l.spec()
+	spec, err := bpf.LoadPelago()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the embedded programs: %w", err)
 	}
 	number, err := pinnedABI(l.pinPath)
 	if err != nil {
@@ -152,16 +145,6 @@ func openMaps(pinPath string, load func(*ebpf.CollectionSpec, *ebpf.CollectionOp
 		return nil, fmt.Errorf("open the maps in %s: %w", l.pinPath, err)
 	}
 	return l, nil
-}
-
-// spec reads the embedded object and the names in it.
-func (l *Loader) spec() (*ebpf.CollectionSpec, error) {
-	spec, err := bpf.LoadPelago()
-	if err != nil {
-		return nil, fmt.Errorf("read the embedded programs: %w", err)
-	}
-	l.hooks, l.verdicts, err = words(spec.Types)
-	return spec, err
 }
 
 // Close releases the file descriptors. Pinned maps and links stay.
@@ -189,7 +172,7 @@ func (l *Loader) Programs() map[string]*ebpf.Program {
 // Remove detaches the programs and deletes everything that Open and Attach pinned below pinPath. Connections end.
 func Remove(pinPath string) error {
 	if pinPath == "" {
-		pinPath = DefaultPinPath
+		pinPath = dataplane.DefaultPinPath
 	}
 	errs := []error{detachClsact(hooks(), nil)}
 	if err := os.RemoveAll(pinPath); err != nil {

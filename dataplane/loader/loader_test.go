@@ -15,6 +15,8 @@ import (
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/dump"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/test/bpffs"
 )
 
@@ -156,10 +158,10 @@ func TestFlows(t *testing.T) {
 			t.Errorf("flow %d is idle for %s; want 3 s, the younger direction's", n, f.Idle)
 		}
 		f.Idle = 0
-		want := Flow{
-			Role: RoleClient, Protocol: "tcp", Pod: ip("10.7.0.5"), Cluster: 2, Node: 4, State: states[n].want,
-			Opening:    Tuple{netip.AddrPortFrom(ip("10.7.0.5"), 1000+n), netip.MustParseAddrPort("120.2.0.20:80")},
-			Translated: Tuple{netip.AddrPortFrom(ip("120.1.0.1"), 1024+n), netip.MustParseAddrPort("120.2.0.20:80")},
+		want := dump.Flow{
+			Role: dump.RoleClient, Protocol: "tcp", Pod: ip("10.7.0.5"), Cluster: 2, Node: 4, State: states[n].want,
+			Opening:    dump.Tuple{Source: netip.AddrPortFrom(ip("10.7.0.5"), 1000+n), Destination: netip.MustParseAddrPort("120.2.0.20:80")},
+			Translated: dump.Tuple{Source: netip.AddrPortFrom(ip("120.1.0.1"), 1024+n), Destination: netip.MustParseAddrPort("120.2.0.20:80")},
 		}
 		if diff := cmp.Diff(want, f, equal...); diff != "" {
 			t.Errorf("flow %d (-want +got):\n%s", n, diff)
@@ -186,13 +188,13 @@ func TestSweepCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := map[FlowKind]int{}
+	want := map[dump.FlowKind]int{}
 	flows, err := l.Flows()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range flows {
-		want[FlowKind{f.Role, f.Protocol, f.State}]++
+		want[dump.FlowKind{Role: f.Role, Protocol: f.Protocol, State: f.State}]++
 	}
 	stats, err := l.Sweep(time.Hour)
 	if err != nil {
@@ -201,7 +203,7 @@ func TestSweepCounts(t *testing.T) {
 	if diff := cmp.Diff(want, stats.Kinds); diff != "" {
 		t.Errorf("-listed +counted\n%s", diff)
 	}
-	if n := stats.Kinds[FlowKind{RoleClient, "tcp", "closed"}]; n != 3 || stats.Kinds[FlowKind{RoleServer, "udp", "active"}] != 1 {
+	if n := stats.Kinds[dump.FlowKind{Role: dump.RoleClient, Protocol: "tcp", State: "closed"}]; n != 3 || stats.Kinds[dump.FlowKind{Role: dump.RoleServer, Protocol: "udp", State: "active"}] != 1 {
 		t.Errorf("%d closed flows; %v", n, stats.Kinds)
 	}
 }
@@ -265,26 +267,6 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// The words are those of the C side, one for every number.
-func TestWords(t *testing.T) {
-	hooks, verdicts, err := Words()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"edge-out", "uplink-in", "uplink-out", "edge-in", "wire-in", "wire-out", "uplink-xdp", "pod-out", "pod-in", "hairpin"}, hooks); diff != "" {
-		t.Errorf("hooks (-want +got):\n%s", diff)
-	}
-	if len(verdicts) != int(bpf.PelagoVerdictVERDICT_MAX) || verdicts[bpf.PelagoVerdictVERDICT_DROP_BAD_TOKEN] != "drop-bad-token" {
-		t.Errorf("verdicts: %v", verdicts)
-	}
-	for i, v := range verdicts {
-		drop := i >= int(bpf.PelagoVerdictVERDICT_DROP_MALFORMED) && i != int(bpf.PelagoVerdictVERDICT_OWN_SERVICE)
-		if v == "" || strings.HasPrefix(v, "drop-") != drop {
-			t.Errorf("verdict %d is %q", i, v)
-		}
-	}
-}
-
 // Counters add up over processors and leave out what never happened.
 func TestCounters(t *testing.T) {
 	l := open(t)
@@ -298,7 +280,7 @@ func TestCounters(t *testing.T) {
 	}
 	got, err := l.Counters()
 	n := uint64(len(perCPU))
-	want := []Counter{{Hook: "uplink-in", Verdict: "drop-ttl", Packets: 10 * n, Bytes: 1000 * n}}
+	want := []dump.Counter{{Hook: "uplink-in", Verdict: "drop-ttl", Packets: 10 * n, Bytes: 1000 * n}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("counters, %v (-want +got):\n%s", err, diff)
 	}
@@ -328,7 +310,7 @@ func TestDeadWhileInUse(t *testing.T) {
 				v.Sequence++
 				v.Ring[v.Sequence%uint32(len(v.Ring))].Sent = uint64(sent)
 			}
-			p := decodePath(v, uint64(now))
+			p := liveness.Decode(v, now)
 			if p.Suspect() != tt.suspect || p.Dead() != tt.dead {
 				t.Errorf("suspect %t, dead %t with %d open for %s; want %t, %t", p.Suspect(), p.Dead(), p.Open, p.OldestOpen, tt.suspect, tt.dead)
 			}
@@ -348,9 +330,9 @@ func TestServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Service{{
+	want := []dump.Service{{
 		Address: netip.MustParseAddrPort("120.1.0.20:80"), Protocol: "tcp", ClientIP: true, Backends: []netip.AddrPort{backend},
-		Weights: []NodeWeight{{Node: 2, Share: 0.25}, {Node: 3, Share: 0.75}},
+		Weights: []dump.NodeWeight{{Node: 2, Share: 0.25}, {Node: 3, Share: 0.75}},
 	}}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
 		t.Errorf("services (-want +got):\n%s", diff)

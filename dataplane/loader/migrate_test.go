@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane/dump"
 	"github.com/pelago-net/pelago/test/bpffs"
 )
 
@@ -110,7 +111,7 @@ func TestCountersOfFirstLayout(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]Counter{{Hook: "uplink-xdp", Verdict: "drop-internal", Packets: 7, Bytes: 700}}, got); diff != "" {
+		if diff := cmp.Diff([]dump.Counter{{Hook: "uplink-xdp", Verdict: "drop-internal", Packets: 7, Bytes: 700}}, got); diff != "" {
 			t.Errorf("counters, -want +got\n%s", diff)
 		}
 		if _, err := os.Stat(filepath.Join(path, counters1)); !errors.Is(err, fs.ErrNotExist) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
 // serviceRun returns the number of changes of services at the head of changes.
@@ -141,29 +142,12 @@ func newTable(table []uint16) (*ebpf.Map, error) {
 	return inner, nil
 }
 
-// Service is an exported port of this cluster as this node's programs see it.
-type Service struct {
-	Address  netip.AddrPort `json:"address"`
-	Protocol string         `json:"protocol"`
-	ClientIP bool           `json:"clientIP"`
-	// Backends are the ready pods on this node.
-	Backends []netip.AddrPort `json:"backends"`
-	// Weights are those of the nodes, sorted by index; only gateways have them.
-	Weights []NodeWeight `json:"weights,omitempty"`
-}
-
-// NodeWeight is the share of the new flows that go to a node, 0–1.
-type NodeWeight struct {
-	Node  uint16  `json:"node"` // index
-	Share float64 `json:"share"`
-}
-
 // Services lists the exported ports, in no order.
-func (l *Loader) Services() ([]Service, error) {
+func (l *Loader) Services() ([]dump.Service, error) {
 	read, err := l.readServices()
-	out := make([]Service, 0, len(read))
+	out := make([]dump.Service, 0, len(read))
 	for key, s := range read {
-		v := Service{
+		v := dump.Service{
 			Address: netip.AddrPortFrom(key.Address, key.Port), Protocol: dataplane.ProtocolName(key.Protocol), ClientIP: s.ClientIP,
 			Backends: append([]netip.AddrPort{}, s.Backends...),
 		}
@@ -172,7 +156,7 @@ func (l *Loader) Services() ([]Service, error) {
 			slots[node]++
 		}
 		for _, node := range slices.Sorted(maps.Keys(slots)) {
-			v.Weights = append(v.Weights, NodeWeight{node, float64(slots[node]) / float64(len(s.Table))})
+			v.Weights = append(v.Weights, dump.NodeWeight{Node: node, Share: float64(slots[node]) / float64(len(s.Table))})
 		}
 		out = append(out, v)
 	}

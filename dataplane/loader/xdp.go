@@ -116,9 +116,6 @@ func (l *Loader) writeUplinks(want map[uint32]bpf.PelagoUplink) error {
 	return nil
 }
 
-// XDPProblems returns why the last Attach could not attach XDP to some of Devices.XDP. It costs only speed.
-func (l *Loader) XDPProblems() []error { return l.xdpProblems }
-
 // Guard rate-limits WireGuard handshakes from addresses that are not in known. It applies to the UDP ports of the wire, from
 // the lowest of ports to the highest. Without ports there is nothing to guard.
 func (l *Loader) Guard(ports []uint16, known []netip.Addr) error {

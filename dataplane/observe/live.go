@@ -7,30 +7,24 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/dump"
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/trace"
 )
-
-// Probe is a packet to follow. It is recognised by Marker, which no translation changes: the sequence number of a TCP SYN, the first
-// bytes of the payload of others.
-type Probe struct {
-	Packet loader.Packet `json:"packet"`
-	Marker uint32        `json:"marker"`
-}
 
 const (
 	ethLen   = 14
 	ipv4Len  = 20
 	typeAt   = ipv4Len + 8 + 4          // of the overlay header; programs also make probes of clones of a packet
 	innerAt  = ipv4Len + 8 + 8 + ethLen // offset of the inner IPv4 header from the outer one
-	forward  = 1                        // PACKET_FORWARD of bpf/overlay.h
 	seqAt    = ipv4Len + 4
 	ackAt    = ipv4Len + 8 // of TCP; the payload of UDP and of an ICMP echo
 	snapLen  = 256         // bytes read of a packet
@@ -39,7 +33,7 @@ const (
 
 // Send sends a probe. For a local pod it is injected at the ingress of the pod's device, as if the pod had sent it: nothing runs in
 // the pod. For the node itself it is sent through a raw socket.
-func Send(l *loader.Loader, p Probe) error {
+func Send(l *loader.Loader, p trace.Probe) error {
 	state, err := l.Read()
 	if err != nil {
 		return err
@@ -54,13 +48,13 @@ func Send(l *loader.Loader, p Probe) error {
 	return inject(source.Ifindex, state.Endpoints[p.Packet.Source.Addr()], p)
 }
 
-func sendRaw(p Probe) error {
+func sendRaw(p trace.Probe) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
 	if err != nil {
 		return fmt.Errorf("open a raw socket: %w", err)
 	}
 	defer unix.Close(fd)
-	if err := unix.Sendto(fd, p.bytes(), 0, &unix.SockaddrInet4{Addr: p.Packet.Destination.Addr().As4()}); err != nil {
+	if err := unix.Sendto(fd, packetOf(p), 0, &unix.SockaddrInet4{Addr: p.Packet.Destination.Addr().As4()}); err != nil {
 		return fmt.Errorf("send to %s: %w", p.Packet.Destination, err)
 	}
 	return nil
@@ -68,7 +62,7 @@ func sendRaw(p Probe) error {
 
 // inject has a program redirect a clone of the frame to the ingress of the pod's device. A test run executes that helper for real.
 // towards is the device that leads to the pod: pod's own one, or a bridge that it is a port of.
-func inject(towards uint32, pod dataplane.Endpoint, p Probe) error {
+func inject(towards uint32, pod dataplane.Endpoint, p trace.Probe) error {
 	device, err := net.InterfaceByIndex(int(towards))
 	if err != nil {
 		return fmt.Errorf("find the device of %s: %w", p.Packet.Source.Addr(), err)
@@ -93,7 +87,7 @@ func inject(towards uint32, pod dataplane.Endpoint, p Probe) error {
 	if len(frame) != ethLen {
 		return fmt.Errorf("send by device %s: it has no Ethernet address", device.Name)
 	}
-	result, err := program.Run(&ebpf.RunOptions{Data: append(frame, p.bytes()...)})
+	result, err := program.Run(&ebpf.RunOptions{Data: append(frame, packetOf(p)...)})
 	if err == nil && result != 0 {
 		err = fmt.Errorf("redirect: error %d", -int32(result))
 	}
@@ -103,8 +97,8 @@ func inject(towards uint32, pod dataplane.Endpoint, p Probe) error {
 	return nil
 }
 
-// bytes is the probe as an IPv4 packet.
-func (p Probe) bytes() []byte {
+// packetOf is the probe as an IPv4 packet.
+func packetOf(p trace.Probe) []byte {
 	var l4 []byte
 	be := binary.BigEndian
 	source, destination := p.Packet.Source, p.Packet.Destination
@@ -136,7 +130,7 @@ func (p Probe) bytes() []byte {
 	return append(ip, l4...)
 }
 
-func pseudo(p loader.Packet, length int) (sum uint32) {
+func pseudo(p trace.Packet, length int) (sum uint32) {
 	for _, a := range []netip.Addr{p.Source.Addr(), p.Destination.Addr()} {
 		b := a.As4()
 		sum += uint32(b[0])<<8 + uint32(b[1]) + uint32(b[2])<<8 + uint32(b[3])
@@ -155,42 +149,22 @@ func checksum(b []byte, sum uint32) uint16 {
 	return ^uint16(sum)
 }
 
-// Sighting is a probe, or its answer, at a device.
-type Sighting struct {
-	Device string `json:"device"`
-	// Out: it left by the device, else it came in.
-	Out bool `json:"out"`
-	// Answer: it answers the probe.
-	Answer bool          `json:"answer"`
-	Packet loader.Packet `json:"packet"`
-	// From and To are the outer addresses of an overlay or cable packet.
-	From *netip.Addr `json:"from,omitempty"`
-	To   *netip.Addr `json:"to,omitempty"`
-}
-
-// Watched is what a node observed during Watch.
-type Watched struct {
-	Sightings []Sighting `json:"sightings"`
-	// Drops counts all packets that the programs dropped meanwhile, not only the probe.
-	Drops []loader.Counter `json:"drops"`
-}
-
 // Watch records the sightings of a probe on all devices of this node until done is closed, at most for a minute. ready is called once
 // nothing can be missed. The filter runs in the kernel, and only for the duration of the call.
-func Watch(l *loader.Loader, p Probe, ready func() error, done <-chan struct{}) (Watched, error) {
+func Watch(l *loader.Loader, p trace.Probe, ready func() error, done <-chan struct{}) (trace.Watched, error) {
 	before, err := l.Counters()
 	if err != nil {
-		return Watched{}, err
+		return trace.Watched{}, err
 	}
 	fd, err := listen(p)
 	if err != nil {
-		return Watched{}, fmt.Errorf("watch the devices: %w", err)
+		return trace.Watched{}, fmt.Errorf("watch the devices: %w", err)
 	}
 	defer unix.Close(fd)
 	if err := ready(); err != nil {
-		return Watched{}, err
+		return trace.Watched{}, err
 	}
-	w := Watched{Sightings: []Sighting{}, Drops: []loader.Counter{}}
+	w := trace.Watched{Sightings: []trace.Sighting{}, Drops: []dump.Counter{}}
 	buffer := make([]byte, snapLen)
 	for end, last := time.Now().Add(maxWatch), false; !last; {
 		select {
@@ -207,7 +181,7 @@ func Watch(l *loader.Loader, p Probe, ready func() error, done <-chan struct{}) 
 			if err != nil {
 				return w, fmt.Errorf("watch the devices: %w", err)
 			}
-			if s, ok := p.sighting(buffer[:n], from); ok {
+			if s, ok := sighting(p, buffer[:n], from); ok {
 				w.Sightings = append(w.Sightings, s)
 			}
 		}
@@ -219,7 +193,7 @@ func Watch(l *loader.Loader, p Probe, ready func() error, done <-chan struct{}) 
 				c.Packets, c.Bytes = c.Packets-b.Packets, c.Bytes-b.Bytes
 			}
 		}
-		if c.Packets > 0 && strings.HasPrefix(c.Verdict, "drop-") {
+		if c.Packets > 0 && c.Dropped() {
 			w.Drops = append(w.Drops, c)
 		}
 	}
@@ -227,7 +201,7 @@ func Watch(l *loader.Loader, p Probe, ready func() error, done <-chan struct{}) 
 }
 
 // listen opens a socket that receives the packets with the marker, or with the answer to it, from the IPv4 header on.
-func listen(p Probe) (int, error) {
+func listen(p trace.Probe) (int, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // receives nothing until it is bound
 	if err != nil {
 		return 0, err
@@ -257,11 +231,11 @@ func listen(p Probe) (int, error) {
 }
 
 // sighting reads a packet from its IPv4 header on; ok is false if it is not the probe and no answer to it.
-func (p Probe) sighting(b []byte, from unix.Sockaddr) (s Sighting, ok bool) {
-	if inner, answer, ok := p.parse(b, innerAt); ok {
+func sighting(p trace.Probe, b []byte, from unix.Sockaddr) (s trace.Sighting, ok bool) {
+	if inner, answer, ok := parse(p, b, innerAt); ok {
 		outer, to := netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))
-		s = Sighting{Packet: inner, Answer: answer, From: &outer, To: &to}
-	} else if s.Packet, s.Answer, ok = p.parse(b, 0); !ok {
+		s = trace.Sighting{Packet: inner, Answer: answer, From: &outer, To: &to}
+	} else if s.Packet, s.Answer, ok = parse(p, b, 0); !ok {
 		return s, false
 	}
 	if sll, ok := from.(*unix.SockaddrLinklayer); ok {
@@ -274,8 +248,8 @@ func (p Probe) sighting(b []byte, from unix.Sockaddr) (s Sighting, ok bool) {
 }
 
 // parse reads the IPv4 packet at an offset.
-func (p Probe) parse(b []byte, at int) (packet loader.Packet, answer, ok bool) {
-	if len(b) < at+ackAt+4 || b[at] != 0x45 || b[at+9] != p.Packet.Protocol || at > 0 && (b[9] != unix.IPPROTO_UDP || b[typeAt] != forward) {
+func parse(p trace.Probe, b []byte, at int) (packet trace.Packet, answer, ok bool) {
+	if len(b) < at+ackAt+4 || b[at] != 0x45 || b[at+9] != p.Packet.Protocol || at > 0 && (b[9] != unix.IPPROTO_UDP || b[typeAt] != byte(bpf.PelagoPacketTypePACKET_FORWARD)) {
 		return packet, false, false
 	}
 	b = b[at:]
@@ -295,7 +269,7 @@ func (p Probe) parse(b []byte, at int) (packet loader.Packet, answer, ok bool) {
 		// An echo server answers with the payload, in a packet with another identification.
 		answer = be.Uint16(b[4:]) != uint16(p.Marker)
 	}
-	packet = loader.Packet{
+	packet = trace.Packet{
 		Protocol:    p.Packet.Protocol,
 		Source:      netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[12:])), source),
 		Destination: netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[16:])), destination),

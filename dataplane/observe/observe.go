@@ -12,14 +12,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/dump"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 // Source reads counters and paths from the kernel. *loader.Loader implements it.
 type Source interface {
-	Counters() ([]loader.Counter, error)
+	Counters() ([]dump.Counter, error)
 	// Path reads one path: a gateway has as many as its cluster has nodes, and only those to gateways are shown.
-	Path(netip.Addr) (loader.Path, bool, error)
+	Path(netip.Addr) (liveness.Path, bool, error)
 }
 
 // Collector is a prometheus.Collector over the maps of one node. Labels are bounded: hooks and verdicts are enums of
@@ -83,8 +84,8 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 }
 
 // read looks up the paths of all peers.
-func (c *Collector) read(v View) (map[netip.Addr]loader.Path, error) {
-	known := make(map[netip.Addr]loader.Path, len(v.Peers))
+func (c *Collector) read(v View) (map[netip.Addr]liveness.Path, error) {
+	known := make(map[netip.Addr]liveness.Path, len(v.Peers))
 	for _, p := range v.Peers {
 		path, ok, err := c.source.Path(p.Path)
 		if err != nil {

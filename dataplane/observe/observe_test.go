@@ -19,20 +19,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/dump"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 var update = flag.Bool("update", false, "write testdata")
 
 type source struct {
-	counters []loader.Counter
-	paths    map[netip.Addr]loader.Path
+	counters []dump.Counter
+	paths    map[netip.Addr]liveness.Path
 	err      error
 	asked    *int // look-ups of paths
 }
 
-func (s source) Counters() ([]loader.Counter, error) { return s.counters, s.err }
-func (s source) Path(a netip.Addr) (loader.Path, bool, error) {
+func (s source) Counters() ([]dump.Counter, error) { return s.counters, s.err }
+func (s source) Path(a netip.Addr) (liveness.Path, bool, error) {
 	if s.asked != nil {
 		*s.asked++
 	}
@@ -47,18 +48,18 @@ func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 // gateway is n1 of g1 with a second gateway beside it, joined to g2, one of whose two gateways has died and one of which no
 // tunnel leads to.
 func gateway() (source, View) {
-	answers := loader.Path{Probes: 100, Replies: 99, Ready: true, RTT: time.Millisecond, SRTT: 1200 * time.Microsecond, Loss: 0.01}
+	answers := liveness.Path{Probes: 100, Replies: 99, Ready: true, RTT: time.Millisecond, SRTT: 1200 * time.Microsecond, Loss: 0.01}
 	answers.Histogram[0], answers.Histogram[1], answers.Histogram[11], answers.Histogram[23] = 1, 2, 4, 1
-	dead := loader.Path{Probes: 50, Replies: 40, Ready: true, Seen: 2 * time.Second, Open: 10, OldestOpen: 2 * time.Second, Loss: 1}
+	dead := liveness.Path{Probes: 50, Replies: 40, Ready: true, Seen: 2 * time.Second, Open: 10, OldestOpen: 2 * time.Second, Loss: 1}
 	s := source{
-		counters: []loader.Counter{{Hook: "edge-out", Verdict: "sent", Packets: 3, Bytes: 300}, {Hook: "uplink-in", Verdict: "drop-bad-token", Packets: 1, Bytes: 90}},
-		paths:    map[netip.Addr]loader.Path{ip("172.31.1.12"): {Ready: true, Replies: 9, Loss: 0.125}, ip("241.0.128.1"): answers, ip("241.0.128.2"): dead},
+		counters: []dump.Counter{{Hook: "edge-out", Verdict: "sent", Packets: 3, Bytes: 300}, {Hook: "uplink-in", Verdict: "drop-bad-token", Packets: 1, Bytes: 90}},
+		paths:    map[netip.Addr]liveness.Path{ip("172.31.1.12"): {Ready: true, Replies: 9, Loss: 0.125}, ip("241.0.128.1"): answers, ip("241.0.128.2"): dead},
 	}
 	v := View{
 		Cluster: "g1", Node: "n1", Address: "172.31.1.11", Driver: "wireguard", State: "serving", Reports: 7,
 		Created: time.Unix(1_700_000_000, 0), Gateways: 2,
-		Flows: map[loader.FlowKind]int{
-			{Role: loader.RoleClient, Protocol: "tcp", State: "established"}: 2, {Role: loader.RoleServer, Protocol: "udp", State: "active"}: 1,
+		Flows: map[dump.FlowKind]int{
+			{Role: dump.RoleClient, Protocol: "tcp", State: "established"}: 2, {Role: dump.RoleServer, Protocol: "udp", State: "active"}: 1,
 		},
 		Peers: []Peer{
 			{Cluster: "g1", Gateway: "n2", Path: ip("172.31.1.12"), Up: true, MTU: 1390},
@@ -140,7 +141,7 @@ func TestPlainNode(t *testing.T) {
 func TestOnlyGatewaysAreLookedAt(t *testing.T) {
 	s, v := gateway()
 	for i := range 65536 {
-		s.paths[netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})] = loader.Path{Replies: 1}
+		s.paths[netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})] = liveness.Path{Replies: 1}
 	}
 	asked := 0
 	s.asked = &asked
@@ -151,22 +152,22 @@ func TestOnlyGatewaysAreLookedAt(t *testing.T) {
 }
 
 func TestPathState(t *testing.T) {
-	open := func(age time.Duration) loader.Path {
-		return loader.Path{Replies: 9, Ready: true, Open: 5, OldestOpen: age, Seen: age}
+	open := func(age time.Duration) liveness.Path {
+		return liveness.Path{Replies: 9, Ready: true, Open: 5, OldestOpen: age, Seen: age}
 	}
-	lossy := loader.Path{Replies: 9, Ready: true, Loss: 0.1}
+	lossy := liveness.Path{Replies: 9, Ready: true, Loss: 0.1}
 	for _, tt := range []struct {
-		path  loader.Path
+		path  liveness.Path
 		known bool
 		want  string
 	}{
-		{loader.Path{}, false, "unknown"},
-		{loader.Path{Probes: 1}, true, "unknown"},
+		{liveness.Path{}, false, "unknown"},
+		{liveness.Path{Probes: 1}, true, "unknown"},
 		{open(50 * time.Millisecond), true, "suspect"},
 		{open(2 * time.Second), true, "dead"},
-		{loader.Path{Replies: 1}, true, "unready"},
+		{liveness.Path{Replies: 1}, true, "unready"},
 		{lossy, true, "degraded"},
-		{loader.Path{Replies: 9, Ready: true}, true, "ready"},
+		{liveness.Path{Replies: 9, Ready: true}, true, "ready"},
 	} {
 		if got := pathState(tt.path, tt.known); got != tt.want {
 			t.Errorf("%+v: %s, want %s", tt.path, got, tt.want)

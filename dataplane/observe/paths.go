@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 // paths are the metrics of the ways to gateways.
@@ -35,7 +35,7 @@ func (m paths) describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-func (m paths) collect(out chan<- prometheus.Metric, v View, known map[netip.Addr]loader.Path) {
+func (m paths) collect(out chan<- prometheus.Metric, v View, known map[netip.Addr]liveness.Path) {
 	for _, s := range States {
 		out <- prometheus.MustNewConstMetric(m.role, prometheus.GaugeValue, oneIf(v.State == s), s)
 	}
@@ -63,7 +63,7 @@ func (m paths) collect(out chan<- prometheus.Metric, v View, known map[netip.Add
 var pathStates = []string{"unknown", "dead", "suspect", "unready", "degraded", "ready"}
 
 // pathState is the state as the programs see it. unknown: not probed, since no tunnel leads there, or not answered yet.
-func pathState(p loader.Path, known bool) string {
+func pathState(p liveness.Path, known bool) string {
 	switch {
 	case !known || p.Replies == 0 && !p.Dead():
 		return "unknown"
@@ -80,7 +80,7 @@ func pathState(p loader.Path, known bool) string {
 }
 
 // histogram converts the kernel's buckets to cumulative ones. The kernel's last bucket has no upper bound.
-func histogram(p loader.Path) (count uint64, sum float64, buckets map[float64]uint64) {
+func histogram(p liveness.Path) (count uint64, sum float64, buckets map[float64]uint64) {
 	const last = dataplane.RTTBuckets - 1
 	buckets = make(map[float64]uint64, last)
 	for i, n := range p.Histogram {

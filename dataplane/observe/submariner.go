@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 // submariner are the metrics of Submariner's gateway, operator and globalnet controller, under the same names and labels, so
@@ -57,7 +57,7 @@ func (m submariner) describe(out chan<- *prometheus.Desc) {
 // statuses of a connection, all of which connections_short shows.
 var statuses = []string{"connected", "connecting", "error"}
 
-func (m submariner) collect(out chan<- prometheus.Metric, v View, known map[netip.Addr]loader.Path) {
+func (m submariner) collect(out chan<- prometheus.Metric, v View, known map[netip.Addr]liveness.Path) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}

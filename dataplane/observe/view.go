@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
 // View is what the daemon knows of the gateways that this node probes. Names are bounded: clusters and gateways.
@@ -22,7 +22,7 @@ type View struct {
 	Gateways int
 	Ranges   []Range
 	// Flows is what the last sweep counted.
-	Flows map[loader.FlowKind]int
+	Flows map[dump.FlowKind]int
 }
 
 // States of a node as a gateway.

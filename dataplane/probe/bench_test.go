@@ -140,7 +140,7 @@ func gateway(b *testing.B, ns, far *netns.NS, used bool) (l *loader.Loader, edge
 		if l, err = loader.Open(loader.Options{PinPath: pins}); err != nil {
 			return err
 		}
-		if err := l.Attach(loader.Devices{Edge: edge, Uplinks: []int{uplink}}); err != nil {
+		if _, err := l.Attach(loader.Devices{Edge: edge, Uplinks: []int{uplink}}); err != nil {
 			return err
 		}
 		return l.Apply(s)

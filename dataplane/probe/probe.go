@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 const (
@@ -93,9 +93,9 @@ func (s *Sender) Send(edge int, peer netip.Addr, frame []byte) error {
 // Node provides the state of paths (loader.Loader).
 type Node interface {
 	// Paths reads the state of every path.
-	Paths() (map[netip.Addr]loader.Path, error)
+	Paths() (map[netip.Addr]liveness.Path, error)
 	// LargeProbe reads the newest large probe to a peer.
-	LargeProbe(peer netip.Addr) (p loader.LargeProbe, ok bool, err error)
+	LargeProbe(peer netip.Addr) (p liveness.LargeProbe, ok bool, err error)
 	// Marks returns the mark of probes; 0: there are no tables yet.
 	Marks() (own, probe uint32, err error)
 }
@@ -110,7 +110,7 @@ type Prober struct {
 	paths   map[netip.Addr]*schedule
 
 	mu    sync.Mutex
-	sizes map[netip.Addr]Size
+	sizes map[netip.Addr]liveness.Size
 }
 
 // Edge returns the interface index and the MTU of pelago0; 0: it does not exist yet.
@@ -126,11 +126,11 @@ type schedule struct {
 
 // New returns a prober that calls changed after a change of Sizes.
 func New(node Node, edge Edge, changed func(), log *slog.Logger) *Prober {
-	return &Prober{node: node, edge: edge, changed: changed, log: log, paths: map[netip.Addr]*schedule{}, sizes: map[netip.Addr]Size{}}
+	return &Prober{node: node, edge: edge, changed: changed, log: log, paths: map[netip.Addr]*schedule{}, sizes: map[netip.Addr]liveness.Size{}}
 }
 
 // Sizes returns the known sizes by the peer's outer address. It is safe for concurrent use.
-func (p *Prober) Sizes() map[netip.Addr]Size {
+func (p *Prober) Sizes() map[netip.Addr]liveness.Size {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.sizes)
@@ -211,7 +211,7 @@ func (p *Prober) refresh(now time.Time, mtu int, send func(netip.Addr, []byte) e
 }
 
 // enlarge evaluates the large probe in flight and sends the next one if it is due.
-func (p *Prober) enlarge(peer netip.Addr, s *schedule, path loader.Path, now time.Time, mtu int, send func(netip.Addr, []byte) error) error {
+func (p *Prober) enlarge(peer netip.Addr, s *schedule, path liveness.Path, now time.Time, mtu int, send func(netip.Addr, []byte) error) error {
 	if s.sizing.out != 0 {
 		large, ok, err := p.node.LargeProbe(peer)
 		switch {
@@ -235,7 +235,7 @@ func (p *Prober) enlarge(peer netip.Addr, s *schedule, path loader.Path, now tim
 
 // publish replaces Sizes and logs black holes that appear or disappear.
 func (p *Prober) publish() {
-	now := map[netip.Addr]Size{}
+	now := map[netip.Addr]liveness.Size{}
 	for peer, s := range p.paths {
 		if s.sizing.size.Full > 0 {
 			now[peer] = s.sizing.size
@@ -261,7 +261,7 @@ func (p *Prober) publish() {
 
 // intervals returns the probe interval of each path that is probed, and makes schedules for new ones. Where there are many, their
 // first probes are spread over an interval.
-func (p *Prober) intervals(paths map[netip.Addr]loader.Path, now time.Time) map[netip.Addr]time.Duration {
+func (p *Prober) intervals(paths map[netip.Addr]liveness.Path, now time.Time) map[netip.Addr]time.Duration {
 	out := map[netip.Addr]time.Duration{}
 	var busy []netip.Addr
 	for peer, path := range paths {
@@ -298,7 +298,7 @@ func (p *Prober) intervals(paths map[netip.Addr]loader.Path, now time.Time) map[
 }
 
 // every returns the probe interval of a path, regardless of other paths.
-func every(p loader.Path) time.Duration {
+func every(p liveness.Path) time.Duration {
 	if p.Used > inUse {
 		return Idle
 	}

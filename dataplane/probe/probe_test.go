@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/test/packet"
 )
 
@@ -30,22 +30,22 @@ func TestFrame(t *testing.T) {
 // kernel is a Node with one path.
 type kernel struct {
 	peer  netip.Addr
-	path  loader.Path
-	large loader.LargeProbe
+	path  liveness.Path
+	large liveness.LargeProbe
 }
 
-func (k *kernel) Paths() (map[netip.Addr]loader.Path, error) {
-	return map[netip.Addr]loader.Path{k.peer: k.path}, nil
+func (k *kernel) Paths() (map[netip.Addr]liveness.Path, error) {
+	return map[netip.Addr]liveness.Path{k.peer: k.path}, nil
 }
 
-func (k *kernel) LargeProbe(netip.Addr) (loader.LargeProbe, bool, error) { return k.large, true, nil }
+func (k *kernel) LargeProbe(netip.Addr) (liveness.LargeProbe, bool, error) { return k.large, true, nil }
 
 func (k *kernel) Marks() (uint32, uint32, error) { return 1, 2, nil }
 
 // Only the answer to the probe in flight counts, not an answer to an earlier probe of the same size; a probe that cannot be sent does
 // not count; the callback is called on a change.
 func TestProberTakesLargeAnswers(t *testing.T) {
-	k := &kernel{peer: netip.MustParseAddr("172.16.1.2"), path: loader.Path{Probed: true, Replies: 1, Ready: true, Seen: time.Millisecond}}
+	k := &kernel{peer: netip.MustParseAddr("172.16.1.2"), path: liveness.Path{Probed: true, Replies: 1, Ready: true, Seen: time.Millisecond}}
 	changes := 0
 	p := New(k, nil, func() { changes++ }, slog.New(slog.DiscardHandler))
 	var sent [][]byte
@@ -58,42 +58,42 @@ func TestProberTakesLargeAnswers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expect := func(what string, frames, calls int, want Size) {
+	expect := func(what string, frames, calls int, want liveness.Size) {
 		t.Helper()
 		if got := p.Sizes()[k.peer]; len(sent) != frames || changes != calls || got != want {
 			t.Errorf("%s: %d frames, %d changes, %+v; want %d, %d, %+v", what, len(sent), changes, got, frames, calls, want)
 		}
 	}
-	k.large = loader.LargeProbe{Size: 1390, Answered: true, Sent: time.Hour} // an earlier daemon's
+	k.large = liveness.LargeProbe{Size: 1390, Answered: true, Sent: time.Hour} // an earlier daemon's
 	look(0)
 	look(Idle)
-	expect("the answer to an earlier probe", 1, 0, Size{})
+	expect("the answer to an earlier probe", 1, 0, liveness.Size{})
 	if want := LargeFrame(k.peer, Busy, 1390); !cmp.Equal(want, sent[0]) {
 		t.Errorf("the frame is %d bytes long; want %d", len(sent[0]), len(want))
 	}
 	k.large.Sent = 0
 	look(Idle)
-	expect("its answer", 1, 1, Size{1390, 1390})
+	expect("its answer", 1, 1, liveness.Size{Full: 1390, Passes: 1390})
 	fails = errors.New("no buffer space")
 	for range 10 {
 		look(LargeEvery + Idle)
 	}
-	expect("what cannot be sent", 11, 1, Size{1390, 1390})
+	expect("what cannot be sent", 11, 1, liveness.Size{Full: 1390, Passes: 1390})
 	k.path.Probed = false
 	look(Idle)
-	expect("not probed any more", 11, 2, Size{})
+	expect("not probed any more", 11, 2, liveness.Size{})
 }
 
 func TestEvery(t *testing.T) {
 	for _, tt := range []struct {
-		path loader.Path
+		path liveness.Path
 		want time.Duration
 	}{
-		{loader.Path{Used: time.Hour}, Idle},
-		{loader.Path{Used: time.Second}, Busy},
-		{loader.Path{Used: time.Second, SRTT: 79 * time.Millisecond}, Busy},
-		{loader.Path{Used: time.Second, SRTT: 160 * time.Millisecond}, 20 * time.Millisecond},
-		{loader.Path{Used: time.Hour, SRTT: time.Second}, Idle},
+		{liveness.Path{Used: time.Hour}, Idle},
+		{liveness.Path{Used: time.Second}, Busy},
+		{liveness.Path{Used: time.Second, SRTT: 79 * time.Millisecond}, Busy},
+		{liveness.Path{Used: time.Second, SRTT: 160 * time.Millisecond}, 20 * time.Millisecond},
+		{liveness.Path{Used: time.Hour, SRTT: time.Second}, Idle},
 	} {
 		if got := every(tt.path); got != tt.want {
 			t.Errorf("used %s ago, RTT %s: every %s; want %s", tt.path.Used, tt.path.SRTT, got, tt.want)
@@ -105,12 +105,12 @@ func TestEvery(t *testing.T) {
 func TestIntervalsOfManyPaths(t *testing.T) {
 	p := New(nil, nil, func() {}, slog.New(slog.DiscardHandler))
 	peer := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{172, 16, byte(n >> 8), byte(n)}) }
-	paths := map[netip.Addr]loader.Path{peer(5000): {}}
+	paths := map[netip.Addr]liveness.Path{peer(5000): {}}
 	for n := range 1016 {
-		paths[peer(n)] = loader.Path{Probed: true, Used: 5 * time.Second}
+		paths[peer(n)] = liveness.Path{Probed: true, Used: 5 * time.Second}
 	}
 	for n := 500; n < 500+maxBusy; n++ {
-		paths[peer(n)] = loader.Path{Probed: true, Used: 50 * time.Millisecond}
+		paths[peer(n)] = liveness.Path{Probed: true, Used: 50 * time.Millisecond}
 	}
 	now := time.Now()
 	got := p.intervals(paths, now)

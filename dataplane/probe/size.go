@@ -3,19 +3,8 @@ package probe
 import (
 	"time"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
-
-// Size is the result of the large probes of a path, in bytes of a pod's packet. Zero: not known yet.
-type Size struct {
-	// Full is the MTU of pelago0.
-	Full int
-	// Passes is the largest size that passes.
-	Passes int
-}
-
-// BlackHole reports whether packets larger than Passes are lost.
-func (s Size) BlackHole() bool { return s.Passes < s.Full }
 
 const (
 	// LargeEvery is the time between two large probes of a path on which all is well.
@@ -51,7 +40,7 @@ const (
 
 // sizing is the state machine of one path's size. It is pure: the prober feeds it replies and losses.
 type sizing struct {
-	size  Size
+	size  liveness.Size
 	full  int // MTU of pelago0
 	stage stage
 	// low passes and high does not; searching.
@@ -65,7 +54,7 @@ type sizing struct {
 }
 
 // due returns the size of the probe to be sent now; 0: none.
-func (s *sizing) due(full int, path loader.Path, now time.Time) int {
+func (s *sizing) due(full int, path liveness.Path, now time.Time) int {
 	if full != s.full {
 		s.changed(full, now)
 	}
@@ -86,9 +75,9 @@ func (s *sizing) due(full int, path loader.Path, now time.Time) int {
 
 // changed restarts with another MTU of pelago0. A known black hole persists until a probe refutes it.
 func (s *sizing) changed(full int, now time.Time) {
-	kept := Size{}
+	kept := liveness.Size{}
 	if s.size.BlackHole() && s.size.Passes < full {
-		kept = Size{Full: full, Passes: s.size.Passes}
+		kept = liveness.Size{Full: full, Passes: s.size.Passes}
 	}
 	*s = sizing{full: full, size: kept, next: now}
 }
@@ -97,7 +86,7 @@ func (s *sizing) changed(full int, now time.Time) {
 func (s *sizing) began(size int, now time.Time) { s.out, s.sent = size, now }
 
 // waited reports whether the reply is overdue.
-func (s *sizing) waited(path loader.Path, now time.Time) bool {
+func (s *sizing) waited(path liveness.Path, now time.Time) bool {
 	return now.Sub(s.sent) > patience+path.SRTT+4*path.RTTVar
 }
 
@@ -119,7 +108,7 @@ func (s *sizing) answered(now time.Time) {
 }
 
 // missed handles the loss of the probe in flight.
-func (s *sizing) missed(path loader.Path, now time.Time) {
+func (s *sizing) missed(path liveness.Path, now time.Time) {
 	if path.Seen >= now.Sub(s.sent) || path.Suspect() { // nothing comes through
 		s.void(now)
 		return
@@ -159,6 +148,6 @@ func (s *sizing) narrow() {
 }
 
 func (s *sizing) found(passes int, now time.Time) {
-	s.size = Size{Full: s.full, Passes: passes}
+	s.size = liveness.Size{Full: s.full, Passes: passes}
 	s.stage, s.passed, s.lost, s.next = watching, 0, 0, now.Add(LargeEvery)
 }

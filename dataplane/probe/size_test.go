@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 // way is a path as a sizing meets it: time passes by looks.
@@ -14,7 +14,7 @@ type way struct {
 	sizing
 	now  time.Time
 	full int
-	path loader.Path
+	path liveness.Path
 	// passes is what comes through; lose says whether a probe that would is lost all the same.
 	passes int
 	lose   func() bool
@@ -24,7 +24,7 @@ type way struct {
 func newWay(full, passes int) *way {
 	return &way{
 		now: time.Unix(1, 0), full: full, passes: passes, lose: func() bool { return false },
-		path: loader.Path{Replies: 1, Ready: true, Seen: 50 * time.Millisecond},
+		path: liveness.Path{Replies: 1, Ready: true, Seen: 50 * time.Millisecond},
 	}
 }
 
@@ -46,7 +46,7 @@ func (w *way) run(d time.Duration) {
 	}
 }
 
-func (w *way) expect(t *testing.T, what string, want Size) {
+func (w *way) expect(t *testing.T, what string, want liveness.Size) {
 	t.Helper()
 	if w.size != want {
 		t.Errorf("%s: %+v; want %+v", what, w.size, want)
@@ -56,23 +56,23 @@ func (w *way) expect(t *testing.T, what string, want Size) {
 func TestBlackHole(t *testing.T) {
 	w := newWay(1390, 2000)
 	w.run(time.Second)
-	w.expect(t, "all pass", Size{1390, 1390})
+	w.expect(t, "all pass", liveness.Size{Full: 1390, Passes: 1390})
 	w.run(time.Minute)
 	if w.large > 15 {
 		t.Errorf("%d large probes in a minute; want one in %s", w.large, LargeEvery)
 	}
 	w.passes = 1230
 	w.run(time.Minute)
-	w.expect(t, "packets over 1,230 bytes are lost", Size{1390, 1230})
+	w.expect(t, "packets over 1,230 bytes are lost", liveness.Size{Full: 1390, Passes: 1230})
 	w.passes = 1100
 	w.run(time.Minute)
-	w.expect(t, "and now those over 1,100", Size{1390, 1100})
+	w.expect(t, "and now those over 1,100", liveness.Size{Full: 1390, Passes: 1100})
 	w.passes = 1250
 	w.run(time.Minute)
-	w.expect(t, "a little better, which is not looked for", Size{1390, 1100})
+	w.expect(t, "a little better, which is not looked for", liveness.Size{Full: 1390, Passes: 1100})
 	w.passes = 1390
 	w.run(time.Minute)
-	w.expect(t, "healed", Size{1390, 1390})
+	w.expect(t, "healed", liveness.Size{Full: 1390, Passes: 1390})
 }
 
 // No black hole: everything is lost, the path is suspect, no large probe was ever answered, or the peer is not ready.
@@ -81,16 +81,16 @@ func TestNoBlackHole(t *testing.T) {
 	w.run(time.Second)
 	w.passes, w.path.Seen = 0, time.Hour
 	w.run(time.Minute)
-	w.expect(t, "the peer is dead", Size{1390, 1390})
+	w.expect(t, "the peer is dead", liveness.Size{Full: 1390, Passes: 1390})
 	w.passes = 1200
 	w.path.Seen = 0
 	w.path.Open, w.path.OldestOpen = 5, time.Second
 	w.run(time.Minute)
-	w.expect(t, "the path is suspect", Size{1390, 1390})
+	w.expect(t, "the path is suspect", liveness.Size{Full: 1390, Passes: 1390})
 
 	w = newWay(1390, 0)
 	w.run(5 * time.Minute)
-	w.expect(t, "the peer knows no large probes", Size{})
+	w.expect(t, "the peer knows no large probes", liveness.Size{})
 	if w.large > 60 {
 		t.Errorf("%d large probes in five minutes to a peer that does not know them", w.large)
 	}
@@ -98,23 +98,23 @@ func TestNoBlackHole(t *testing.T) {
 	w = newWay(1390, 2000)
 	w.path.Ready = false
 	w.run(time.Minute)
-	w.expect(t, "not ready", Size{})
+	w.expect(t, "not ready", liveness.Size{})
 }
 
 // A changed MTU is probed at once; a known black hole persists until a probe refutes it.
 func TestChangedMTU(t *testing.T) {
 	w := newWay(1390, 1230)
 	w.run(time.Minute)
-	w.expect(t, "at first", Size{1390, 1230})
+	w.expect(t, "at first", liveness.Size{Full: 1390, Passes: 1230})
 	w.full = 1300
 	w.run(Idle)
-	w.expect(t, "a smaller MTU, still too large", Size{1300, 1230})
+	w.expect(t, "a smaller MTU, still too large", liveness.Size{Full: 1300, Passes: 1230})
 	w.full = 1200
 	w.run(time.Second)
-	w.expect(t, "an MTU that passes", Size{1200, 1200})
+	w.expect(t, "an MTU that passes", liveness.Size{Full: 1200, Passes: 1200})
 	w.full, w.passes = 8890, 8000
 	w.run(time.Minute)
-	w.expect(t, "jumbo frames", Size{8890, 8000})
+	w.expect(t, "jumbo frames", liveness.Size{Full: 8890, Passes: 8000})
 }
 
 // Whatever the sizes are and whether one probe in ten is lost, the size that passes is found to the byte, and no hole where there
@@ -131,7 +131,7 @@ func TestSizeIsFound(t *testing.T) {
 			w.lose = func() bool { n++; return n%10 == 0 }
 		}
 		w.run(2 * time.Minute)
-		if want := (Size{full, min(full, passes)}); w.size != want {
+		if want := (liveness.Size{Full: full, Passes: min(full, passes)}); w.size != want {
 			t.Errorf("%+v; want %+v", w.size, want)
 		}
 	})

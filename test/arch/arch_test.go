@@ -93,11 +93,12 @@ var rooms = map[string][]string{
 	"control/hub/access":       {"control/execute/collect", "control/hub/access/merge", "control/hub/member", "control/tunnel", "scheduler"},
 	"control/hub/access/merge": {},
 	"control/node": {"control/config", "control/node/status", "control/node/tables", "control/topology", "dataplane",
-		"dataplane/cable", "dataplane/loader", "dataplane/natt", "dataplane/netdev", "dataplane/observe", "dataplane/probe"},
-	"control/node/status": {"control/node/tables", "control/topology", "dataplane", "dataplane/cable", "dataplane/loader",
-		"dataplane/natt", "dataplane/observe", "dataplane/probe"},
+		"dataplane/cable", "dataplane/dump", "dataplane/liveness", "dataplane/loader", "dataplane/natt", "dataplane/netdev", "dataplane/observe",
+		"dataplane/probe"},
+	"control/node/status": {"control/node/tables", "control/topology", "dataplane", "dataplane/cable", "dataplane/liveness",
+		"dataplane/natt", "dataplane/observe"},
+	"control/node/tables": {"control/config", "control/topology", "dataplane", "dataplane/cable", "dataplane/liveness", "dataplane/natt"},
 	"control/operator":    {"control/config", "control/kube", "deploy", "deploy/broker", "deploy/member", "deploy/spec"},
-	"control/node/tables": {"control/config", "control/topology", "dataplane", "dataplane/cable", "dataplane/natt", "dataplane/probe"},
 }
 
 func TestRooms(t *testing.T) {
@@ -141,9 +142,18 @@ func standard(imp string) bool {
 	return !strings.Contains(first, ".")
 }
 
+// packages are those of the tree.
 func packages(t *testing.T) []listed {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", module+"...").Output()
+	return list(t, nil, module+"...")
+}
+
+// list runs `go list` with arguments in an environment; nil: that of this process.
+func list(t *testing.T, env []string, args ...string) []listed {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports"}, args...)...)
+	cmd.Env = env
+	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("list the packages: %v", err)
 	}

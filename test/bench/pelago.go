@@ -300,7 +300,7 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 			return err
 		}
 	}
-	if err := n.loader.Attach(devices); err != nil {
+	if _, err := n.loader.Attach(devices); err != nil {
 		return err
 	}
 	for name, program := range n.loader.Programs() {

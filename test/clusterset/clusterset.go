@@ -21,7 +21,7 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 // Comparable lets cmp compare addresses.
@@ -262,12 +262,12 @@ func TwoGateways(from string) (tables.Objects, tables.Host) {
 }
 
 // Answering is a path whose probes are answered.
-func Answering() loader.Path {
-	return loader.Path{Probed: true, Probes: 9, Replies: 9, Ready: true, Seen: 10 * time.Millisecond, RTT: 1200 * time.Microsecond, SRTT: 1200 * time.Microsecond}
+func Answering() liveness.Path {
+	return liveness.Path{Probed: true, Probes: 9, Replies: 9, Ready: true, Seen: 10 * time.Millisecond, RTT: 1200 * time.Microsecond, SRTT: 1200 * time.Microsecond}
 }
 
 // Silent is a path without a reply for a time.
-func Silent(age time.Duration) loader.Path {
+func Silent(age time.Duration) liveness.Path {
 	p := Answering()
 	p.Seen, p.Open, p.OldestOpen, p.Loss = age, 9, age, 1
 	return p

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/dump"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
@@ -446,9 +447,9 @@ func TestSweepStats(t *testing.T) {
 	}
 	want := loader.SweepStats{
 		Flows: 32, Crowding: map[netip.Addr]int{global(1, 1): 30},
-		Kinds: map[loader.FlowKind]int{
-			{Role: loader.RoleClient, Protocol: "udp", State: "active"}: 30, {Role: loader.RoleClient, Protocol: "tcp", State: "opening"}: 1,
-			{Role: loader.RoleServer, Protocol: "tcp", State: "opening"}: 1,
+		Kinds: map[dump.FlowKind]int{
+			{Role: dump.RoleClient, Protocol: "udp", State: "active"}: 30, {Role: dump.RoleClient, Protocol: "tcp", State: "opening"}: 1,
+			{Role: dump.RoleServer, Protocol: "tcp", State: "opening"}: 1,
 		},
 		InUse: map[dataplane.BlockKey]bool{{Address: global(1, 1), First: blockOf(2)}: true},
 	}

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
 // flows is the number of flows of the node.
 func (k *Kernel) flows(t testing.TB) int { return len(k.list(t)) }
 
-func (k *Kernel) list(t testing.TB) []loader.Flow {
+func (k *Kernel) list(t testing.TB) []dump.Flow {
 	t.Helper()
 	flows, err := k.Loader.Flows()
 	if err != nil {

@@ -2,6 +2,8 @@ package packet
 
 import (
 	"testing"
+
+	"github.com/pelago-net/pelago/bpf"
 )
 
 // FuzzUplinkIn has the receiver look at any inner packet, as it comes from a sender that knows the token: it ends in one
@@ -48,9 +50,9 @@ func FuzzEdgeOut(f *testing.F) {
 func check(t *testing.T, k *Kernel, r Result) {
 	t.Helper()
 	known := false
-	for _, hook := range k.hooks {
-		for _, word := range k.words {
-			known = known || r.Verdict == hook+" "+word
+	for _, hook := range bpf.Hooks() {
+		for _, word := range bpf.Verdicts() {
+			known = known || r.Verdict == hook.String()+" "+word.String()
 		}
 	}
 	if !known {

@@ -31,17 +31,12 @@ type Kernel struct {
 	Flows, Fragments, Slots, Hand, Egresses, Paths, Standings, Counters *ebpf.Map
 	Uplinks, Calls, NetworkCalls, Usage, Answers                        *ebpf.Map
 	PathLines, OwnLosses, GatewayLosses                                 *ebpf.Map
-
-	hooks, words []string
 }
 
 // Open makes a node with its maps in pinPath, a directory on a bpffs.
 func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 	k := &Kernel{}
 	var err error
-	if k.hooks, k.words, err = loader.Words(); err != nil {
-		return nil, err
-	}
 	if k.Loader, err = loader.Open(loader.Options{PinPath: pinPath, Timers: timers, MaxFlows: maxFlows}); err != nil {
 		return nil, err
 	}
@@ -226,7 +221,7 @@ func (k *Kernel) counters(t testing.TB) map[string]uint64 {
 		}
 		if packets > 0 {
 			const stride = uint32(bpf.PelagoCounterLimitCOUNTER_VERDICTS)
-			out[k.hooks[key/stride]+" "+k.words[key%stride]] = packets
+			out[bpf.PelagoHook(key/stride).String()+" "+bpf.PelagoVerdict(key%stride).String()] = packets
 		}
 	}
 	return out

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/dataplane/probe"
 )
 
@@ -32,7 +32,7 @@ func beginning(t testing.TB, o Overlay) (b body) {
 	return b
 }
 
-func (k *Kernel) largeProbe(t testing.TB, peer netip.Addr) loader.LargeProbe {
+func (k *Kernel) largeProbe(t testing.TB, peer netip.Addr) liveness.LargeProbe {
 	t.Helper()
 	p, ok, err := k.Loader.LargeProbe(peer)
 	if err != nil || !ok {

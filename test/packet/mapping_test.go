@@ -11,6 +11,7 @@ import (
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/dump"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/test/need"
 )
@@ -56,7 +57,7 @@ func unasked(port uint16, change ...func(*Packet)) Packet {
 func (k *Kernel) mappings(t testing.TB) (n int) {
 	t.Helper()
 	for _, f := range k.list(t) {
-		if f.State == loader.StateMapping {
+		if f.State == dump.StateMapping {
 			n++
 		}
 	}
@@ -280,7 +281,7 @@ func TestMappingPorts(t *testing.T) {
 	held := func() map[string]int {
 		out := map[string]int{}
 		for _, f := range k.list(t) {
-			if f.State == loader.StateMapping {
+			if f.State == dump.StateMapping {
 				out[f.Pod.String()]++
 			}
 		}
@@ -292,7 +293,7 @@ func TestMappingPorts(t *testing.T) {
 	fill("10.7.2.11", 20000, "drop-quota")
 	fill("172.16.1.2", 20000, "drop-ports-exhausted")
 	for _, f := range k.list(t) {
-		if f.State != loader.StateMapping && f.Pod == ip("10.7.2.10") {
+		if f.State != dump.StateMapping && f.Pod == ip("10.7.2.10") {
 			answer := udpPacket("y", from(f.Translated.Destination.Addr().String()), to(global(1, 1)), ports(5353, f.Translated.Source.Port()))
 			k.delivered(t, k.arrive(t, overlay(1, 1, 2, answer.Encode())))
 		}

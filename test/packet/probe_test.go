@@ -14,7 +14,7 @@ import (
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/dataplane/probe"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -86,7 +86,7 @@ func answer(t testing.TB, sent Overlay, change func(*body)) Overlay {
 	return sent
 }
 
-func (k *Kernel) path(t testing.TB, peer netip.Addr) loader.Path {
+func (k *Kernel) path(t testing.TB, peer netip.Addr) liveness.Path {
 	t.Helper()
 	p, ok, err := k.Loader.Path(peer)
 	if err != nil || !ok {
@@ -316,7 +316,7 @@ func TestSuspectIsPatient(t *testing.T) {
 	ga := load(t, 1, 1)
 	peer := nodeIP(2, 1)
 	// Four probes are open, the first for so long, on a path of a second.
-	silent := func(since uint64) loader.Path {
+	silent := func(since uint64) liveness.Path {
 		t.Helper()
 		p := bpf.PelagoPath{Probed: 1, Ready: 1, Srtt: 1e9, Rttvar: 2e8, Sequence: 104, Answered: 100}
 		for i := range p.Ring {
@@ -347,7 +347,7 @@ func TestSuspectIsPatient(t *testing.T) {
 func TestLossHasHysteresis(t *testing.T) {
 	ga := load(t, 1, 1)
 	peer := nodeIP(2, 1)
-	probes := func(n, lostEvery int) loader.Path {
+	probes := func(n, lostEvery int) liveness.Path {
 		t.Helper()
 		for i := range n {
 			if o := ga.sendProbe(t, peer, 0); lostEvery == 0 || i%lostEvery > 0 {
@@ -421,7 +421,7 @@ func TestPathsFollowTables(t *testing.T) {
 	}
 }
 
-// What loader.Path says of a path is what the programs do about it. Gateway 1 has any state; of flows that pick it by their
+// What liveness.Path says of a path is what the programs do about it. Gateway 1 has any state; of flows that pick it by their
 // hash, it loses those to a good gateway 4 when it is suspect, and those to a bad one when it is dead.
 func TestOneLivenessRule(t *testing.T) {
 	na := load(t, 1, 2)

@@ -12,10 +12,11 @@ import (
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
+	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
-// TestTraceAgrees compares the decisions of loader.Tables with those of the programs, on random tables, path states and packets.
+// TestTraceAgrees compares the decisions of trace.Tables with those of the programs, on random tables, path states and packets.
 func TestTraceAgrees(t *testing.T) {
 	seen := map[string]int{}
 	k := load(t, 1, 1)
@@ -136,15 +137,15 @@ func drawOpener(t *rapid.T, sources, destinations []netip.Addr) Packet {
 		from(rapid.SampledFrom(sources).Draw(t, "source").String()), to(rapid.SampledFrom(destinations).Draw(t, "destination")))
 }
 
-func traced(p Packet) loader.Packet {
+func traced(p Packet) trace.Packet {
 	source, destination := p.ports()
 	if p.Protocol == protocolSCTP {
 		source, destination = binary.BigEndian.Uint16(p.Payload), binary.BigEndian.Uint16(p.Payload[2:])
 	}
-	return loader.Packet{Protocol: p.protocol(), Source: netip.AddrPortFrom(p.Source, source), Destination: netip.AddrPortFrom(p.Destination, destination)}
+	return trace.Packet{Protocol: p.protocol(), Source: netip.AddrPortFrom(p.Source, source), Destination: netip.AddrPortFrom(p.Destination, destination)}
 }
 
-func tables(t testing.TB, k *Kernel) loader.Tables {
+func tables(t testing.TB, k *Kernel) trace.Tables {
 	t.Helper()
 	tables, err := k.Loader.Tables()
 	if err != nil {
@@ -210,8 +211,8 @@ func agree[T comparable](t *rapid.T, what string, program, trace T) {
 	}
 }
 
-func headerOf(o Overlay) loader.Header {
-	return loader.Header{
+func headerOf(o Overlay) trace.Header {
+	return trace.Header{
 		Source: o.Source, Destination: o.Destination, Port: o.Port, Cable: o.Port == cablePort, Token: o.Token, Node: o.Node,
 		Bounced: o.Flags&1 != 0, Switch: o.Flags&4 != 0,
 	}
@@ -265,49 +266,49 @@ func compareReceive(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint
 func TestTraceFaults(t *testing.T) {
 	type node struct{ cluster, index int }
 	na, ga, gb, nb := node{1, 2}, node{1, 1}, node{2, 1}, node{2, 2}
-	dead := loader.Path{Probed: true, Ready: true, Open: 20, OldestOpen: time.Minute, Seen: time.Minute}
+	dead := liveness.Path{Probed: true, Ready: true, Open: 20, OldestOpen: time.Minute, Seen: time.Minute}
 	for name, c := range map[string]struct {
 		at    node
-		fault func(*loader.Tables)
+		fault func(*trace.Tables)
 		want  []string
 	}{
-		"none":               {na, func(*loader.Tables) {}, []string{"sent", "switched", "switched", "delivered"}},
-		"no route":           {na, func(t *loader.Tables) { t.State.Routes = nil }, []string{"drop-no-route"}},
-		"unaccepted cluster": {gb, func(t *loader.Tables) { t.State.Routes = nil }, []string{"sent", "switched", "drop-spoofed-source"}},
-		"no blocks":          {na, func(t *loader.Tables) { t.State.Egresses = nil }, []string{"drop-no-egress"}},
-		"no ports": {na, func(t *loader.Tables) {
-			key := loader.Packet{Protocol: ProtocolTCP, Source: addrPort("120.1.0.1:0"), Destination: addrPort("120.2.0.21:80")}
-			t.PortsInUse = map[loader.Packet]int{key: dataplane.BlockPorts}
+		"none":               {na, func(*trace.Tables) {}, []string{"sent", "switched", "switched", "delivered"}},
+		"no route":           {na, func(t *trace.Tables) { t.State.Routes = nil }, []string{"drop-no-route"}},
+		"unaccepted cluster": {gb, func(t *trace.Tables) { t.State.Routes = nil }, []string{"sent", "switched", "drop-spoofed-source"}},
+		"no blocks":          {na, func(t *trace.Tables) { t.State.Egresses = nil }, []string{"drop-no-egress"}},
+		"no ports": {na, func(t *trace.Tables) {
+			key := trace.Packet{Protocol: ProtocolTCP, Source: addrPort("120.1.0.1:0"), Destination: addrPort("120.2.0.21:80")}
+			t.PortsInUse = map[trace.Packet]int{key: dataplane.BlockPorts}
 		}, []string{"drop-ports-exhausted"}},
-		"other ports in use": {na, func(t *loader.Tables) {
-			key := loader.Packet{Protocol: ProtocolTCP, Source: addrPort("120.1.0.1:0"), Destination: addrPort("120.2.0.20:80")}
-			t.PortsInUse = map[loader.Packet]int{key: dataplane.BlockPorts}
+		"other ports in use": {na, func(t *trace.Tables) {
+			key := trace.Packet{Protocol: ProtocolTCP, Source: addrPort("120.1.0.1:0"), Destination: addrPort("120.2.0.20:80")}
+			t.PortsInUse = map[trace.Packet]int{key: dataplane.BlockPorts}
 		}, []string{"sent", "switched", "switched", "delivered"}},
-		"no gateway":   {na, func(t *loader.Tables) { t.State.Gateways = nil }, []string{"drop-no-gateway"}},
-		"no wire":      {ga, func(t *loader.Tables) { t.State.Clusters = nil }, []string{"sent", "drop-no-gateway"}},
-		"wrong token":  {gb, func(t *loader.Tables) { t.State.Settings.Cable = dataplane.Tokens{Current: 1} }, []string{"sent", "switched", "drop-bad-token"}},
-		"unknown peer": {gb, func(t *loader.Tables) { t.State.Peers = nil }, []string{"sent", "switched", "drop-unknown-peer"}},
-		"no service":   {gb, func(t *loader.Tables) { t.State.Services = nil }, []string{"sent", "switched", "drop-no-service"}},
-		"not exported": {nb, func(t *loader.Tables) { exportTo(global(2, 21), 3)(&t.State) }, []string{"sent", "switched", "switched", "drop-not-exported"}},
-		"no backend": {gb, func(t *loader.Tables) {
+		"no gateway":   {na, func(t *trace.Tables) { t.State.Gateways = nil }, []string{"drop-no-gateway"}},
+		"no wire":      {ga, func(t *trace.Tables) { t.State.Clusters = nil }, []string{"sent", "drop-no-gateway"}},
+		"wrong token":  {gb, func(t *trace.Tables) { t.State.Settings.Cable = dataplane.Tokens{Current: 1} }, []string{"sent", "switched", "drop-bad-token"}},
+		"unknown peer": {gb, func(t *trace.Tables) { t.State.Peers = nil }, []string{"sent", "switched", "drop-unknown-peer"}},
+		"no service":   {gb, func(t *trace.Tables) { t.State.Services = nil }, []string{"sent", "switched", "drop-no-service"}},
+		"not exported": {nb, func(t *trace.Tables) { exportTo(global(2, 21), 3)(&t.State) }, []string{"sent", "switched", "switched", "drop-not-exported"}},
+		"no backend": {gb, func(t *trace.Tables) {
 			t.State.Services = map[dataplane.ServiceKey]dataplane.Service{serviceKey(21, 80, ProtocolTCP): {}}
 		}, []string{"sent", "switched", "drop-no-backend"}},
-		"not ready": {nb, func(t *loader.Tables) { t.State.Settings.Ready = false }, []string{"sent", "switched", "switched", "drop-not-ready"}},
+		"not ready": {nb, func(t *trace.Tables) { t.State.Settings.Ready = false }, []string{"sent", "switched", "switched", "drop-not-ready"}},
 		// If no gateway answers, all are used.
-		"no answers": {ga, func(t *loader.Tables) {
-			t.Paths = map[netip.Addr]loader.Path{nodeIP(2, 1): dead}
+		"no answers": {ga, func(t *trace.Tables) {
+			t.Paths = map[netip.Addr]liveness.Path{nodeIP(2, 1): dead}
 		}, []string{"sent", "switched", "switched", "delivered"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			packet := traced(tcpPacket(SYN, to(global(2, 21))))
-			var header *loader.Header
+			var header *trace.Header
 			var got []string
 			for _, at := range []node{na, ga, gb, nb} {
-				tables := loader.Tables{State: oneGateway(at.cluster, uint16(at.index))}
+				tables := trace.Tables{State: oneGateway(at.cluster, uint16(at.index))}
 				if at == c.at {
 					c.fault(&tables)
 				}
-				var step loader.Step
+				var step trace.Step
 				if header == nil {
 					step = tables.Leave(packet, 0)
 				} else {
@@ -326,7 +327,7 @@ func TestTraceFaults(t *testing.T) {
 
 // With a gateway that does not answer, flows take the other one.
 func TestTraceDeadGateway(t *testing.T) {
-	tables := loader.Tables{State: state(1, 2)}
+	tables := trace.Tables{State: state(1, 2)}
 	used := map[netip.Addr]bool{}
 	send := func() {
 		clear(used)
@@ -337,7 +338,7 @@ func TestTraceDeadGateway(t *testing.T) {
 	if send(); len(used) != 2 {
 		t.Errorf("flows take the gateways %v; want both", used)
 	}
-	tables.Paths = map[netip.Addr]loader.Path{nodeIP(1, 1): {Probed: true}}
+	tables.Paths = map[netip.Addr]liveness.Path{nodeIP(1, 1): {Probed: true}}
 	if send(); len(used) != 1 || !used[nodeIP(1, 4)] {
 		t.Errorf("flows take the gateways %v; want %s alone", used, nodeIP(1, 4))
 	}

@@ -6,8 +6,7 @@ import (
 	"time"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/probe"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 const (
@@ -46,7 +45,7 @@ func (d *damped) update(bad, good bool, now time.Time) {
 type trackedPath struct {
 	first    time.Time // of the first observation
 	answered bool      // ever
-	path     loader.Path
+	path     liveness.Path
 	dead     damped
 	lossy    damped
 	loss     float64   // the last that was too high, 0 to 1
@@ -54,12 +53,12 @@ type trackedPath struct {
 	rtt      rttWindow
 	status   submarinerv1.ConnectionStatus
 	since    time.Time // of the status
-	size     probe.Size
+	size     liveness.Size
 	overhead int // of the wire, on the uplinks
 }
 
 // update records the path; known: the kernel has it, which it has not while no tunnel leads there.
-func (s *trackedPath) update(p loader.Path, known bool, now time.Time) {
+func (s *trackedPath) update(p liveness.Path, known bool, now time.Time) {
 	if s.first.IsZero() {
 		s.first = now
 	}
@@ -134,7 +133,7 @@ type rttWindow struct {
 }
 
 // update records the last reply, if there is a new one. The first counts even if an earlier process sent its probe.
-func (w *rttWindow) update(p loader.Path) {
+func (w *rttWindow) update(p liveness.Path) {
 	if p.Replies != w.replies && p.Replies > 0 {
 		w.replies = p.Replies
 		w.add(p.RTT)

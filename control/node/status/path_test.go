@@ -9,13 +9,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
 var begin = time.Unix(1_700_000_000, 0)
 
-func lossy() loader.Path { p := clusterset.Answering(); p.Loss = 0.12; return p }
+func lossy() liveness.Path { p := clusterset.Answering(); p.Loss = 0.12; return p }
 
 // A connection is dead at once, and connected again after three seconds without a gap.
 func TestConnectionIsDamped(t *testing.T) {
@@ -27,12 +27,12 @@ func TestConnectionIsDamped(t *testing.T) {
 	for _, step := range []struct {
 		what   string
 		at     time.Duration
-		path   loader.Path
+		path   liveness.Path
 		absent bool
 		status submarinerv1.ConnectionStatus
 		says   string
 	}{
-		{"new", 0, loader.Path{Probes: 1}, false, submarinerv1.Connecting, "waiting for the first answer"},
+		{"new", 0, liveness.Path{Probes: 1}, false, submarinerv1.Connecting, "waiting for the first answer"},
 		{"not all tables there", 100, unready, false, submarinerv1.Connecting, "its tables are not complete yet"},
 		{"first good answer", 200, clusterset.Answering(), false, submarinerv1.Connected, ""},
 		{"suspect", 300, suspect, false, submarinerv1.Connected, ""},
@@ -48,9 +48,9 @@ func TestConnectionIsDamped(t *testing.T) {
 		{"loses", 9000, lossy(), false, submarinerv1.Connected, "degraded: 12 % of the probes are lost"},
 		{"loses less for a moment", 9100, clusterset.Answering(), false, submarinerv1.Connected, "degraded: 12 %"},
 		{"loses less for long", 12100, clusterset.Answering(), false, submarinerv1.Connected, ""},
-		{"the tunnel is gone", 13000, loader.Path{}, true, submarinerv1.ConnectionError, "not answered any more"},
-		{"it still is", 13100, loader.Path{}, true, submarinerv1.ConnectionError, "not answered any more"},
-		{"the tunnel is back, nobody answered yet", 14000, loader.Path{Probes: 1}, false, submarinerv1.ConnectionError, "not answered any more"},
+		{"the tunnel is gone", 13000, liveness.Path{}, true, submarinerv1.ConnectionError, "not answered any more"},
+		{"it still is", 13100, liveness.Path{}, true, submarinerv1.ConnectionError, "not answered any more"},
+		{"the tunnel is back, nobody answered yet", 14000, liveness.Path{Probes: 1}, false, submarinerv1.ConnectionError, "not answered any more"},
 		{"it answers, with loss", 15000, lossy(), false, submarinerv1.Connecting, "answers again"},
 		{"with loss, steadily", 18000, lossy(), false, submarinerv1.Connected, ""},
 		{"the loss is not that of the outage", 50000, lossy(), false, submarinerv1.Connected, "degraded"},
@@ -64,7 +64,7 @@ func TestConnectionIsDamped(t *testing.T) {
 
 func TestNeverAnswered(t *testing.T) {
 	var l trackedPath
-	never := loader.Path{Probes: 40, Open: 40, OldestOpen: time.Minute, Seen: time.Hour}
+	never := liveness.Path{Probes: 40, Open: 40, OldestOpen: time.Minute, Seen: time.Hour}
 	l.update(never, true, begin)
 	if l.status != submarinerv1.Connecting {
 		t.Errorf("at the first look: %s", l.status)

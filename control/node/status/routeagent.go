@@ -13,7 +13,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 // clusterState is whether this node reaches another cluster through the other gateways of its own.
@@ -52,7 +52,7 @@ func (t *Tracker) updateClusters(snap Snapshot, now time.Time) {
 		case c.lost.IsZero():
 			c.lost = now
 		}
-		timeout := loader.DeadAfter
+		timeout := liveness.DeadAfter
 		if !c.known {
 			timeout = firstAnswer
 		}

@@ -10,7 +10,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/node/tables"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
@@ -22,14 +22,14 @@ func town(from string) (Snapshot, *Tracker) {
 }
 
 // slow is a path that has got slow.
-func slow(p loader.Path) loader.Path {
+func slow(p liveness.Path) liveness.Path {
 	p.SRTT, p.RTT, p.Replies = 9*time.Millisecond, 9*time.Millisecond, p.Replies+1
 	return p
 }
 
 func TestRemoteEndpoints(t *testing.T) {
 	n1, n3, far := ip("172.31.1.11"), ip("172.31.1.13"), ip("172.31.2.11")
-	type paths = map[netip.Addr]loader.Path
+	type paths = map[netip.Addr]liveness.Path
 	lost := clusterset.Answering().WithUnreachable(2)
 	dead := clusterset.Silent(time.Second)
 	for _, tt := range []struct {

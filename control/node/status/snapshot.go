@@ -11,7 +11,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/dataplane/natt"
 )
 
@@ -107,7 +107,7 @@ func (s Snapshot) AwaitsTunnel() bool {
 // Connected reports whether a node that has just started can carry packets: at a gateway, once tunnels lead to all remote gateways
 // and one of each cluster answers probes. Whether such a gateway is itself ready does not matter: of two that start at the
 // same time, each would wait for the other.
-func (s Snapshot) Connected(paths map[netip.Addr]loader.Path) bool {
+func (s Snapshot) Connected(paths map[netip.Addr]liveness.Path) bool {
 	if !s.Gateway {
 		return true
 	}
@@ -127,7 +127,7 @@ func (s Snapshot) Connected(paths map[netip.Addr]loader.Path) bool {
 }
 
 // Unreachable returns the remote clusters of which no gateway answers, or which have none that the wire can reach, by index.
-func (s Snapshot) Unreachable(paths map[netip.Addr]loader.Path) map[uint16]bool {
+func (s Snapshot) Unreachable(paths map[netip.Addr]liveness.Path) map[uint16]bool {
 	out := map[uint16]bool{}
 	for p := range tables.RoutedPeers(s.Objects.Peers) {
 		out[uint16(p.Spec.ClusterIndex)] = true
@@ -142,7 +142,7 @@ func (s Snapshot) Unreachable(paths map[netip.Addr]loader.Path) map[uint16]bool 
 }
 
 // Lossy returns, by index, the remote clusters all of whose answering gateways are reached by lossy paths.
-func (s Snapshot) Lossy(paths map[netip.Addr]loader.Path) map[uint16]bool {
+func (s Snapshot) Lossy(paths map[netip.Addr]liveness.Path) map[uint16]bool {
 	out := map[uint16]bool{}
 	for index, gateways := range s.State.Clusters {
 		answering := slices.DeleteFunc(slices.Clone(gateways), func(g dataplane.RemoteGateway) bool {

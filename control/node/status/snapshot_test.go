@@ -10,7 +10,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
@@ -28,22 +28,22 @@ func TestWaiting(t *testing.T) {
 
 func TestSettled(t *testing.T) {
 	one, two := netip.MustParseAddr("241.0.128.1"), netip.MustParseAddr("241.0.128.2")
-	answers := loader.Path{Probes: 9, Replies: 9}
-	silent := loader.Path{Probes: 9, Replies: 3, Open: 6, OldestOpen: time.Second}
+	answers := liveness.Path{Probes: 9, Replies: 9}
+	silent := liveness.Path{Probes: 9, Replies: 3, Open: 6, OldestOpen: time.Second}
 	cases := map[string]struct {
 		node    bool // no gateway
 		tunnels []netip.Addr
-		paths   map[netip.Addr]loader.Path
+		paths   map[netip.Addr]liveness.Path
 		want    bool
 	}{
 		"a node that is no gateway":            {node: true, want: true},
 		"no tunnel":                            {},
-		"one of two tunnels":                   {tunnels: []netip.Addr{one}, paths: map[netip.Addr]loader.Path{one: answers}},
+		"one of two tunnels":                   {tunnels: []netip.Addr{one}, paths: map[netip.Addr]liveness.Path{one: answers}},
 		"nothing known of the paths":           {tunnels: []netip.Addr{one, two}},
-		"probed, and no answer yet":            {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]loader.Path{one: {Probes: 2, Open: 2}}},
-		"answers from before, and silence":     {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]loader.Path{one: silent, two: silent}},
-		"one gateway of the cluster answers":   {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]loader.Path{one: silent, two: answers}, want: true},
-		"one answers, and is not ready itself": {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]loader.Path{one: answers, two: {}}, want: true},
+		"probed, and no answer yet":            {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]liveness.Path{one: {Probes: 2, Open: 2}}},
+		"answers from before, and silence":     {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]liveness.Path{one: silent, two: silent}},
+		"one gateway of the cluster answers":   {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]liveness.Path{one: silent, two: answers}, want: true},
+		"one answers, and is not ready itself": {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]liveness.Path{one: answers, two: {}}, want: true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestReach(t *testing.T) {
 	lossy.Lossy = true
 	for _, tt := range []struct {
 		what               string
-		one, two           loader.Path
+		one, two           liveness.Path
 		unreachable, lossy bool
 	}{
 		{"both are good", good, good, false, false},
@@ -79,7 +79,7 @@ func TestReach(t *testing.T) {
 		{"one is lossy, the other silent", lossy, silent, false, true},
 		{"both are silent", silent, silent, true, false},
 	} {
-		paths := map[netip.Addr]loader.Path{one: tt.one, two: tt.two}
+		paths := map[netip.Addr]liveness.Path{one: tt.one, two: tt.two}
 		if u, l := snap.Unreachable(paths)[2], snap.Lossy(paths)[2]; u != tt.unreachable || l != tt.lossy {
 			t.Errorf("%s: unreachable %t, lossy %t; want %t, %t", tt.what, u, l, tt.unreachable, tt.lossy)
 		}

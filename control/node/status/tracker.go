@@ -12,10 +12,9 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane/cable"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/dataplane/natt"
 	"github.com/pelago-net/pelago/dataplane/observe"
-	"github.com/pelago-net/pelago/dataplane/probe"
 )
 
 // reportInterval bounds how long a change of numbers alone, such as round-trip times, waits to be reported.
@@ -63,9 +62,9 @@ func (t *Tracker) SetCreated(at time.Time) {
 type Observation struct {
 	Snapshot
 	Role  Role
-	Paths map[netip.Addr]loader.Path  // by outer address
-	Sizes map[netip.Addr]probe.Size   // by outer address
-	Peers map[netip.Addr]cable.Status // the wire's, by fabric address
+	Paths map[netip.Addr]liveness.Path // by outer address
+	Sizes map[netip.Addr]liveness.Size // by outer address
+	Peers map[netip.Addr]cable.Status  // the wire's, by fabric address
 	Now   time.Time
 }
 
@@ -103,7 +102,7 @@ func (t *Tracker) Observe(o Observation) Update {
 }
 
 // update records the paths and forgets those to gateways that are gone.
-func (t *Tracker) update(snap Snapshot, paths map[netip.Addr]loader.Path, sizes map[netip.Addr]probe.Size, now time.Time) {
+func (t *Tracker) update(snap Snapshot, paths map[netip.Addr]liveness.Path, sizes map[netip.Addr]liveness.Size, now time.Time) {
 	current := make(map[netip.Addr]bool, len(snap.Targets))
 	for _, target := range snap.Targets {
 		current[target.Address] = true

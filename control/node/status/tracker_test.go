@@ -15,15 +15,14 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane/cable"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/dataplane/natt"
-	"github.com/pelago-net/pelago/dataplane/probe"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
 var (
-	fits = probe.Size{Full: 1390, Passes: 1390}
-	hole = probe.Size{Full: 1390, Passes: 1300}
+	fits = liveness.Size{Full: 1390, Passes: 1390}
+	hole = liveness.Size{Full: 1390, Passes: 1300}
 )
 
 // A black hole stands in the status of the connection, of the node and in the metrics, and is reported at once; the connection stays
@@ -33,13 +32,13 @@ func TestBlackHoleIsShown(t *testing.T) {
 		"let packets of 1500 bytes pass on every link between the nodes, or set the MTU of the uplinks to 1410"
 	far := ip("241.0.128.1")
 	snap, l := pair("n1")
-	paths := map[netip.Addr]loader.Path{far: clusterset.Answering()}
-	l.update(snap, paths, map[netip.Addr]probe.Size{far: fits}, begin)
+	paths := map[netip.Addr]liveness.Path{far: clusterset.Answering()}
+	l.update(snap, paths, map[netip.Addr]liveness.Size{far: fits}, begin)
 	before := l.urgentKey(snap)
 	if said := l.connections(snap)[0].StatusMessage; said != "" {
 		t.Errorf("all is well: %q", said)
 	}
-	l.update(snap, paths, map[netip.Addr]probe.Size{far: hole}, begin)
+	l.update(snap, paths, map[netip.Addr]liveness.Size{far: hole}, begin)
 	if l.urgentKey(snap) == before {
 		t.Error("it is not urgent")
 	}
@@ -57,7 +56,7 @@ func TestBlackHoleIsShown(t *testing.T) {
 		t.Errorf("the view is %+v", l.View(snap).Peers)
 	}
 	weak := lossy()
-	l.update(snap, map[netip.Addr]loader.Path{far: weak}, map[netip.Addr]probe.Size{far: hole}, begin)
+	l.update(snap, map[netip.Addr]liveness.Path{far: weak}, map[netip.Addr]liveness.Size{far: hole}, begin)
 	if said := l.connections(snap)[0].StatusMessage; said != "degraded: 12 % of the probes are lost; "+says {
 		t.Errorf("with loss: %q", said)
 	}
@@ -66,7 +65,7 @@ func TestBlackHoleIsShown(t *testing.T) {
 	snap, l = town("n2")
 	snap.Objects.NodeIndexes[2].Status.PathMTU = map[string]int32{"g2": 1280}
 	n1, n3 := ip("172.31.1.11"), ip("172.31.1.13")
-	l.update(snap, map[netip.Addr]loader.Path{n1: clusterset.Answering(), n3: slow(clusterset.Answering())}, map[netip.Addr]probe.Size{n1: {Full: 1450, Passes: 1400}}, begin)
+	l.update(snap, map[netip.Addr]liveness.Path{n1: clusterset.Answering(), n3: slow(clusterset.Answering())}, map[netip.Addr]liveness.Size{n1: {Full: 1450, Passes: 1400}}, begin)
 	said := l.routeAgent(snap).Status.RemoteEndpoints[0].StatusMessage
 	for _, part := range []string{"To gateway n1 packets of more than 1400 bytes are lost", "From gateway n3 to g2 packets of more than 1280 bytes are lost", "Through gateway n1"} {
 		if !strings.Contains(said, part) {
@@ -89,7 +88,7 @@ func pair(from string) (Snapshot, *Tracker) {
 
 func TestConnections(t *testing.T) {
 	snap, l := pair("n1")
-	l.update(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): lossy()}, nil, begin)
+	l.update(snap, map[netip.Addr]liveness.Path{ip("241.0.128.1"): lossy()}, nil, begin)
 	got := l.gateway(snap)
 	endpoint := func(host, address, fabric, node string) submarinerv1.EndpointSpec {
 		return submarinerv1.EndpointSpec{
@@ -237,16 +236,16 @@ func TestLocalEndpointHasItsPublicAddress(t *testing.T) {
 // What is urgent changes with a status, not with numbers.
 func TestUrgent(t *testing.T) {
 	snap, l := pair("n1")
-	paths := map[netip.Addr]loader.Path{ip("241.0.128.1"): clusterset.Answering()}
+	paths := map[netip.Addr]liveness.Path{ip("241.0.128.1"): clusterset.Answering()}
 	l.update(snap, paths, nil, begin)
 	before := l.urgentKey(snap)
 	slower := clusterset.Answering()
 	slower.Replies, slower.RTT = 20, time.Second
-	l.update(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): slower}, nil, begin.Add(time.Second))
+	l.update(snap, map[netip.Addr]liveness.Path{ip("241.0.128.1"): slower}, nil, begin.Add(time.Second))
 	if l.urgentKey(snap) != before {
 		t.Error("another round-trip time is urgent")
 	}
-	l.update(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): clusterset.Silent(time.Second)}, nil, begin.Add(2*time.Second))
+	l.update(snap, map[netip.Addr]liveness.Path{ip("241.0.128.1"): clusterset.Silent(time.Second)}, nil, begin.Add(2*time.Second))
 	if l.urgentKey(snap) == before {
 		t.Error("a death is not urgent")
 	}
@@ -255,8 +254,8 @@ func TestUrgent(t *testing.T) {
 func TestEvents(t *testing.T) {
 	snap, l := pair("n1")
 	second := clusterset.Answering()
-	at := func(p loader.Path, after time.Duration) string {
-		l.update(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): p, ip("241.0.128.2"): second}, nil, begin.Add(after))
+	at := func(p liveness.Path, after time.Duration) string {
+		l.update(snap, map[netip.Addr]liveness.Path{ip("241.0.128.1"): p, ip("241.0.128.2"): second}, nil, begin.Add(after))
 		var all []string
 		for _, e := range l.events(snap) {
 			all = append(all, e.Type+" "+e.Reason+" "+e.Message)
@@ -267,7 +266,7 @@ func TestEvents(t *testing.T) {
 		"probes are not answered any more: does the node run, and does UDP 4500 to 203.0.113.9 of node g2-n1 pass? Packets go to g2-n2 instead."
 	back := "Normal ConnectionRestored the connection from gateway n1 of g1 to gateway g2-n1 of g2 (203.0.113.9, vxlan) is back: probes were answered for 3s"
 	for i, step := range []struct {
-		path  loader.Path
+		path  liveness.Path
 		after time.Duration
 		want  string
 	}{
@@ -288,7 +287,7 @@ func TestEvents(t *testing.T) {
 func TestView(t *testing.T) {
 	snap, l := pair("n1")
 	l.role = RoleServing
-	l.update(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): clusterset.Answering()}, nil, begin)
+	l.update(snap, map[netip.Addr]liveness.Path{ip("241.0.128.1"): clusterset.Answering()}, nil, begin)
 	v := l.View(snap)
 	type row struct {
 		up     bool

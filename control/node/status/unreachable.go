@@ -6,7 +6,7 @@ import (
 
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/control/topology"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 // deadAfter is how long no gateway may have reported that it reaches a cluster before this node considers the cluster dead. What gateways
@@ -23,7 +23,7 @@ type UnreachableClusters struct {
 
 // Observe returns the unreachable clusters, sorted. known is false while a cluster that is not reached may have been dead before the first
 // observation: the caller keeps the verdict of the process before it, as "none is dead" would bring the cluster back for deadAfter.
-func (d *UnreachableClusters) Observe(snap Snapshot, paths map[netip.Addr]loader.Path, now time.Time) (dead []string, known bool) {
+func (d *UnreachableClusters) Observe(snap Snapshot, paths map[netip.Addr]liveness.Path, now time.Time) (dead []string, known bool) {
 	if d.begin.IsZero() {
 		d.begin = now
 	}
@@ -46,7 +46,7 @@ func (d *UnreachableClusters) Observe(snap Snapshot, paths map[netip.Addr]loader
 }
 
 // reached reports whether a live gateway of this cluster reaches another cluster.
-func reached(snap Snapshot, cluster uint16, paths map[netip.Addr]loader.Path) bool {
+func reached(snap Snapshot, cluster uint16, paths map[netip.Addr]liveness.Path) bool {
 	s := snap.State
 	for _, index := range s.Gateways {
 		if index == s.Settings.Node {

@@ -9,13 +9,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pelago-net/pelago/control/node/tables"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
 // path is one that answers, or that has been silent for a second; unreachable are clusters that the gateway does not reach.
-func path(answers bool, unreachable ...uint16) loader.Path {
-	p := loader.Path{Probed: true, Probes: 9, Replies: 9, Ready: true, Seen: 10 * time.Millisecond}
+func path(answers bool, unreachable ...uint16) liveness.Path {
+	p := liveness.Path{Probed: true, Probes: 9, Replies: 9, Ready: true, Seen: 10 * time.Millisecond}
 	if !answers {
 		p.Seen, p.Open, p.OldestOpen = time.Second, 4, time.Second
 	}
@@ -35,7 +35,7 @@ func TestVerdicts(t *testing.T) {
 	for _, step := range []struct {
 		what string
 		at   time.Duration
-		path loader.Path
+		path liveness.Path
 		want []string
 	}{
 		{"all is well", 0, path(true), []string{}},
@@ -46,7 +46,7 @@ func TestVerdicts(t *testing.T) {
 		{"the gateway is dead", 6 * time.Second, path(false), []string{}},
 		{"and stays so", 6500 * time.Millisecond, path(false), []string{"g2"}},
 	} {
-		got, known := v.Observe(snap, map[netip.Addr]loader.Path{gateway: step.path}, start.Add(step.at))
+		got, known := v.Observe(snap, map[netip.Addr]liveness.Path{gateway: step.path}, start.Add(step.at))
 		if diff := cmp.Diff(step.want, got); diff != "" || !known {
 			t.Errorf("%s: known %t (-want +got):\n%s", step.what, known, diff)
 		}
@@ -63,7 +63,7 @@ func TestVerdictsAfterARestart(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	type step struct {
 		at    time.Duration
-		path  loader.Path
+		path  liveness.Path
 		known bool
 		dead  []string // if known
 	}
@@ -82,7 +82,7 @@ func TestVerdictsAfterARestart(t *testing.T) {
 	} {
 		var v UnreachableClusters
 		for _, s := range steps {
-			got, known := v.Observe(snap, map[netip.Addr]loader.Path{ip("172.31.1.11"): s.path}, start.Add(s.at))
+			got, known := v.Observe(snap, map[netip.Addr]liveness.Path{ip("172.31.1.11"): s.path}, start.Add(s.at))
 			if known != s.known || known && cmp.Diff(s.dead, got) != "" {
 				t.Errorf("%s, after %s: known %t, %v dead; want %t, %v", name, s.at, known, got, s.known, s.dead)
 			}
@@ -98,7 +98,7 @@ func TestVerdictsAtAGateway(t *testing.T) {
 		t.Fatalf("gateways %v, remote %v", snap.State.Gateways, snap.State.Clusters)
 	}
 	far := ip("172.31.2.11")
-	if reached(snap, 2, map[netip.Addr]loader.Path{far: path(false)}) || !reached(snap, 2, map[netip.Addr]loader.Path{far: path(true)}) {
+	if reached(snap, 2, map[netip.Addr]liveness.Path{far: path(false)}) || !reached(snap, 2, map[netip.Addr]liveness.Path{far: path(true)}) {
 		t.Error("a cluster is reached if its gateway answers, and only then")
 	}
 	if reached(snap, 9, nil) {

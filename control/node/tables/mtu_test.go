@@ -7,18 +7,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pelago-net/pelago/control/node/tables"
-	"github.com/pelago-net/pelago/dataplane/probe"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
 var (
-	fits = probe.Size{Full: 1390, Passes: 1390}
-	hole = probe.Size{Full: 1390, Passes: 1300}
+	fits = liveness.Size{Full: 1390, Passes: 1390}
+	hole = liveness.Size{Full: 1390, Passes: 1300}
 )
 
 // How large packets to another cluster may be is what passes on every way that they may take.
 func TestLimits(t *testing.T) {
-	type sizes = map[netip.Addr]probe.Size
+	type sizes = map[netip.Addr]liveness.Size
 	first, second := ip("241.0.128.1"), ip("241.0.128.2") // gateways of g2
 	for name, tt := range map[string]struct {
 		from   string

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/pelago-net/pelago/dataplane/probe"
+	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
 // TestBlackHole has a link between the clusters that is narrower than the nodes' and whose router says nothing of it: the
@@ -34,16 +34,16 @@ func TestBlackHole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	full := probe.Size{Full: edgeMTU, Passes: edgeMTU}
+	full := liveness.Size{Full: edgeMTU, Passes: edgeMTU}
 	// expect waits until everybody knows how large packets may be: gateways to each other, and nodes to their gateway.
-	expect := func(what string, between probe.Size) {
+	expect := func(what string, between liveness.Size) {
 		t.Helper()
 		holds := func() bool {
 			for _, c := range s.Clusters[1:] {
 				for i, n := range c.Nodes {
-					want := map[netip.Addr]probe.Size{c.Nodes[0].Address: full}
+					want := map[netip.Addr]liveness.Size{c.Nodes[0].Address: full}
 					if i == 0 {
-						want = map[netip.Addr]probe.Size{c.Other.Nodes[0].Address: between}
+						want = map[netip.Addr]liveness.Size{c.Other.Nodes[0].Address: between}
 					}
 					got := prober[n].Sizes()
 					for a, size := range want {
@@ -97,7 +97,7 @@ func TestBlackHole(t *testing.T) {
 	router("nft", "add table ip silent; add chain ip silent out { type filter hook output priority 0; }; "+
 		"add rule ip silent out icmp type destination-unreachable drop")
 	router("ip", "link", "set", "br2", "mtu", "1380")
-	expect("a narrow link", probe.Size{Full: edgeMTU, Passes: passes})
+	expect("a narrow link", liveness.Size{Full: edgeMTU, Passes: passes})
 	if large() == nil {
 		t.Error("a datagram of 1,400 bytes passes: there is no black hole to be found")
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/trace"
 	"github.com/pelago-net/pelago/test/await"
 )
 
@@ -36,7 +36,7 @@ func (w *town) lossyCable(t *testing.T) {
 		must(t, err)
 		pod := w.client[n.Index]
 		for i := range uint16(100) {
-			step := tables.Leave(loader.Packet{Protocol: udp, Source: netip.AddrPortFrom(pod.Address, 20000), Destination: netip.AddrPortFrom(w.server[3].Global, 1000+i)}, 0)
+			step := tables.Leave(trace.Packet{Protocol: udp, Source: netip.AddrPortFrom(pod.Address, 20000), Destination: netip.AddrPortFrom(w.server[3].Global, 1000+i)}, 0)
 			switch {
 			case step.Header == nil:
 				t.Fatalf("%s: %+v", n.Name, step)

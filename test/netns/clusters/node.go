@@ -186,10 +186,8 @@ func (n *Node) Apply(t testing.TB) {
 		if n.xdp && n.switches() {
 			devices.XDP = devices.Uplinks
 		}
-		if err := n.Loader.Attach(devices); err != nil {
-			return err
-		}
-		if err := errors.Join(n.Loader.XDPProblems()...); err != nil {
+		problems, err := n.Loader.Attach(devices)
+		if err := errors.Join(append(problems, err)...); err != nil {
 			return err
 		}
 		state, err := n.State()

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/observe"
+	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
 // seen is the way of a probe: where it left a node in the overlay, where it went to a pod, and whether its answer came back.
@@ -25,7 +25,7 @@ type seen struct {
 func (w *town) follow(t *testing.T, protocol uint8, to netip.AddrPort, marker uint32, enough func(seen) bool) seen {
 	t.Helper()
 	from := w.client[3]
-	p := observe.Probe{Marker: marker, Packet: loader.Packet{Protocol: protocol, Source: netip.AddrPortFrom(from.Address, 33000+uint16(marker%1000)), Destination: to}}
+	p := trace.Probe{Marker: marker, Packet: trace.Packet{Protocol: protocol, Source: netip.AddrPortFrom(from.Address, 33000+uint16(marker%1000)), Destination: to}}
 	var s seen
 	for attempt := range 3 { // a slow machine may need longer for the answer
 		var watching sync.WaitGroup
@@ -63,7 +63,7 @@ func (w *town) follow(t *testing.T, protocol uint8, to netip.AddrPort, marker ui
 	return s
 }
 
-func (s *seen) add(atSource, fast bool, p observe.Probe, sighting observe.Sighting) {
+func (s *seen) add(atSource, fast bool, p trace.Probe, sighting trace.Sighting) {
 	switch plain := sighting.From == nil; {
 	case sighting.Answer && atSource && plain: // not in the datapath fast
 		s.answered = s.answered || sighting.Out && sighting.Packet.Destination == p.Packet.Source
@@ -93,7 +93,7 @@ func (w *town) followed(t *testing.T) {
 		}
 		from := w.client[3]
 		must(t, from.Node.Do(func() error {
-			a, err := observe.Trace(from.Node.Loader, observe.Request{Packet: loader.Packet{
+			a, err := observe.Trace(from.Node.Loader, trace.Request{Packet: trace.Packet{
 				Protocol: c.protocol, Source: netip.AddrPortFrom(from.Address, 33999), Destination: c.to,
 			}})
 			if err == nil && (a.Step.Verdict != "sent" || a.Stack == nil || !a.Stack.Overlay) {

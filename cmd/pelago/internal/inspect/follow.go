@@ -7,8 +7,9 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/observe"
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane/liveness"
+	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
 // Site is a cluster on the way of a packet.
@@ -20,11 +21,11 @@ type Site struct {
 	// Others are the names of other clusters by index.
 	Others map[uint16]string
 	// Ask has a node answer a request.
-	Ask func(ctx context.Context, node string, r observe.Request) (observe.Answer, error)
+	Ask func(ctx context.Context, node string, r trace.Request) (trace.Answer, error)
 	// Shadow names the Service whose address a packet to this destination has, which kube-proxy translates before our programs; "": none.
-	Shadow func(p loader.Packet) string
+	Shadow func(p trace.Packet) string
 	// Forbidden names the NetworkPolicy by which a pod may not send (out) or receive a packet; "": none.
-	Forbidden func(ctx context.Context, p loader.Packet, out bool) (string, error)
+	Forbidden func(ctx context.Context, p trace.Packet, out bool) (string, error)
 	// Refused is why this cluster does not accept the cluster that has an address; "": it does, or no cluster has it.
 	Refused func(a netip.Addr) string
 }
@@ -44,15 +45,15 @@ type Hop struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
 	// Hook, Verdict and the rest are those of the step. A hook of ours is that of a program; "stack" is the node's own network stack.
-	loader.Step
+	trace.Step
 }
 
 // Trace is the way of a packet and its end.
 type Trace struct {
-	From   string        `json:"from"`
-	To     string        `json:"to"`
-	Packet loader.Packet `json:"packet"`
-	Hops   []Hop         `json:"hops"`
+	From   string       `json:"from"`
+	To     string       `json:"to"`
+	Packet trace.Packet `json:"packet"`
+	Hops   []Hop        `json:"hops"`
 	End
 	// Live is what happened to a real packet.
 	Live *Live `json:"live,omitempty"`
@@ -71,7 +72,7 @@ type End struct {
 // endOf is an end with the texts of its reason. detail names the object.
 func endOf(o Outcome, reason, detail string) End {
 	e := End{Outcome: o, Reason: reason, Message: detail}
-	if r, ok := reasons[reason]; ok {
+	if r, ok := reasonOf(reason); ok {
 		e.Message, e.Remedy = r.message, r.remedy
 		if detail != "" {
 			e.Message += ": " + detail
@@ -80,11 +81,7 @@ func endOf(o Outcome, reason, detail string) End {
 	return e
 }
 
-const (
-	maxHops = 8 // two nodes, two gateways, and each may pass a packet on once
-	// staleAfter is the age of tables after which peers avoid a gateway; daemons confirm theirs every few seconds.
-	staleAfter = 2 * time.Minute
-)
+const maxHops = 8 // two nodes, two gateways, and each may pass a packet on once
 
 // errNoDaemon: pelago-node does not run on a node.
 var errNoDaemon = errors.New("pelago-node does not run")
@@ -98,7 +95,7 @@ type follower struct {
 }
 
 // Follow has the nodes decide about a packet, one after the other, from a local source of a node on.
-func Follow(ctx context.Context, sites map[uint16]*Site, at loader.Place, r observe.Request, t *Trace) {
+func Follow(ctx context.Context, sites map[uint16]*Site, at trace.Place, r trace.Request, t *Trace) {
 	f := &follower{Trace: t, sites: sites}
 	t.Packet = r.Packet
 	if t.End = f.follow(ctx, at, r); t.Outcome != Dropped && f.doubt != nil {
@@ -112,7 +109,7 @@ func (f *follower) note(e End) {
 	}
 }
 
-func (f *follower) follow(ctx context.Context, at loader.Place, r observe.Request) End {
+func (f *follower) follow(ctx context.Context, at trace.Place, r trace.Request) End {
 	var others map[uint16]string
 	for range maxHops {
 		site := f.sites[at.Cluster]
@@ -138,37 +135,37 @@ func (f *follower) follow(ctx context.Context, at loader.Place, r observe.Reques
 			return *end
 		}
 		at = *a.Step.Next
-		r = observe.Request{Packet: a.Step.Packet, Header: a.Step.Header, Token: a.Token, Size: r.Size}
+		r = trace.Request{Packet: a.Step.Packet, Header: a.Step.Header, Token: a.Token, Size: r.Size}
 	}
 	return endOf(Unknown, "loop", "")
 }
 
 // judge adds a hop. The end is nil if the packet goes on.
-func (f *follower) judge(ctx context.Context, s *Site, node string, r observe.Request, a observe.Answer) *End {
+func (f *follower) judge(ctx context.Context, s *Site, node string, r trace.Request, a trace.Answer) *End {
 	first, step := len(f.Hops) == 0, a.Step
 	where := fmt.Sprintf("node %s of cluster %s", node, s.Name)
-	add := func(step loader.Step) { f.Hops = append(f.Hops, Hop{Cluster: s.Name, Node: node, Step: step}) }
+	add := func(step trace.Step) { f.Hops = append(f.Hops, Hop{Cluster: s.Name, Node: node, Step: step}) }
 	end := func(o Outcome, reason, format string, args ...any) *End {
 		e := endOf(o, reason, fmt.Sprintf(format, args...))
 		return &e
 	}
-	forbidden := func(p loader.Packet, out bool) string {
+	forbidden := func(p trace.Packet, out bool) string {
 		policy, err := s.Forbidden(ctx, p, out)
 		if err != nil {
 			f.note(*end(Unknown, "unreadable", "%v", err))
 		}
 		return policy
 	}
-	if a.Confirmed > staleAfter {
+	if a.Confirmed > liveness.StaleAfter {
 		f.note(*end(Unknown, "stale-daemon", "%s has confirmed them %s ago", where, a.Confirmed.Round(time.Second)))
 	}
 	if first {
 		if name := s.Shadow(f.Packet); name != "" {
-			add(loader.Step{Hook: "stack", Verdict: "shadowed", Packet: f.Packet})
+			add(trace.Step{Hook: "stack", Verdict: "shadowed", Packet: f.Packet})
 			return end(Dropped, "shadowed", "%s is an address of Service %s of cluster %s", f.Packet.Destination, name, s.Name)
 		}
 		if policy := forbidden(f.Packet, true); policy != "" {
-			add(loader.Step{Hook: "stack", Verdict: "policy", Packet: f.Packet})
+			add(trace.Step{Hook: "stack", Verdict: "policy", Packet: f.Packet})
 			return end(Dropped, "policy", "%s of cluster %s allows %s no egress to %s", policy, s.Name, f.Packet.Source.Addr(), f.Packet.Destination)
 		}
 	}
@@ -188,13 +185,13 @@ func (f *follower) judge(ctx context.Context, s *Site, node string, r observe.Re
 		return end(Dropped, "not-routed", "%s routes it to %s", where, a.Stack.Device)
 	case step.Verdict == "delivered":
 		if policy := forbidden(step.Packet, false); policy != "" {
-			add(loader.Step{Hook: "stack", Verdict: "policy", Packet: step.Packet})
+			add(trace.Step{Hook: "stack", Verdict: "policy", Packet: step.Packet})
 			return end(Dropped, "policy", "%s of cluster %s allows %s no ingress from %s", policy, s.Name, step.Packet.Destination, step.Packet.Source.Addr())
 		}
 		return end(Delivered, "", "%s delivers it to %s", where, step.Packet.Destination)
 	case step.Next == nil || step.Header == nil:
 		return end(Unknown, "unreadable", "%s does not name the next node: does it run another version?", where)
-	case step.Path == "bad" || step.Path == "gone":
+	case step.Path == bpf.PelagoRankRANK_BAD.String() || step.Path == bpf.PelagoRankRANK_GONE.String():
 		reason := "gateway-down"
 		if step.Header.Cable {
 			reason = "wire-down"
@@ -205,11 +202,11 @@ func (f *follower) judge(ctx context.Context, s *Site, node string, r observe.Re
 }
 
 // refusal is why this cluster does not accept the cluster that has the address because of which the step dropped the packet.
-func (s *Site) refusal(p loader.Packet, step loader.Step) string {
-	switch step.Verdict {
-	case "drop-no-route":
+func (s *Site) refusal(p trace.Packet, step trace.Step) string {
+	switch v, _ := bpf.ParseVerdict(step.Verdict); v {
+	case bpf.PelagoVerdictVERDICT_DROP_NO_ROUTE:
 		return s.Refused(p.Destination.Addr())
-	case "drop-spoofed-source", "drop-unknown-peer":
+	case bpf.PelagoVerdictVERDICT_DROP_SPOOFED_SOURCE, bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_PEER:
 		return s.Refused(p.Source.Addr())
 	}
 	return ""

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/observe"
+	"github.com/pelago-net/pelago/dataplane/dump"
+	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
 // Live is what happened to a real packet, on all nodes that were watched.
@@ -30,21 +30,21 @@ type Live struct {
 type Sighting struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
-	observe.Sighting
+	trace.Sighting
 }
 
 // Drop is a counter of a node that grew.
 type Drop struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
-	loader.Counter
+	dump.Counter
 }
 
 // sendAndWatch has all nodes of the members watch for a packet, a node send it, and collects what they saw.
-func sendAndWatch(ctx context.Context, members []member, from member, node string, p observe.Probe, wait time.Duration) (*Live, error) {
+func sendAndWatch(ctx context.Context, members []member, from member, node string, p trace.Probe, wait time.Duration) (*Live, error) {
 	type watched struct {
 		cluster, node string
-		result        observe.Watched
+		result        trace.Watched
 	}
 	request, err := json.Marshal(p)
 	if err != nil {
@@ -127,7 +127,7 @@ func sendAndWatch(ctx context.Context, members []member, from member, node strin
 
 // order sorts the sightings along the way of the packet, then along that of its answer.
 func (l *Live) order(at nodeName) {
-	packets, answers := map[nodeName][]observe.Sighting{}, map[nodeName][]observe.Sighting{}
+	packets, answers := map[nodeName][]trace.Sighting{}, map[nodeName][]trace.Sighting{}
 	var far nodeName // where the answer came from
 	for _, s := range l.Sightings {
 		n := nodeName{s.Cluster, s.Node}
@@ -151,10 +151,10 @@ func (l *Live) order(at nodeName) {
 }
 
 // way is the nodes that an outer packet passes, from one on. It empties seen.
-func way(seen map[nodeName][]observe.Sighting, at nodeName) (nodes []nodeName) {
+func way(seen map[nodeName][]trace.Sighting, at nodeName) (nodes []nodeName) {
 	for {
 		nodes = append(nodes, at)
-		i := slices.IndexFunc(seen[at], func(s observe.Sighting) bool { return s.From != nil && s.Out })
+		i := slices.IndexFunc(seen[at], func(s trace.Sighting) bool { return s.From != nil && s.Out })
 		if i < 0 {
 			return nodes
 		}
@@ -175,8 +175,8 @@ func (n nodeName) String() string { return fmt.Sprintf("node %s of cluster %s", 
 
 // end derives how the packet ended from the sightings, following it from the node that sent it. host means that the source is a process
 // of that node, so the answer does not leave by a device.
-func (l Live) end(at nodeName, p loader.Packet, host bool) End {
-	seen := map[nodeName][]observe.Sighting{}
+func (l Live) end(at nodeName, p trace.Packet, host bool) End {
+	seen := map[nodeName][]trace.Sighting{}
 	var answered, back, entered, handed bool
 	for _, s := range l.Sightings {
 		n := nodeName{s.Cluster, s.Node}
@@ -201,7 +201,7 @@ func (l Live) end(at nodeName, p loader.Packet, host bool) End {
 		return endOf(Dropped, "answer-lost", "")
 	}
 	for first := true; ; first = false {
-		var out *observe.Sighting
+		var out *trace.Sighting
 		plain, toPod := false, false
 		for i, s := range seen[at] {
 			switch {
@@ -243,7 +243,7 @@ func (l Live) end(at nodeName, p loader.Packet, host bool) End {
 }
 
 // received is the node that got an outer packet. A node whose driver forwards by XDP sees nothing, so any later node counts as well.
-func received(seen map[nodeName][]observe.Sighting, from, to netip.Addr) (other nodeName, ok bool) {
+func received(seen map[nodeName][]trace.Sighting, from, to netip.Addr) (other nodeName, ok bool) {
 	for n, sightings := range seen {
 		for _, s := range sightings {
 			if s.Out {

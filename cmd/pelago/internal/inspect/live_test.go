@@ -5,21 +5,20 @@ import (
 	"slices"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/observe"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/dump"
+	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
 // A live trace says where a packet ended by what the nodes saw of it.
 func TestLiveEnd(t *testing.T) {
-	opener := loader.Packet{Protocol: unix.IPPROTO_TCP, Source: netip.MustParseAddrPort("10.7.0.10:40000"), Destination: netip.MustParseAddrPort("120.2.0.21:80")}
+	opener := trace.Packet{Protocol: dataplane.ProtocolTCP, Source: netip.MustParseAddrPort("10.7.0.10:40000"), Destination: netip.MustParseAddrPort("120.2.0.21:80")}
 	plain := func(cluster, node, device string, out bool) Sighting {
-		return Sighting{cluster, node, observe.Sighting{Device: device, Out: out, Packet: opener}}
+		return Sighting{cluster, node, trace.Sighting{Device: device, Out: out, Packet: opener}}
 	}
 	outer := func(cluster, node string, out bool, from, to string) Sighting {
 		a, b := ip(from), ip(to)
-		return Sighting{cluster, node, observe.Sighting{Device: "eth0", Out: out, Packet: opener, From: &a, To: &b}}
+		return Sighting{cluster, node, trace.Sighting{Device: "eth0", Out: out, Packet: opener, From: &a, To: &b}}
 	}
 	answer := func(s Sighting) Sighting {
 		s.Answer = true
@@ -34,7 +33,7 @@ func TestLiveEnd(t *testing.T) {
 	}
 	back := answer(outer("g1", "n2", false, "1.1.1.1", "1.1.1.2"))
 	drops := func(cluster, node, verdict string) []Drop {
-		return []Drop{{cluster, node, loader.Counter{Hook: "uplink-in", Verdict: verdict, Packets: 1}}}
+		return []Drop{{cluster, node, dump.Counter{Hook: "uplink-in", Verdict: verdict, Packets: 1}}}
 	}
 	mixed := append(slices.Clone(way), back)
 	slices.Reverse(mixed)
@@ -74,7 +73,7 @@ func TestLiveEnd(t *testing.T) {
 	} {
 		p := opener
 		if c.udp {
-			p.Protocol = unix.IPPROTO_UDP
+			p.Protocol = dataplane.ProtocolUDP
 		}
 		got := Live{Sightings: c.sightings, Drops: c.drops}.end(nodeName{"g1", "n2"}, p, c.host)
 		if got.Outcome != c.outcome || got.Reason != c.reason {

@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
 // nat are the common flags of the nat verbs.
@@ -39,7 +40,7 @@ func (n *nat) add(cmd *cobra.Command) {
 	f.StringSliceVar(&n.nodes, "node", nil, "only these nodes (default: all that run pelago-node)")
 	complete(cmd, n.access, "node", daemonNodes)
 	f.BoolVar(&n.local, "local", false, "read the maps of this machine; needs root and no API server")
-	f.StringVar(&n.pins, "pin-path", loader.DefaultPinPath, "with --local: directory of the pinned maps")
+	f.StringVar(&n.pins, "pin-path", dataplane.DefaultPinPath, "with --local: directory of the pinned maps")
 	view.AddOutputFlag(f, &n.output)
 }
 
@@ -89,7 +90,7 @@ pelago.io/nat-mapping of the egress object): what its source shows to all other 
 	}
 	n.add(cmd)
 	view.AddChoice(cmd.Flags(), &role, "role", "", "only flows that a local pod opened (client) or a remote one (server)",
-		string(loader.RoleClient), string(loader.RoleServer))
+		string(dump.RoleClient), string(dump.RoleServer))
 	view.AddChoice(cmd.Flags(), &protocol, "protocol", "", "only tcp, udp or icmp", "tcp", "udp", "icmp")
 	return cmd
 }
@@ -242,14 +243,14 @@ func mapCommand(open func() Access) *cobra.Command {
 		},
 	}
 	list.add(listing)
-	dump := nat{access: open()}
+	entries := nat{access: open()}
 	dumping := &cobra.Command{
 		Use: "dump NAME", Short: "Print the entries of a map", Args: cobra.ExactArgs(1),
-		ValidArgs: loader.MapNames(),
+		ValidArgs: dump.Names(),
 		Example: `  pelago map dump routes --context g1 --node g1-n2
   pelago map dump services --context g1 -o json | jq '.[] | select(.key == "120.1.0.20:80/tcp")'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			source, err := dump.source()
+			source, err := entries.source()
 			if err != nil {
 				return err
 			}
@@ -257,10 +258,10 @@ func mapCommand(open func() Access) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return view.PrintDump(cmd.OutOrStdout(), dump.output, rows)
+			return view.PrintDump(cmd.OutOrStdout(), entries.output, rows)
 		},
 	}
-	dump.add(dumping)
+	entries.add(dumping)
 	cmd.AddCommand(listing, dumping)
 	return cmd
 }

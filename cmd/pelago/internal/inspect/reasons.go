@@ -1,9 +1,22 @@
 package inspect
 
+import "github.com/pelago-net/pelago/bpf"
+
 // reason is a sentence and what to do about it.
 type reason struct{ message, remedy string }
 
-// reasons has the verdicts that drop a packet (enum verdict in bpf/types.h), and what is decided outside of the programs.
+// reasonOf returns the reason of a word: a verdict of the programs, or what is decided outside of them. ok is false for a word that only
+// another version has.
+func reasonOf(word string) (r reason, ok bool) {
+	if v, drop := bpf.ParseVerdict(word); drop {
+		r, ok = drops[v]
+		return r, ok
+	}
+	r, ok = reasons[word]
+	return r, ok
+}
+
+// reasons are decided outside of the programs.
 var reasons = map[string]reason{
 	// Before the first node.
 	"no-import":     {"the cluster has no ServiceImport of that name", "export the service in its cluster (`pelago export service`), see the conditions of its ServiceExport there, and create the namespace in this cluster"},
@@ -28,37 +41,40 @@ var reasons = map[string]reason{
 	"no-answer":     {"the pod got the packet and did not answer", "does the process listen on that port, and on the pod's address?"},
 	"answer-lost":   {"the pod answered, and the answer did not come back", "trace the other direction"},
 	"not-sent":      {"the packet could not be sent", "see the message"},
+}
 
-	"drop-malformed":       {"the packet is malformed", "see what sends it"},
-	"drop-bad-version":     {"the overlay header has an unknown version", "upgrade the older of the two clusters"},
-	"drop-bad-token":       {"the token in the overlay header is not the receiver's", "the clusters were joined with different secrets: run `pelago join` again with one broker-info.subm; in one cluster, pelago-overlay-token was replaced: add the old token to it under the key previous"},
-	"drop-bad-type":        {"the overlay header has an unknown type", "upgrade the older of the two clusters"},
-	"drop-unknown-peer":    {"the receiver does not know the sender's address", "see `kubectl get peers,nodeindices` of the receiving cluster: does it accept the sender, and does NAT change its address?"},
-	"drop-spoofed-source":  {"the receiver does not accept the source address from that cluster; or an ICMP error came from a cluster that is no end of its flow", "see `kubectl get peers -o wide` of the receiving cluster: does it accept the sender's cluster, with these ranges?"},
-	"drop-unknown-source":  {"the source address is no pod of the node", "see `pelago map dump sources`: pelago-node learns pods from the API server; is the packet translated (masqueraded) before?"},
-	"drop-no-route":        {"no accepted cluster has the destination", "see `kubectl get peers`: is the address in the subnets of one that is accepted?"},
-	"drop-no-gateway":      {"no gateway leads to the destination", "label a node submariner.io/gateway=true in both clusters, and see `pelago show gateways` and `pelago show connections`"},
-	"drop-not-gateway":     {"a node that is no gateway got a packet from another cluster", "the node's label is new or was removed: see `pelago show endpoints` of the sender"},
-	"drop-not-own":         {"the destination is no address of the cluster", "the service or pod is no longer exported: see `kubectl get globalingressips -A` there"},
-	"drop-not-exported":    {"the service is not exported to that cluster", "see the annotation pelago.io/export-to of its ServiceExport, and `pelago export service --to`"},
-	"drop-unknown-block":   {"no node has the port block of the destination", "the packet is a reply of a flow whose node is gone; open a new connection"},
-	"drop-unknown-node":    {"the node has no address", "see `kubectl get nodeindices`; pelago-agent makes them"},
-	"drop-no-service":      {"no service is exported at that address and port", "see the ports of the Service, and `kubectl get serviceexports -A` in the other cluster"},
-	"drop-no-backend":      {"the exported service has no ready backend", "see the readiness of its pods in the other cluster"},
-	"drop-no-flow":         {"the packet belongs to no connection and does not open one", "open a new connection"},
-	"drop-no-egress":       {"the pod has no egress IP, or the node no port block of it", "see `kubectl get clusterglobalegressips,globalegressips -A` and `kubectl get portblocks`; pelago-agent assigns them"},
-	"drop-ports-exhausted": {"all ports of the node's blocks are in use towards this destination", "raise numberOfIPs of the egress object, and see which pod has so many connections (`pelago nat list`)"},
-	"drop-flows-full":      {"the flow table of the node is full", "see `pelago nat list`; the table is sized by the memory of the node"},
-	"drop-tuple-clash":     {"another connection has the same addresses and ports", "use another source port"},
-	"drop-fragment":        {"the first fragment was not seen", "lower the MTU of the pod so that its packets are not fragmented: `pelago map dump settings` has that of the path"},
-	"drop-protocol":        {"the protocol is not supported", "use TCP, UDP, ICMP echo, or SCTP between pods that keep their port"},
-	"drop-ttl":             {"the time to live (TTL) has expired", "look for a loop, or raise the sender's TTL"},
-	"drop-too-big":         {"the packet is larger than the path allows", "TCP adapts; for other protocols lower the MTU of the pod, or raise that of the network between the gateways (`pelago map dump settings`, NodeIndex status.pathMTU)"},
-	"drop-injected":        {"the packet is for the ports of Pelago, and not from its programs", "nothing but pelago-node may send to UDP 4800 and 4500 of nodes"},
-	"drop-unverified":      {"a packet reached pelago0 without passing our checks", "nothing but pelago-node may send to UDP 4800 of nodes"},
-	"drop-not-ready":       {"the tables of the node are not complete yet", "see the log of pelago-node there: it waits for the API server"},
-	"drop-stale-probe":     {"the reply to a probe is late, repeated or forged", "many of them mean that packets are queued for long: see the CPU time of the gateways, and the round-trip times of `pelago show connections`"},
-	"drop-handshake":       {"too many handshakes from unknown addresses", "see `pelago show connections -o wide` of the sender: is its address known there?"},
-	"drop-internal":        {"a function of the kernel failed", "see the counters (`pelago nat stats`) and report this as a defect"},
-	"drop-quota":           {"a limit is reached: the pod has a quarter of the node's flow table, the remote cluster half of it, or the pod's mappings half of the ports", "see `pelago nat list` for the pod with so many flows or mappings"},
+// drops are the verdicts of the programs that drop a packet.
+var drops = map[bpf.PelagoVerdict]reason{
+	bpf.PelagoVerdictVERDICT_DROP_MALFORMED:       {"the packet is malformed", "see what sends it"},
+	bpf.PelagoVerdictVERDICT_DROP_BAD_VERSION:     {"the overlay header has an unknown version", "upgrade the older of the two clusters"},
+	bpf.PelagoVerdictVERDICT_DROP_BAD_TOKEN:       {"the token in the overlay header is not the receiver's", "the clusters were joined with different secrets: run `pelago join` again with one broker-info.subm; in one cluster, pelago-overlay-token was replaced: add the old token to it under the key previous"},
+	bpf.PelagoVerdictVERDICT_DROP_BAD_TYPE:        {"the overlay header has an unknown type", "upgrade the older of the two clusters"},
+	bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_PEER:    {"the receiver does not know the sender's address", "see `kubectl get peers,nodeindices` of the receiving cluster: does it accept the sender, and does NAT change its address?"},
+	bpf.PelagoVerdictVERDICT_DROP_SPOOFED_SOURCE:  {"the receiver does not accept the source address from that cluster; or an ICMP error came from a cluster that is no end of its flow", "see `kubectl get peers -o wide` of the receiving cluster: does it accept the sender's cluster, with these ranges?"},
+	bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_SOURCE:  {"the source address is no pod of the node", "see `pelago map dump sources`: pelago-node learns pods from the API server; is the packet translated (masqueraded) before?"},
+	bpf.PelagoVerdictVERDICT_DROP_NO_ROUTE:        {"no accepted cluster has the destination", "see `kubectl get peers`: is the address in the subnets of one that is accepted?"},
+	bpf.PelagoVerdictVERDICT_DROP_NO_GATEWAY:      {"no gateway leads to the destination", "label a node submariner.io/gateway=true in both clusters, and see `pelago show gateways` and `pelago show connections`"},
+	bpf.PelagoVerdictVERDICT_DROP_NOT_GATEWAY:     {"a node that is no gateway got a packet from another cluster", "the node's label is new or was removed: see `pelago show endpoints` of the sender"},
+	bpf.PelagoVerdictVERDICT_DROP_NOT_OWN:         {"the destination is no address of the cluster", "the service or pod is no longer exported: see `kubectl get globalingressips -A` there"},
+	bpf.PelagoVerdictVERDICT_DROP_NOT_EXPORTED:    {"the service is not exported to that cluster", "see the annotation pelago.io/export-to of its ServiceExport, and `pelago export service --to`"},
+	bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_BLOCK:   {"no node has the port block of the destination", "the packet is a reply of a flow whose node is gone; open a new connection"},
+	bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_NODE:    {"the node has no address", "see `kubectl get nodeindices`; pelago-agent makes them"},
+	bpf.PelagoVerdictVERDICT_DROP_NO_SERVICE:      {"no service is exported at that address and port", "see the ports of the Service, and `kubectl get serviceexports -A` in the other cluster"},
+	bpf.PelagoVerdictVERDICT_DROP_NO_BACKEND:      {"the exported service has no ready backend", "see the readiness of its pods in the other cluster"},
+	bpf.PelagoVerdictVERDICT_DROP_NO_FLOW:         {"the packet belongs to no connection and does not open one", "open a new connection"},
+	bpf.PelagoVerdictVERDICT_DROP_NO_EGRESS:       {"the pod has no egress IP, or the node no port block of it", "see `kubectl get clusterglobalegressips,globalegressips -A` and `kubectl get portblocks`; pelago-agent assigns them"},
+	bpf.PelagoVerdictVERDICT_DROP_PORTS_EXHAUSTED: {"all ports of the node's blocks are in use towards this destination", "raise numberOfIPs of the egress object, and see which pod has so many connections (`pelago nat list`)"},
+	bpf.PelagoVerdictVERDICT_DROP_FLOWS_FULL:      {"the flow table of the node is full", "see `pelago nat list`; the table is sized by the memory of the node"},
+	bpf.PelagoVerdictVERDICT_DROP_TUPLE_CLASH:     {"another connection has the same addresses and ports", "use another source port"},
+	bpf.PelagoVerdictVERDICT_DROP_FRAGMENT:        {"the first fragment was not seen", "lower the MTU of the pod so that its packets are not fragmented: `pelago map dump settings` has that of the path"},
+	bpf.PelagoVerdictVERDICT_DROP_PROTOCOL:        {"the protocol is not supported", "use TCP, UDP, ICMP echo, or SCTP between pods that keep their port"},
+	bpf.PelagoVerdictVERDICT_DROP_TTL:             {"the time to live (TTL) has expired", "look for a loop, or raise the sender's TTL"},
+	bpf.PelagoVerdictVERDICT_DROP_TOO_BIG:         {"the packet is larger than the path allows", "TCP adapts; for other protocols lower the MTU of the pod, or raise that of the network between the gateways (`pelago map dump settings`, NodeIndex status.pathMTU)"},
+	bpf.PelagoVerdictVERDICT_DROP_INJECTED:        {"the packet is for the ports of Pelago, and not from its programs", "nothing but pelago-node may send to UDP 4800 and 4500 of nodes"},
+	bpf.PelagoVerdictVERDICT_DROP_UNVERIFIED:      {"a packet reached pelago0 without passing our checks", "nothing but pelago-node may send to UDP 4800 of nodes"},
+	bpf.PelagoVerdictVERDICT_DROP_NOT_READY:       {"the tables of the node are not complete yet", "see the log of pelago-node there: it waits for the API server"},
+	bpf.PelagoVerdictVERDICT_DROP_STALE_PROBE:     {"the reply to a probe is late, repeated or forged", "many of them mean that packets are queued for long: see the CPU time of the gateways, and the round-trip times of `pelago show connections`"},
+	bpf.PelagoVerdictVERDICT_DROP_HANDSHAKE:       {"too many handshakes from unknown addresses", "see `pelago show connections -o wide` of the sender: is its address known there?"},
+	bpf.PelagoVerdictVERDICT_DROP_INTERNAL:        {"a function of the kernel failed", "see the counters (`pelago nat stats`) and report this as a defect"},
+	bpf.PelagoVerdictVERDICT_DROP_QUOTA:           {"a limit is reached: the pod has a quarter of the node's flow table, the remote cluster half of it, or the pod's mappings half of the ports", "see `pelago nat list` for the pod with so many flows or mappings"},
 }

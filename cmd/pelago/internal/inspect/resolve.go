@@ -11,7 +11,6 @@ import (
 
 	miekg "github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,10 +21,11 @@ import (
 
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dns"
 )
 
-var protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "icmp": unix.IPPROTO_ICMP}
+var protocols = map[string]uint8{"tcp": dataplane.ProtocolTCP, "udp": dataplane.ProtocolUDP, "icmp": dataplane.ProtocolICMP}
 
 func protocolName(number uint8) string {
 	for name, n := range protocols {
@@ -38,7 +38,7 @@ func protocolName(number uint8) string {
 
 func protocolOf(p corev1.Protocol) uint8 {
 	if p == "" {
-		return unix.IPPROTO_TCP
+		return dataplane.ProtocolTCP
 	}
 	return protocols[strings.ToLower(string(p))]
 }

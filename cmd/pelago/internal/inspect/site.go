@@ -17,8 +17,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/observe"
+	"github.com/pelago-net/pelago/dataplane/trace"
 	installed "github.com/pelago-net/pelago/deploy/member"
 )
 
@@ -65,7 +64,7 @@ func readMember(ctx context.Context, m view.Member) (member, error) {
 func (m member) site() *Site {
 	s := &Site{
 		Name: m.config.ClusterID, Index: m.config.ClusterIndex, Nodes: map[uint16]string{}, Others: map[uint16]string{}, Ask: m.ask,
-		Shadow: func(p loader.Packet) string { return shadow(m.services, p) }, Forbidden: m.forbidden,
+		Shadow: func(p trace.Packet) string { return shadow(m.services, p) }, Forbidden: m.forbidden,
 		Refused: func(a netip.Addr) string { return refused(m.peers, a) },
 	}
 	for _, n := range m.indexes {
@@ -91,7 +90,7 @@ func (m member) run(ctx context.Context, node, verb string, in any) ([]byte, err
 	return out.Bytes(), err
 }
 
-func (m member) ask(ctx context.Context, node string, r observe.Request) (a observe.Answer, err error) {
+func (m member) ask(ctx context.Context, node string, r trace.Request) (a trace.Answer, err error) {
 	out, err := m.run(ctx, node, "hop", r)
 	if err != nil {
 		return a, fmt.Errorf("node %s: %w", node, err)
@@ -103,7 +102,7 @@ func (m member) ask(ctx context.Context, node string, r observe.Request) (a obse
 }
 
 // shadow is the Service that has the destination of a packet among its addresses.
-func shadow(services []corev1.Service, p loader.Packet) string {
+func shadow(services []corev1.Service, p trace.Packet) string {
 	for _, s := range services {
 		addresses := slices.Concat(s.Spec.ClusterIPs, s.Spec.ExternalIPs)
 		for _, i := range s.Status.LoadBalancer.Ingress {
@@ -136,7 +135,7 @@ func refused(peers []pelagov1alpha1.Peer, a netip.Addr) string {
 }
 
 // forbidden looks up the pod at the local end of a packet.
-func (m member) forbidden(ctx context.Context, p loader.Packet, out bool) (string, error) {
+func (m member) forbidden(ctx context.Context, p trace.Packet, out bool) (string, error) {
 	local, peer := p.Destination, p.Source
 	if out {
 		local, peer = peer, local

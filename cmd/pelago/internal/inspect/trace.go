@@ -17,8 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/observe"
+	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
 // traced are the flags of trace.
@@ -62,14 +61,14 @@ Exit status: 0 the packet is delivered, 2 it is dropped, 1 undetermined. The rea
 			if t.size != 0 && (t.size < 28 || t.size > 65535) {
 				return fmt.Errorf("--size %d: a packet has 28 to 65535 bytes", t.size)
 			}
-			trace, err := t.run(cmd.Context())
+			found, err := t.run(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if err := t.print(cmd.OutOrStdout(), trace); err != nil {
+			if err := t.print(cmd.OutOrStdout(), found); err != nil {
 				return err
 			}
-			return trace.status()
+			return found.status()
 		},
 	}
 	f := cmd.Flags()
@@ -159,7 +158,7 @@ func (t *traced) run(ctx context.Context) (*Trace, error) {
 	if err != nil {
 		return nil, err
 	}
-	trace := &Trace{From: cmp.Or(t.from, "node "+t.node), To: t.to, Hops: []Hop{}}
+	found := &Trace{From: cmp.Or(t.from, "node "+t.node), To: t.to, Hops: []Hop{}}
 	end, err := t.findSource(ctx, namespace)
 	if err == nil && end == nil && !to.address.IsValid() {
 		var table, resolveErr = own.table(ctx)
@@ -171,10 +170,10 @@ func (t *traced) run(ctx context.Context) (*Trace, error) {
 		return nil, err
 	}
 	if end != nil {
-		trace.End = *end
-		return trace, nil
+		found.End = *end
+		return found, nil
 	}
-	request := observe.Request{Size: t.size, Packet: loader.Packet{
+	request := trace.Request{Size: t.size, Packet: trace.Packet{
 		Protocol: protocols[t.protocol], Source: netip.AddrPortFrom(t.source, uint16(32768+rand.N(28000))),
 		Destination: netip.AddrPortFrom(to.address, to.port),
 	}}
@@ -182,35 +181,35 @@ func (t *traced) run(ctx context.Context) (*Trace, error) {
 	for _, m := range t.members {
 		sites[m.config.ClusterIndex] = m.site()
 	}
-	at := loader.Place{Cluster: own.config.ClusterIndex}
+	at := trace.Place{Cluster: own.config.ClusterIndex}
 	for _, n := range own.indexes {
 		if n.Name == t.sourceNode {
 			at.Node = uint16(n.Spec.Index)
 		}
 	}
-	Follow(ctx, sites, at, request, trace)
+	Follow(ctx, sites, at, request, found)
 	if t.live {
-		return trace, t.follow(ctx, trace)
+		return found, t.follow(ctx, found)
 	}
-	return trace, nil
+	return found, nil
 }
 
 // follow sends the packet.
-func (t *traced) follow(ctx context.Context, trace *Trace) error {
+func (t *traced) follow(ctx context.Context, found *Trace) error {
 	own := t.members[0]
-	if !trace.Packet.Source.Addr().IsValid() {
-		return fmt.Errorf("send a packet: %s: %s", trace.Message, trace.Remedy)
+	if !found.Packet.Source.Addr().IsValid() {
+		return fmt.Errorf("send a packet: %s: %s", found.Message, found.Remedy)
 	}
-	p := observe.Probe{Packet: trace.Packet, Marker: rand.Uint32()}
+	p := trace.Probe{Packet: found.Packet, Marker: rand.Uint32()}
 	live, err := sendAndWatch(ctx, t.members, own, t.sourceNode, p, t.wait)
 	if err != nil {
 		return err
 	}
-	trace.Live = live
-	end := live.end(nodeName{own.config.ClusterID, t.sourceNode}, trace.Packet, !t.source.IsValid())
+	found.Live = live
+	end := live.end(nodeName{own.config.ClusterID, t.sourceNode}, found.Packet, !t.source.IsValid())
 	unseen := end.Reason == "not-seen" && len(t.members) == 1
-	if end.Outcome == Delivered || trace.Outcome != Dropped && !unseen {
-		trace.End = end
+	if end.Outcome == Delivered || found.Outcome != Dropped && !unseen {
+		found.End = end
 	}
 	return nil
 }
@@ -279,19 +278,19 @@ func (s *Site) names() (out []string) {
 	return out
 }
 
-func (t *traced) print(out io.Writer, trace *Trace) error {
+func (t *traced) print(out io.Writer, found *Trace) error {
 	if t.output == "json" || t.output == "yaml" {
-		return view.Encode(out, t.output, trace)
+		return view.Encode(out, t.output, found)
 	}
-	return printTrace(out, t.output == "wide", trace)
+	return printTrace(out, t.output == "wide", found)
 }
 
-func printTrace(out io.Writer, wide bool, trace *Trace) error {
-	fmt.Fprintf(out, "%s to %s\n\n", trace.From, trace.To)
+func printTrace(out io.Writer, wide bool, found *Trace) error {
+	fmt.Fprintf(out, "%s to %s\n\n", found.From, found.To)
 	hops := view.Table{
 		Header: []string{"CLUSTER", "NODE", "HOOK", "VERDICT", "PACKET AFTER", "TO", "DECIDED BY"}, Empty: "No node decides about it.",
 	}
-	for _, h := range trace.Hops {
+	for _, h := range found.Hops {
 		to, entries := "-", []string{}
 		if h.Header != nil {
 			to = fmt.Sprintf("%s (path %s)", h.Header.Destination, h.Path)
@@ -307,9 +306,9 @@ func printTrace(out io.Writer, wide bool, trace *Trace) error {
 	if err := hops.Print(out, wide); err != nil {
 		return err
 	}
-	if trace.Live != nil {
+	if found.Live != nil {
 		seen := view.Table{Title: "Seen of the packet that was sent:", Header: []string{"CLUSTER", "NODE", "DEVICE", "", "WHAT", "PACKET", "OUTER"}, Empty: "Nothing."}
-		for _, s := range trace.Live.Sightings {
+		for _, s := range found.Live.Sightings {
 			way, what, outer := "in", "packet", "-"
 			if s.Out {
 				way = "out"
@@ -323,7 +322,7 @@ func printTrace(out io.Writer, wide bool, trace *Trace) error {
 			seen.Add(s.Cluster, s.Node, s.Device, way, what, packetText(s.Packet), outer)
 		}
 		drops := view.Table{Title: "Dropped meanwhile, other packets among them:", Header: []string{"CLUSTER", "NODE", "HOOK", "VERDICT", "PACKETS"}}
-		for _, d := range trace.Live.Drops {
+		for _, d := range found.Live.Drops {
 			drops.Add(d.Cluster, d.Node, d.Hook, d.Verdict, fmt.Sprint(d.Packets))
 		}
 		if err := seen.Print(out, wide); err != nil {
@@ -335,17 +334,17 @@ func printTrace(out io.Writer, wide bool, trace *Trace) error {
 			}
 		}
 	}
-	text := string(trace.Outcome)
-	if trace.Reason != "" {
-		text += ", " + trace.Reason
+	text := string(found.Outcome)
+	if found.Reason != "" {
+		text += ", " + found.Reason
 	}
-	fmt.Fprintf(out, "Verdict: %s: %s\n", text, trace.Message)
-	if trace.Remedy != "" {
-		fmt.Fprintf(out, "Remedy:  %s\n", trace.Remedy)
+	fmt.Fprintf(out, "Verdict: %s: %s\n", text, found.Message)
+	if found.Remedy != "" {
+		fmt.Fprintf(out, "Remedy:  %s\n", found.Remedy)
 	}
 	return nil
 }
 
-func packetText(p loader.Packet) string {
+func packetText(p trace.Packet) string {
 	return fmt.Sprintf("%s %s > %s", protocolName(p.Protocol), p.Source, p.Destination)
 }

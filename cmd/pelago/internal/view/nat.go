@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/dump"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -40,24 +40,24 @@ type NAT struct {
 // Flow is a translated flow with the node that translates it.
 type Flow struct {
 	NodeName string `json:"nodeName"`
-	loader.Flow
+	dump.Flow
 }
 
 // Counter is a packet counter with its node.
 type Counter struct {
 	NodeName string `json:"nodeName"`
-	loader.Counter
+	dump.Counter
 }
 
 // Service is an exported port with the node whose maps hold it.
 type Service struct {
 	NodeName string `json:"nodeName"`
-	loader.Service
+	dump.Service
 }
 
 // Flows are sorted by node, protocol and addresses.
 func (n NAT) Flows(ctx context.Context) ([]Flow, error) {
-	flows, err := gather(ctx, n, "nat list", (*loader.Loader).Flows, func(node string, f loader.Flow) Flow { return Flow{node, f} })
+	flows, err := gather(ctx, n, "nat list", nodeMaps.Flows, func(node string, f dump.Flow) Flow { return Flow{node, f} })
 	slices.SortFunc(flows, func(a, b Flow) int {
 		return cmp.Or(cmp.Compare(a.NodeName, b.NodeName), cmp.Compare(a.Protocol, b.Protocol),
 			a.Opening.Source.Compare(b.Opening.Source), a.Opening.Destination.Compare(b.Opening.Destination))
@@ -67,12 +67,12 @@ func (n NAT) Flows(ctx context.Context) ([]Flow, error) {
 
 // Counters leaves out those that are zero.
 func (n NAT) Counters(ctx context.Context) ([]Counter, error) {
-	return gather(ctx, n, "nat stats", (*loader.Loader).Counters, func(node string, c loader.Counter) Counter { return Counter{node, c} })
+	return gather(ctx, n, "nat stats", nodeMaps.Counters, func(node string, c dump.Counter) Counter { return Counter{node, c} })
 }
 
 // Services are sorted by node, address, port and protocol.
 func (n NAT) Services(ctx context.Context) ([]Service, error) {
-	services, err := gather(ctx, n, "service list", (*loader.Loader).Services, func(node string, s loader.Service) Service { return Service{node, s} })
+	services, err := gather(ctx, n, "service list", nodeMaps.Services, func(node string, s dump.Service) Service { return Service{node, s} })
 	slices.SortFunc(services, func(a, b Service) int {
 		return cmp.Or(cmp.Compare(a.NodeName, b.NodeName), a.Address.Compare(b.Address), cmp.Compare(a.Protocol, b.Protocol))
 	})
@@ -132,13 +132,8 @@ type Flushed struct {
 
 // Flush removes flows.
 func (n NAT) Flush(ctx context.Context, f Flush) ([]Flushed, error) {
-	return gather(ctx, n, "nat flush --yes "+f.args(), func(*loader.Loader) ([]int, error) {
-		l, err := loader.OpenSweeper(n.Pins)
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		removed, err := l.Flush(f.match)
+	return gather(ctx, n, "nat flush --yes "+f.args(), func(nodeMaps) ([]int, error) {
+		removed, err := flushHere(n.Pins, f.match)
 		return []int{removed}, err
 	}, func(node string, removed int) Flushed { return Flushed{node, removed} })
 }
@@ -155,27 +150,27 @@ func PrintFlushed(w io.Writer, output string, flushed []Flushed) error {
 // Map is a map with its node.
 type Map struct {
 	NodeName string `json:"nodeName"`
-	loader.MapInfo
+	dump.Map
 }
 
 // MapRow is an entry of a map with its node.
 type MapRow struct {
 	NodeName string `json:"nodeName"`
-	loader.MapRow
+	dump.Row
 }
 
 // Maps lists the maps that can be dumped.
 func (n NAT) Maps(ctx context.Context) ([]Map, error) {
-	return gather(ctx, n, "map list", (*loader.Loader).Maps, func(node string, m loader.MapInfo) Map { return Map{node, m} })
+	return gather(ctx, n, "map list", nodeMaps.Maps, func(node string, m dump.Map) Map { return Map{node, m} })
 }
 
 // Dump decodes a map.
 func (n NAT) Dump(ctx context.Context, name string) ([]MapRow, error) {
-	if !slices.Contains(loader.MapNames(), name) {
-		return nil, fmt.Errorf("map %q is not known: name one of %s", name, strings.Join(loader.MapNames(), ", "))
+	if err := dump.CheckName(name); err != nil {
+		return nil, err
 	}
-	read := func(l *loader.Loader) ([]loader.MapRow, error) { return l.Dump(name) }
-	return gather(ctx, n, "map dump "+name, read, func(node string, r loader.MapRow) MapRow { return MapRow{node, r} })
+	read := func(l nodeMaps) ([]dump.Row, error) { return l.Dump(name) }
+	return gather(ctx, n, "map dump "+name, read, func(node string, r dump.Row) MapRow { return MapRow{node, r} })
 }
 
 // PrintMaps writes a table of maps.
@@ -200,14 +195,24 @@ func PrintDump(w io.Writer, output string, rows []MapRow) error {
 	return PrintTables(w, output, t)
 }
 
+// nodeMaps reads the maps of this machine. On Linux *loader.Loader implements it.
+type nodeMaps interface {
+	Flows() ([]dump.Flow, error)
+	Counters() ([]dump.Counter, error)
+	Services() ([]dump.Service, error)
+	Maps() ([]dump.Map, error)
+	Dump(name string) ([]dump.Row, error)
+	Close() error
+}
+
 // gather reads rows from this machine's maps, or runs the same command on every node. A node that cannot be reached is an error: a
 // partial list of flows looks like a complete one.
 func gather[R, T any](
-	ctx context.Context, n NAT, command string, read func(*loader.Loader) ([]R, error), row func(node string, r R) T,
+	ctx context.Context, n NAT, command string, read func(nodeMaps) ([]R, error), row func(node string, r R) T,
 ) ([]T, error) {
 	rows := []T{}
 	if n.Local {
-		l, err := loader.OpenMaps(n.Pins)
+		l, err := openHere(n.Pins)
 		if err != nil {
 			return nil, err
 		}

@@ -17,7 +17,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/dump"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -193,9 +193,9 @@ func prefixes(texts ...string) []netip.Prefix {
 
 func TestPrintServices(t *testing.T) {
 	services := []Service{
-		{"n1", loader.Service{Address: netip.MustParseAddrPort("120.2.0.20:80"), Protocol: "tcp", ClientIP: true,
-			Weights: []loader.NodeWeight{{Node: 2, Share: 0.25}, {Node: 3, Share: 0.75}}}},
-		{"n2", loader.Service{Address: netip.MustParseAddrPort("120.2.0.20:80"), Protocol: "tcp",
+		{"n1", dump.Service{Address: netip.MustParseAddrPort("120.2.0.20:80"), Protocol: "tcp", ClientIP: true,
+			Weights: []dump.NodeWeight{{Node: 2, Share: 0.25}, {Node: 3, Share: 0.75}}}},
+		{"n2", dump.Service{Address: netip.MustParseAddrPort("120.2.0.20:80"), Protocol: "tcp",
 			Backends: []netip.AddrPort{netip.MustParseAddrPort("10.7.2.10:8080")}}},
 	}
 	var out bytes.Buffer

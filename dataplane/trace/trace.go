@@ -1,22 +1,40 @@
-package loader
+package trace
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 )
+
+// allowed is the verdict of a check that the packet passes: the next one decides.
+const allowed = bpf.PelagoVerdictVERDICT_CONTINUE
 
 // Packet is the TCP SYN, UDP datagram or SCTP packet that opens a flow.
 type Packet struct {
 	Protocol    uint8          `json:"protocol"` // IANA number: 6 TCP, 17 UDP, 132 SCTP
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
+}
+
+// be32 and be16 are an address and a port in network order, as the programs hash them.
+func be32(a netip.Addr) uint32 {
+	if !a.IsValid() {
+		return 0
+	}
+	b := a.As4()
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+func be16(p uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], p)
+	return binary.NativeEndian.Uint16(b[:])
 }
 
 // hash is flow_hash() of bpf/parse.h.
@@ -76,7 +94,7 @@ func (e Entry) String() string { return e.Map + "[" + e.Key + "] = " + e.Value }
 type trail struct {
 	used    []Entry
 	next    *Place
-	path    rank
+	path    bpf.PelagoRank
 	ifindex uint32 // of the device that the packet leaves by
 }
 
@@ -89,7 +107,7 @@ func (t Tables) note(name string, key any, format string, args ...any) {
 }
 
 // leads records where a packet is sent.
-func (t Tables) leads(to Place, path rank, ifindex uint32) {
+func (t Tables) leads(to Place, path bpf.PelagoRank, ifindex uint32) {
 	if t.trail != nil {
 		t.trail.next, t.trail.path, t.trail.ifindex = &to, path, ifindex
 	}
@@ -101,9 +119,9 @@ func (t Tables) finish(s Step) Step {
 	if s.Header == nil {
 		return s
 	}
-	if mtu := t.MTU[t.trail.ifindex]; mtu > 0 && t.Size+encapLen > mtu {
-		t.note("devices", t.trail.ifindex, "MTU %d; a packet of %d bytes needs %d", mtu, t.Size, t.Size+encapLen)
-		return Step{Hook: s.Hook, Verdict: "drop-too-big", Packet: s.Packet, Used: t.trail.used}
+	if mtu := t.MTU[t.trail.ifindex]; mtu > 0 && t.Size+int(bpf.PelagoEncapLenENCAP_LEN) > mtu {
+		t.note("devices", t.trail.ifindex, "MTU %d; a packet of %d bytes needs %d", mtu, t.Size, t.Size+int(bpf.PelagoEncapLenENCAP_LEN))
+		return Step{Hook: s.Hook, Verdict: bpf.PelagoVerdictVERDICT_DROP_TOO_BIG.String(), Packet: s.Packet, Used: t.trail.used}
 	}
 	s.Next, s.Path = t.trail.next, t.trail.path.String()
 	return s
@@ -120,61 +138,63 @@ func (t Tables) Leave(p Packet, sourcePort uint16) Step {
 }
 
 func (t Tables) leave(p Packet, sourcePort uint16) Step {
-	step := func(verdict string) Step { return Step{Hook: "edge-out", Verdict: verdict, Packet: p} }
+	step := func(verdict bpf.PelagoVerdict) Step {
+		return Step{Hook: bpf.PelagoHookHOOK_EDGE_OUT.String(), Verdict: verdict.String(), Packet: p}
+	}
 	src, ok := t.State.Source(p.Source.Addr())
 	if !t.State.Settings.Ready {
 		t.note("settings", 0, "ready: false")
-		return step("drop-not-ready")
+		return step(bpf.PelagoVerdictVERDICT_DROP_NOT_READY)
 	}
 	if !ok {
 		t.note("sources", p.Source.Addr(), "none")
-		return step("drop-unknown-source")
+		return step(bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_SOURCE)
 	}
 	t.note("sources", p.Source.Addr(), "%s", src.Describe())
 	var cluster uint16
 	d := p.Destination
-	mapped := src.Mapped && p.Protocol == unix.IPPROTO_UDP && !src.Own.IsValid()
+	mapped := src.Mapped && p.Protocol == dataplane.ProtocolUDP && !src.Own.IsValid()
 	vip := t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr())
 	if vip {
 		if _, ok := t.State.Endpoints[p.Source.Addr()]; ok {
 			if to, ok := t.pickTarget(p, true); ok && to.Cluster == t.State.Settings.Cluster {
 				p.Destination = netip.AddrPortFrom(to.Address, d.Port())
-				return Step{Hook: "pod-out", Verdict: "own-service", Packet: p}
+				return Step{Hook: bpf.PelagoHookHOOK_POD_OUT.String(), Verdict: bpf.PelagoVerdictVERDICT_OWN_SERVICE.String(), Packet: p}
 			}
 		}
 	}
-	if p.Protocol == unix.IPPROTO_SCTP && !src.Own.IsValid() {
-		return step("drop-protocol") // its port would change
+	if p.Protocol == dataplane.ProtocolSCTP && !src.Own.IsValid() {
+		return step(bpf.PelagoVerdictVERDICT_DROP_PROTOCOL) // its port would change
 	}
 	if mapped {
 		if shown, ok := t.mapping(src, p.Source); ok {
 			sourcePort = shown.Port()
-		} else if verdict := t.findPort(src, Packet{Protocol: p.Protocol}); verdict != "" {
+		} else if verdict := t.findPort(src, Packet{Protocol: p.Protocol}); verdict != allowed {
 			return step(verdict)
 		}
 	}
 	if vip {
 		if _, ok := t.State.VIPs[p.service()]; !ok {
 			t.note("vips", p.service().Describe(), "none")
-			return step("drop-no-service")
+			return step(bpf.PelagoVerdictVERDICT_DROP_NO_SERVICE)
 		}
 		to, ok := t.pickTarget(p, false)
 		if !ok {
-			return step("drop-no-backend")
+			return step(bpf.PelagoVerdictVERDICT_DROP_NO_BACKEND)
 		}
 		cluster, p.Destination = to.Cluster, netip.AddrPortFrom(to.Address, d.Port())
 	} else if cluster, ok = t.route(d.Addr()); !ok {
-		return step("drop-no-route")
+		return step(bpf.PelagoVerdictVERDICT_DROP_NO_ROUTE)
 	}
 	if src.Own.IsValid() {
 		p.Source = netip.AddrPortFrom(src.Own, p.Source.Port())
 	} else {
-		if verdict := t.findPort(src, p); verdict != "" && !mapped {
+		if verdict := t.findPort(src, p); verdict != allowed && !mapped {
 			return step(verdict)
 		}
 		p.Source = netip.AddrPortFrom(src.Egress, cmp.Or(sourcePort, t.State.Egresses[src.Egress][0]))
 	}
-	sent, self := step("sent"), t.State.Settings
+	sent, self := step(bpf.PelagoVerdictVERDICT_SENT), t.State.Settings
 	own := cluster == self.Cluster
 	if own && self.Gateway { // received on its own pelago0
 		sent.Header = &Header{Source: self.Address, Destination: self.Address, Port: dataplane.OverlayPort, Token: self.Overlay.Current, Switch: true}
@@ -182,25 +202,25 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	}
 	gateway, _ := t.pickGateway(t.gatewayHash(p.hash()), cluster, 0)
 	if gateway == 0 {
-		return step("drop-no-gateway")
+		return step(bpf.PelagoVerdictVERDICT_DROP_NO_GATEWAY)
 	}
 	if t.State.Settings.Gateway && gateway == t.State.Settings.Node {
 		if sent.Header, _ = t.toCluster(cluster, p.hash()); sent.Header == nil {
-			return step("drop-no-gateway")
+			return step(bpf.PelagoVerdictVERDICT_DROP_NO_GATEWAY)
 		}
 	} else if sent.Header = t.toNode(gateway); sent.Header == nil {
-		return step("drop-unknown-node")
+		return step(bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_NODE)
 	}
 	sent.Header.Switch = own
 	return sent
 }
 
-// findPort returns the verdict on a source for whose flow to a destination, or mapping, no port is free; "" if one is.
-func (t Tables) findPort(src dataplane.Source, p Packet) (verdict string) {
+// findPort returns the verdict on a source for whose flow to a destination, or mapping, no port is free; allowed if one is.
+func (t Tables) findPort(src dataplane.Source, p Packet) (verdict bpf.PelagoVerdict) {
 	blocks := t.State.Egresses[src.Egress]
 	if len(blocks) == 0 {
 		t.note("egresses", src.Egress, "no port block")
-		return "drop-no-egress"
+		return bpf.PelagoVerdictVERDICT_DROP_NO_EGRESS
 	}
 	towards := "by mappings"
 	if p.Destination.IsValid() {
@@ -209,9 +229,9 @@ func (t Tables) findPort(src dataplane.Source, p Packet) (verdict string) {
 	p.Source = netip.AddrPortFrom(src.Egress, 0)
 	t.note("egresses", src.Egress, "%d ports, %d in use %s", len(blocks)*dataplane.BlockPorts, t.PortsInUse[p], towards)
 	if t.PortsInUse[p] >= len(blocks)*dataplane.BlockPorts {
-		return "drop-ports-exhausted"
+		return bpf.PelagoVerdictVERDICT_DROP_PORTS_EXHAUSTED
 	}
-	return ""
+	return allowed
 }
 
 // Receive is what uplink_in, or wire_in, decides about a packet of another node, or edge_in about one that this node has sent itself.
@@ -222,17 +242,18 @@ func (t Tables) Receive(p Packet, h Header) Step {
 	}
 	r := reception{Tables: t, packet: p, header: h}
 	verdict := r.validate()
-	if verdict == "" {
+	if verdict == allowed {
 		verdict = r.decide()
 	}
-	step := Step{Hook: "uplink-in", Verdict: verdict, Packet: r.packet}
+	hook := bpf.PelagoHookHOOK_UPLINK_IN
 	if h.Cable && t.State.Settings.CablePort == 0 {
-		step.Hook = "wire-in"
+		hook = bpf.PelagoHookHOOK_WIRE_IN
 	}
 	if h.Source == t.State.Settings.Address {
-		step.Hook = "hairpin"
+		hook = bpf.PelagoHookHOOK_HAIRPIN
 	}
-	if verdict == "switched" || verdict == "bounced" {
+	step := Step{Hook: hook.String(), Verdict: verdict.String(), Packet: r.packet}
+	if verdict == bpf.PelagoVerdictVERDICT_SWITCHED || verdict == bpf.PelagoVerdictVERDICT_BOUNCED {
 		step.Header = r.to
 	}
 	return t.finish(step)
@@ -247,39 +268,39 @@ type reception struct {
 	to     *Header
 }
 
-// validate is rx_validate() of bpf/rx.h; "": the packet is valid.
-func (r *reception) validate() string {
+// validate is rx_validate() of bpf/rx.h; allowed: the packet is valid.
+func (r *reception) validate() bpf.PelagoVerdict {
 	kind, tokens := dataplane.PeerNode, r.State.Settings.Overlay
 	if r.header.Cable {
 		kind, tokens = dataplane.PeerGateway, r.State.Settings.Cable
 	}
 	if r.header.Source == r.State.Settings.Address {
 		r.peer = dataplane.Peer{Kind: dataplane.PeerNode, Node: r.State.Settings.Node}
-		return ""
+		return allowed
 	}
 	var ok bool
 	r.peer, ok = r.State.Peers[r.header.Source]
 	r.note("peers", r.header.Source, "%s", r.peer.Describe())
 	switch {
 	case !ok || r.peer.Kind != kind:
-		return "drop-unknown-peer"
+		return bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_PEER
 	case r.header.Token != tokens.Current && (tokens.Old == 0 || r.header.Token != tokens.Old):
 		r.note("settings", 0, "another token")
-		return "drop-bad-token"
+		return bpf.PelagoVerdictVERDICT_DROP_BAD_TOKEN
 	case !r.State.Settings.Ready:
-		return "drop-not-ready"
+		return bpf.PelagoVerdictVERDICT_DROP_NOT_READY
 	}
-	return ""
+	return allowed
 }
 
 // decide is fwd_decide() of bpf/fwd.h, and deliver() of bpf/deliver.h for a new flow.
-func (r *reception) decide() string {
+func (r *reception) decide() bpf.PelagoVerdict {
 	if r.header.Cable {
 		if !r.State.Settings.Gateway {
-			return "drop-not-gateway"
+			return bpf.PelagoVerdictVERDICT_DROP_NOT_GATEWAY
 		}
 		if cluster, ok := r.route(r.packet.Source.Addr()); !ok || cluster != r.peer.Cluster {
-			return "drop-spoofed-source"
+			return bpf.PelagoVerdictVERDICT_DROP_SPOOFED_SOURCE
 		}
 		return r.toOwn()
 	}
@@ -292,7 +313,7 @@ func (r *reception) decide() string {
 			_, known = r.route(r.packet.Source.Addr())
 		}
 		if !known {
-			return "drop-spoofed-source"
+			return bpf.PelagoVerdictVERDICT_DROP_SPOOFED_SOURCE
 		}
 		return r.toOwn()
 	}
@@ -321,32 +342,32 @@ func (r *reception) sibling(cluster uint16, onlyGood bool) *Header {
 }
 
 // bounce sends the packet to another gateway, which picks the node.
-func (r *reception) bounce(otherwise string) string {
+func (r *reception) bounce(otherwise bpf.PelagoVerdict) bpf.PelagoVerdict {
 	to := r.sibling(0, false)
 	if to == nil {
 		return otherwise
 	}
 	r.send(to, 0, true, true)
-	return "bounced"
+	return bpf.PelagoVerdictVERDICT_BOUNCED
 }
 
 // toRemote is fwd_out() of bpf/fwd.h.
-func (r *reception) toRemote(cluster uint16) string {
+func (r *reception) toRemote(cluster uint16) bpf.PelagoVerdict {
 	if _, ok := r.global(r.packet.Source.Addr()); !ok {
-		return "drop-spoofed-source"
+		return bpf.PelagoVerdictVERDICT_DROP_SPOOFED_SOURCE
 	}
 	to, doubtful := r.toCluster(cluster, r.packet.hash())
 	if to == nil || doubtful {
 		if sibling := r.sibling(cluster, to != nil); sibling != nil {
 			r.send(sibling, r.header.Node, true, r.header.Switch)
-			return "bounced"
+			return bpf.PelagoVerdictVERDICT_BOUNCED
 		}
 	}
 	if to == nil {
-		return "drop-no-gateway"
+		return bpf.PelagoVerdictVERDICT_DROP_NO_GATEWAY
 	}
 	r.send(to, r.header.Node, r.header.Bounced, r.header.Switch)
-	return "switched"
+	return bpf.PelagoVerdictVERDICT_SWITCHED
 }
 
 // global is an own address that other clusters may send to, or outside the cluster and routed (external_routed() of bpf/encap.h).
@@ -362,11 +383,11 @@ func (r *reception) global(a netip.Addr) (dataplane.Global, bool) {
 }
 
 // toOwn is fwd_in() of bpf/fwd.h.
-func (r *reception) toOwn() string {
+func (r *reception) toOwn() bpf.PelagoVerdict {
 	destination, self := r.packet.Destination, r.State.Settings.Node
 	g, ok := r.global(destination.Addr())
 	if !ok {
-		return "drop-not-own"
+		return bpf.PelagoVerdictVERDICT_DROP_NOT_OWN
 	}
 	node := g.Node
 	switch g.Kind {
@@ -375,7 +396,7 @@ func (r *reception) toOwn() string {
 		block := dataplane.BlockKey{Address: destination.Addr(), First: first}
 		if node, ok = r.State.Blocks[block]; !ok {
 			r.note("blocks", fmt.Sprintf("%s:%d", block.Address, first), "none")
-			return r.bounce("drop-unknown-block")
+			return r.bounce(bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_BLOCK)
 		}
 	case dataplane.GlobalExternal:
 		if node = r.header.Node; r.toNode(node) == nil {
@@ -385,7 +406,7 @@ func (r *reception) toOwn() string {
 		if node = r.header.Node; node != self && r.toNode(node) == nil {
 			service, ok := r.service()
 			if !ok {
-				return "drop-no-service"
+				return bpf.PelagoVerdictVERDICT_DROP_NO_SERVICE
 			}
 			except := uint16(0)
 			if r.header.Bounced {
@@ -393,7 +414,7 @@ func (r *reception) toOwn() string {
 			}
 			hash := r.serviceHash(service)
 			if node = pickNode(service, hash, except); node == 0 {
-				return "drop-no-backend"
+				return bpf.PelagoVerdictVERDICT_DROP_NO_BACKEND
 			}
 			if to := r.toNode(node); to != nil && r.Paths[to.Destination].Dead() {
 				node = cmp.Or(r.pickLiveNode(service, hash, except), node)
@@ -405,16 +426,16 @@ func (r *reception) toOwn() string {
 	}
 	to := r.toNode(node)
 	if to == nil {
-		return "drop-unknown-node"
+		return bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_NODE
 	}
-	if r.pathRank(to.Destination) >= rankBad {
+	if r.pathRank(to.Destination) >= bpf.PelagoRankRANK_BAD {
 		if sibling := r.sibling(0, true); sibling != nil {
 			r.send(sibling, r.header.Node, true, true)
-			return "bounced"
+			return bpf.PelagoVerdictVERDICT_BOUNCED
 		}
 	}
 	r.send(to, r.header.Node, r.header.Bounced, false)
-	return "switched"
+	return bpf.PelagoVerdictVERDICT_SWITCHED
 }
 
 func (r *reception) service() (dataplane.Service, bool) {
@@ -435,60 +456,60 @@ func (r *reception) serviceHash(s dataplane.Service) uint32 {
 }
 
 // deliver is deliver() of bpf/deliver.h for a packet that opens a flow.
-func (r *reception) deliver() string {
+func (r *reception) deliver() bpf.PelagoVerdict {
 	destination := r.packet.Destination
 	g, ok := r.global(destination.Addr())
 	if !ok {
-		return "drop-not-own"
+		return bpf.PelagoVerdictVERDICT_DROP_NOT_OWN
 	}
 	cluster, ok := r.route(r.packet.Source.Addr())
 	if g.Restricted && !(ok && r.State.Audiences[destination.Addr()].Has(cluster)) {
-		return "drop-not-exported"
+		return bpf.PelagoVerdictVERDICT_DROP_NOT_EXPORTED
 	}
 	if !ok {
-		return "drop-spoofed-source"
+		return bpf.PelagoVerdictVERDICT_DROP_SPOOFED_SOURCE
 	}
 	switch g.Kind {
 	case dataplane.GlobalPod, dataplane.GlobalExternal:
 		if !g.Pod.IsValid() {
-			return "drop-no-backend"
+			return bpf.PelagoVerdictVERDICT_DROP_NO_BACKEND
 		}
 		r.packet.Destination = netip.AddrPortFrom(g.Pod, destination.Port())
 	case dataplane.GlobalService:
 		service, ok := r.service()
 		if !ok {
-			return "drop-no-service"
+			return bpf.PelagoVerdictVERDICT_DROP_NO_SERVICE
 		}
 		if len(service.Backends) == 0 {
 			return r.deliverElsewhere(service)
 		}
-		n := dataplane.Mix(r.serviceHash(service), seedBackend) % uint32(len(service.Backends))
+		n := dataplane.Mix(r.serviceHash(service), uint32(bpf.PelagoSeedSEED_BACKEND)) % uint32(len(service.Backends))
 		r.packet.Destination = service.Backends[n]
 	default:
 		if r.packet.Destination, ok = r.mappedIn(r.packet); !ok {
 			r.packet.Destination = destination
-			return "drop-no-flow"
+			return bpf.PelagoVerdictVERDICT_DROP_NO_FLOW
 		}
 	}
-	if r.packet.Protocol == unix.IPPROTO_SCTP && r.packet.Destination.Port() != destination.Port() {
-		return "drop-protocol"
+	if r.packet.Protocol == dataplane.ProtocolSCTP && r.packet.Destination.Port() != destination.Port() {
+		return bpf.PelagoVerdictVERDICT_DROP_PROTOCOL
 	}
-	return "delivered"
+	return bpf.PelagoVerdictVERDICT_DELIVERED
 }
 
 // deliverElsewhere is deliver_elsewhere() of bpf/deliver.h: no pod of this node is ready.
-func (r *reception) deliverElsewhere(s dataplane.Service) string {
+func (r *reception) deliverElsewhere(s dataplane.Service) bpf.PelagoVerdict {
 	if !r.State.Settings.Gateway {
-		return r.bounce("drop-no-backend")
+		return r.bounce(bpf.PelagoVerdictVERDICT_DROP_NO_BACKEND)
 	}
 	if r.header.Bounced {
-		return "drop-no-backend"
+		return bpf.PelagoVerdictVERDICT_DROP_NO_BACKEND
 	}
 	hash, self := r.serviceHash(s), r.State.Settings.Node
 	to := r.toNode(cmp.Or(r.pickLiveNode(s, hash, self), pickNode(s, hash, self)))
 	if to == nil {
-		return "drop-no-backend"
+		return bpf.PelagoVerdictVERDICT_DROP_NO_BACKEND
 	}
 	r.send(to, 0, true, false)
-	return "bounced"
+	return bpf.PelagoVerdictVERDICT_BOUNCED
 }

@@ -1,4 +1,4 @@
-package loader
+package dump
 
 import (
 	"encoding/json"
@@ -12,7 +12,7 @@ import (
 
 // The maps of State are all dumped, each under its name, and without the secret tokens.
 func TestDump(t *testing.T) {
-	tables := Tables{State: dataplane.State{
+	node := Node{State: dataplane.State{
 		Settings: dataplane.Settings{Node: 2, CablePort: 4500, MSS: 1360, Overlay: dataplane.Tokens{Current: 11259375}, Cable: dataplane.Tokens{Old: 11259375}},
 		Sources:  map[netip.Addr]dataplane.Source{netip.MustParseAddr("10.7.2.10"): {Egress: netip.MustParseAddr("120.1.0.3"), Ifindex: 7}},
 		Globals:  map[netip.Addr]dataplane.Global{netip.MustParseAddr("120.1.0.3"): {Kind: dataplane.GlobalEgress}},
@@ -22,9 +22,10 @@ func TestDump(t *testing.T) {
 			Slots:   []uint8{0, 0, 0, 1},
 		}},
 	}}
+	node.Services = []Service{{Address: netip.MustParseAddrPort("120.1.0.9:80"), Protocol: "tcp"}}
 	got := map[string]string{}
 	for _, d := range dumps {
-		text, err := json.Marshal(d.rows(tables, []Service{{Address: netip.MustParseAddrPort("120.1.0.9:80"), Protocol: "tcp"}}))
+		text, err := json.Marshal(d.rows(node))
 		if err != nil {
 			t.Fatal(err)
 		}
