@@ -41,7 +41,8 @@ func Open(cfg *rest.Config) (Cluster, error) {
 	return Cluster{Config: cfg, Client: c, Typed: typed}, nil
 }
 
-// RequireVersion refuses an API server that is too old; what names it, why is the reason of the minimum.
+// RequireVersion refuses an API server that is too old; what names it, why is the reason of the
+// minimum.
 func (c Cluster) RequireVersion(what, minimum, why string) error {
 	info, err := c.Typed.Discovery().ServerVersion()
 	if err != nil {

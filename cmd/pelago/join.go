@@ -118,7 +118,8 @@ func (j *join) addPlace(f *pflag.FlagSet) {
 	f.StringSliceVar(&j.place.Zones, "cluster-zones", nil, "zones of the cluster, by which workloads are spread")
 }
 
-// addMemberFlags adds the flags about a cluster that joins itself; id is the name of the one for its id.
+// addMemberFlags adds the flags about a cluster that joins itself; id is the name of the one for
+// its id.
 func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f := cmd.Flags()
 	j.flags = f
@@ -209,8 +210,8 @@ Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
 	return nil
 }
 
-// plan opens the cluster and plans the join. Flags that are wrong are refused even if the cluster is unreachable, unless those of an
-// earlier join could make them right.
+// plan opens the cluster and plans the join. Flags that are wrong are refused even if the cluster
+// is unreachable, unless those of an earlier join could make them right.
 func (j *join) plan(ctx context.Context) (m deploy.Cluster, p member.Plan, err error) {
 	names := j.bound.Names()
 	malformed := names.Error(spec.Join(j.bound.Read()))

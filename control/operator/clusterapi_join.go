@@ -183,7 +183,7 @@ func (r *capi) wanted(ctx context.Context, u *unstructured.Unstructured, name st
 		return w, fmt.Errorf("read Secret %s: %w", key, err)
 	}
 	w.object, w.keep = o, joined && w.info.CheckExpiry(time.Now()) != nil
-	w.object.Image = cmp.Or(r.image, deploy.DefaultImage)
+	w.object.SetImage(cmp.Or(r.image, deploy.DefaultImage))
 	return w, nil
 }
 

@@ -1,6 +1,7 @@
-// Package operator has the controllers of `pelago-agent --roles=operator`: they install what Submariner and Broker objects ask for, and
-// join the clusters of Cluster API that have a label. What they install is decided by deploy/spec and done by deploy/member and
-// deploy/broker, in this process.
+// Package operator has the controllers of `pelago-agent --roles=operator`: they install what
+// Submariner and Broker objects ask for, and join the clusters of Cluster API that have a label.
+// What they install is decided by deploy/spec and done by deploy/member and deploy/broker, in this
+// process.
 package operator
 
 import (
@@ -43,21 +44,23 @@ const (
 	Deployment = "pelago-operator"
 	// repairInterval is how often everything is applied again although nothing has changed.
 	repairInterval = 10 * time.Minute
-	// retryInterval is how often the state of the components is read, and a refused spec tried again.
+	// retryInterval is how often the state of the components is read, and a refused spec tried
+	// again.
 	retryInterval = 30 * time.Second
 	// applyTimeout bounds one installation. It is below that of the liveness probe (control/kube).
 	applyTimeout = 8 * time.Minute
 )
 
-// operator reconciles the Broker, Submariner and ServiceDiscovery objects of its namespace. It translates them into deploy/spec, and
-// installs that as the command line does.
+// operator reconciles the Broker, Submariner and ServiceDiscovery objects of its namespace. It
+// translates them into deploy/spec, and installs that as the command line does.
 type operator struct {
 	client    client.Client
 	live      client.Reader
 	namespace string
 	image     string // its own; empty if it runs outside of pods
 	install   installer
-	// applied and brokers hold what was last installed for each Submariner and Broker; only its controller's single worker writes a map.
+	// applied and brokers hold what was last installed for each Submariner and Broker; only its
+	// controller's single worker writes a map.
 	applied, brokers map[client.ObjectKey]applied
 	failures         *prometheus.CounterVec // by kind
 }
@@ -69,7 +72,8 @@ type applied struct {
 	err   error
 }
 
-// current reports whether the same input was installed (or failed) so recently that it need not be installed again yet.
+// current reports whether the same input was installed (or failed) so recently that it need not be
+// installed again yet.
 func (a applied) current(input string, interval time.Duration) bool {
 	if a.err != nil {
 		interval = retryInterval / 2 // events of other objects do not repeat a failure
@@ -82,7 +86,8 @@ type Options struct {
 	Namespace string
 	// Image is the operator's own; empty: that of its pod.
 	Image string
-	// GiveUp is how long a leaving member of Cluster API may be not ready before its objects are abandoned; 0: five minutes.
+	// GiveUp is how long a leaving member of Cluster API may be not ready before its objects are
+	// abandoned; 0: five minutes.
 	GiveUp time.Duration
 }
 
@@ -134,7 +139,8 @@ func Add(ctx context.Context, mgr ctrl.Manager, o Options) error {
 			return out
 		})
 	}
-	// Ignore status updates: a message may say how long ago something was, so each reconcile would trigger the next.
+	// Ignore status updates: a message may say how long ago something was, so each reconcile would
+	// trigger the next.
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	submariner, discovery, broker := kind("Submariner"), kind("ServiceDiscovery"), kind("Broker")
 	return errors.Join(
@@ -162,7 +168,8 @@ func ownImage(ctx context.Context, c client.Reader, namespace string) (string, e
 	return pod.Spec.Containers[0].Image, nil
 }
 
-// decode reads a custom resource; unknown is an error that lists its unknown fields. found is false if it does not exist.
+// decode reads a custom resource; unknown is an error that lists its unknown fields. found is false
+// if it does not exist.
 func (o *operator) decode(ctx context.Context, kind string, key client.ObjectKey, into client.Object) (found bool, unknown error, err error) {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
@@ -191,7 +198,8 @@ func (o *operator) submariner(ctx context.Context, req reconcile.Request) (recon
 		if err := o.client.Patch(ctx, s, client.MergeFrom(before)); err != nil {
 			return reconcile.Result{}, fmt.Errorf("add the finalizer of Submariner %s: %w", s.Name, err)
 		}
-		// Requeue instead of continuing: the response may contain a newer spec, and decoding has dropped its unknown fields.
+		// Requeue instead of continuing: the response may contain a newer spec, and decoding has
+		// dropped its unknown fields.
 		return reconcile.Result{RequeueAfter: kube.RequeueStale}, nil
 	}
 	phase := o.join(ctx, s, unknown)
@@ -207,7 +215,8 @@ type updating string
 
 func (u updating) Error() string { return string(u) }
 
-// join makes the cluster a member. The error is of type updating while something has to be waited for.
+// join makes the cluster a member. The error is of type updating while something has to be waited
+// for.
 func (o *operator) join(ctx context.Context, s *v1alpha1.Submariner, unknown error) error {
 	if err := unknownFields(unknown); err != nil {
 		return err
@@ -286,8 +295,9 @@ func unknownFields(err error) error {
 	return refusal{reason: "UnknownField", message: strings.Join(out, ", ") + ": nothing was changed: remove it, or find its name here with `kubectl explain`"}
 }
 
-// update rolls the operator's own Deployment to the image first. Only its new pod, which has the manifests of that version, updates the
-// components: an image that cannot run does not get past the operator.
+// update rolls the operator's own Deployment to the image first. Only its new pod, which has the
+// manifests of that version, updates the components: an image that cannot run does not get past the
+// operator.
 func (o *operator) update(ctx context.Context, image string) error {
 	if o.image == "" || o.image == image {
 		return nil
@@ -318,7 +328,8 @@ func (o *operator) remove(ctx context.Context, s, before *v1alpha1.Submariner) e
 		return nil
 	}
 	joined, err := o.joined(ctx)
-	// The id of the status, once there is one: that of the spec may be another by now. With neither a person has joined the cluster.
+	// The id of the status, once there is one: that of the spec may be another by now. With neither
+	// a person has joined the cluster.
 	id := cmp.Or(s.Status.ClusterID, s.Spec.ClusterID)
 	if err == nil && joined.ClusterID != "" && joined.ClusterID == id && s.Status.Registration != "" {
 		err = o.install.remove(ctx)

@@ -161,6 +161,9 @@ func TestMembership(t *testing.T) {
 	if m.Image != "r/pelago:v1" || m.Datapath != "hybrid" || m.CableDriver != "libreswan" {
 		t.Errorf("member %+v", m.Member)
 	}
+	if !m.Given("spec.image") || m.Given("spec.cableTunnels") {
+		t.Error("the image is decided by the operator, and what an object does not name is kept")
+	}
 	before, err := m.digest()
 	must(t, err)
 	for flags, same := range map[string]bool{"--datapath=fast --external-cidr=192.0.2.0/24": true, "--external-cidr=192.0.2.0/25": false} {

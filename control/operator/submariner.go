@@ -37,8 +37,8 @@ func refused(path, message string) refusal {
 	return refusal{"Invalid" + strings.ToUpper(name[:1]) + name[1:], message}
 }
 
-// located is an error in the words of an object: of one about a field the refusal that names what the object has in its place. The
-// text of a wrapped error stays whole.
+// located is an error in the words of an object: of one about a field the refusal that names what
+// the object has in its place. The text of a wrapped error stays whole.
 func located(locate func(*spec.Error) *spec.Error, err error) error {
 	var about *spec.Error
 	if !errors.As(err, &about) {
@@ -68,7 +68,8 @@ func (m membership) digest() (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// membershipOf translates a Submariner. secrets are the Secrets that it names; own is the operator's image.
+// membershipOf translates a Submariner. secrets are the Secrets that it names; own is the
+// operator's image.
 func membershipOf(s *v1alpha1.Submariner, secrets map[string]map[string][]byte, own string) (m membership, err error) {
 	if s.Spec.BrokerK8sInsecure {
 		return m, refuse("brokerK8sInsecure", "the certificate of the hub is always verified: remove the field, and give its CA in brokerK8sCA")
@@ -81,7 +82,7 @@ func membershipOf(s *v1alpha1.Submariner, secrets map[string]map[string][]byte, 
 		return m, err
 	}
 	o, errs := spec.FromSubmariner(s.Spec, s.Annotations)
-	o.Image = image
+	o.SetImage(image)
 	m.Object, m.grants = o, spec.Grants(s.Spec, s.Annotations)
 	return m, m.locate(spec.Join(errs))
 }

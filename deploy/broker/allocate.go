@@ -175,8 +175,13 @@ func (b Book) again(have Entry, r Request) (Entry, Book, error) {
 // cableDriver is the one that a cluster gets: clusters of which none was told a driver all get the same.
 func (b Book) cableDriver(r Request) string {
 	count, most := map[string]int{}, ""
+	first := r.FirstCableDriver
 	for _, e := range b.Clusters {
-		if e.CableDriver != "" && e.ClusterID != r.ClusterID {
+		switch {
+		case e.ClusterID == r.ClusterID || e.WorkloadsOnly:
+		case e.CableDriver == "": // of a release that did not record it, which had the default unless it was given another
+			first = ""
+		default:
 			count[e.CableDriver]++
 		}
 	}
@@ -185,7 +190,7 @@ func (b Book) cableDriver(r Request) string {
 			most = e.CableDriver
 		}
 	}
-	return cmp.Or(r.CableDriver, most, r.FirstCableDriver, spec.DefaultCableDriver)
+	return cmp.Or(r.CableDriver, most, first, spec.DefaultCableDriver)
 }
 
 // allocateIndex is Allocate for a cluster without ranges.

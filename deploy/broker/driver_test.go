@@ -25,6 +25,7 @@ func TestCableDriver(t *testing.T) {
 		"joining again keeps it":                {joined: "wireguard vxlan", id: "c2", want: "vxlan"},
 		"joining again with another":            {joined: "wireguard vxlan", id: "c2", said: "wireguard", want: "wireguard"},
 		"clusters of a release without":         {joined: "- -", id: "c3", want: "wireguard"},
+		"and one of Submariner":                 {joined: "- -", id: "c3", first: "libreswan", want: "wireguard"},
 		"joining again after such a release":    {joined: "- libreswan", id: "c1", want: "libreswan"},
 		"joining again after one, with its own": {joined: "- libreswan", id: "c1", said: "wireguard", want: "wireguard"},
 	} {
@@ -47,7 +48,8 @@ func TestCableDriver(t *testing.T) {
 	}
 }
 
-// TestNoDriverGiven: clusters of which none is given a driver have the same one, in whatever order and way they join and leave.
+// TestNoDriverGiven: clusters of which none is given a driver have the same one, in whatever order
+// and way they join and leave.
 func TestNoDriverGiven(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var b Book

@@ -26,8 +26,8 @@ type Plan struct {
 	book Book // empty
 }
 
-// NewPlan completes what is wanted by the settings of an earlier run, and refuses what is not valid. given reports whether a field,
-// by its path, was given; the others are kept.
+// NewPlan completes what is wanted by the settings of an earlier run, and refuses what is not
+// valid. given reports whether a field, by its path, was given; the others are kept.
 func NewPlan(ctx context.Context, hub client.Client, want spec.Broker, given func(path string) bool) (p Plan, err error) {
 	set, book, ok, err := Former(ctx, hub)
 	if err != nil {

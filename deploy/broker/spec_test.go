@@ -15,8 +15,9 @@ import (
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// TestBrokerFields: an object of the operator and flags of deploy-broker make the same settings, another run keeps them, and a wrong
-// value is reported at its field, for every field that there is.
+// TestBrokerFields: an object of the operator and flags of deploy-broker make the same settings,
+// another run keeps them, and a wrong value is reported at its field, for every field that there
+// is.
 func TestBrokerFields(t *testing.T) {
 	type object = v1alpha1.BrokerSpec
 	ways := map[string]struct {

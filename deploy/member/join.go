@@ -29,8 +29,8 @@ type Options struct {
 	RegisterOnly bool
 	// Submariner: the cluster may still run Submariner.
 	Submariner bool
-	// FirstCableDriver is the cable driver of a cluster that is given none and is the first of its clusterset; empty:
-	// spec.DefaultCableDriver.
+	// FirstCableDriver is the cable driver of a cluster that is given none and is the first of its
+	// clusterset; empty: spec.DefaultCableDriver.
 	FirstCableDriver string
 	// Choose returns the gateways of several candidates; without it the first one is taken.
 	Choose   func(candidates []string) ([]string, error)
@@ -162,8 +162,8 @@ func (p Plan) update(ctx context.Context, c deploy.Cluster, facts Facts, gateway
 	return p.install(ctx, c.Client, settings, err == nil && !p.Member.NetworkOnly, o)
 }
 
-// write validates the configuration, reports what changes if the cluster has joined before, calls register, and then writes what the
-// components read.
+// write validates the configuration, reports what changes if the cluster has joined before, calls
+// register, and then writes what the components read.
 func (p Plan) write(ctx context.Context, c deploy.Cluster, settings config.Config, gateways []string, o Options, register func() error) error {
 	if _, err := config.Parse(settings.Data()); err != nil {
 		return fmt.Errorf("the flags and the discovered settings make no valid configuration: %w", err)

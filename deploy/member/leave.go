@@ -22,7 +22,8 @@ import (
 
 // Leaving is how a cluster leaves its hub.
 type Leaving struct {
-	// Force: an unreachable cluster is given up, a ready one after Timeout; what was propagated to it stays there.
+	// Force: an unreachable cluster is given up, a ready one after Timeout; what was propagated to
+	// it stays there.
 	Force          bool
 	IgnoreNotFound bool
 	// Timeout bounds the wait until workloads are removed.
@@ -60,7 +61,8 @@ func Unregister(ctx context.Context, hub client.Client, id string, l Leaving) er
 	return nil
 }
 
-// Remove removes Pelago from a cluster that has joined with a configuration. timeout bounds the wait until the nodes are clean.
+// Remove removes Pelago from a cluster that has joined with a configuration. timeout bounds the
+// wait until the nodes are clean.
 func Remove(ctx context.Context, c client.Client, former config.Config, timeout time.Duration, progress deploy.Progress) error {
 	gateways, err := deploy.RemoveMember(ctx, c, former.HubID, timeout, progress)
 	if err != nil {
@@ -115,7 +117,8 @@ func LeaveWorkloads(ctx context.Context, hub client.Client, hubID, name string, 
 	return nil
 }
 
-// checkMember refuses to remove the account from a cluster other than the registered one, if one is registered.
+// checkMember refuses to remove the account from a cluster other than the registered one, if one is
+// registered.
 func checkMember(ctx context.Context, c deploy.Cluster, have *clusterv1alpha1.Cluster) error {
 	uid, err := broker.ClusterUID(ctx, c.Client)
 	if err != nil {
@@ -128,7 +131,8 @@ func checkMember(ctx context.Context, c deploy.Cluster, have *clusterv1alpha1.Cl
 	return nil
 }
 
-// takesWorkloads reports whether there is a Cluster of this id, at a hub that may propagate no workloads.
+// takesWorkloads reports whether there is a Cluster of this id, at a hub that may propagate no
+// workloads.
 func takesWorkloads(ctx context.Context, hub client.Client, id string) (bool, error) {
 	err := hub.Get(ctx, client.ObjectKey{Name: id}, &clusterv1alpha1.Cluster{})
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {

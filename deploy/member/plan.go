@@ -1,6 +1,7 @@
-// Package member installs a member of a clusterset from a spec.Member, and removes what is registered of it at the hub. Read reads
-// what an earlier join has left, NewPlan decides from that and from what is wanted, without access to anything, and Apply does it.
-// The command line, the operator and the migration from Submariner call it.
+// Package member installs a member of a clusterset from a spec.Member, and removes what is
+// registered of it at the hub. Read reads what an earlier join has left, NewPlan decides from that
+// and from what is wanted, without access to anything, and Apply does it. The command line, the
+// operator and the migration from Submariner call it.
 package member
 
 import (
@@ -68,8 +69,8 @@ type Plan struct {
 	have config.Config
 }
 
-// NewPlan completes what is wanted and refuses what is not valid or contradicts what the cluster has joined with. given reports
-// whether a field, by its path, was given; the others are kept.
+// NewPlan completes what is wanted and refuses what is not valid or contradicts what the cluster
+// has joined with. given reports whether a field, by its path, was given; the others are kept.
 func NewPlan(want spec.Member, given func(path string) bool, have Have, keepRegistration bool) (Plan, error) {
 	p := Plan{Member: want, KeepRegistration: keepRegistration, have: have.Config}
 	if have.Joined() {

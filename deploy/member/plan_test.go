@@ -14,7 +14,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// planned plans a join with flags after one that has left have, and shows an error as the command line does.
+// planned plans a join with flags after one that has left have, and shows an error as the command
+// line does.
 func planned(t *testing.T, have Have, keep bool, args ...string) (Plan, error) {
 	t.Helper()
 	var m spec.Member
@@ -71,7 +72,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanWithoutTheHub: a join that does not ask the hub keeps what the hub has granted, and refuses other ranges.
+// TestPlanWithoutTheHub: a join that does not ask the hub keeps what the hub has granted, and
+// refuses other ranges.
 func TestPlanWithoutTheHub(t *testing.T) {
 	prefixes := func(text string) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix(text)} }
 	have := Have{Config: config.Config{ClusterID: "c1", ClusterIndex: 7, PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.8.0.0/16"), GlobalCIDRs: prefixes("120.1.0.0/24"),

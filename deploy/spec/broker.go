@@ -20,11 +20,13 @@ const (
 	ComponentServiceDiscovery = "service-discovery"
 )
 
-// Broker are the settings of a clusterset. The tag json is the last part of a field's path, which is that of the field of a Broker
-// object where there is one; the tag flag is the flag of `pelago deploy-broker`.
+// Broker are the settings of a clusterset. The tag json is the last part of a field's path, which
+// is that of the field of a Broker object where there is one; the tag flag is the flag of `pelago
+// deploy-broker`.
 type Broker struct {
 	GlobalnetEnabled bool `json:"globalnetEnabled" flag:"globalnet"`
-	// GlobalnetCIDRRange is what the clusters' GlobalCIDRs are taken from, GlobalnetClusterSize the number of addresses of each.
+	// GlobalnetCIDRRange is what the clusters' GlobalCIDRs are taken from, GlobalnetClusterSize the
+	// number of addresses of each.
 	GlobalnetCIDRRange   netip.Prefix `json:"globalnetCIDRRange" flag:"globalnet-cidr-range"`
 	GlobalnetClusterSize uint64       `json:"defaultGlobalnetClusterSize" flag:"globalnet-cluster-size"`
 	ClustersetIPEnabled  bool         `json:"clustersetIPEnabled" flag:"enable-clusterset-ip"`
@@ -70,7 +72,8 @@ func (b *Broker) AddFlags(f *pflag.FlagSet) {
 // Keep sets the fields that were not given to those of an earlier installation.
 func (b *Broker) Keep(former Broker, given func(path string) bool) { keep(b, &former, given) }
 
-// Validate returns an error for each field that is not valid. The sizes of the ranges are for the book of the broker to check.
+// Validate returns an error for each field that is not valid. The sizes of the ranges are for the
+// book of the broker to check.
 func (b Broker) Validate() field.ErrorList {
 	var l list
 	both := true

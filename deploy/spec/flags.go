@@ -68,7 +68,8 @@ type MemberFlags struct {
 	placement      *PlacementFlags
 }
 
-// AddFlags sets the member to its defaults and adds its flags; id is the name of the one for its id.
+// AddFlags sets the member to its defaults and adds its flags; id is the name of the one for its
+// id.
 func (m *Member) AddFlags(f *pflag.FlagSet, id string) *MemberFlags {
 	*m = DefaultMember()
 	b := &MemberFlags{Member: m, set: f, id: id}
@@ -91,8 +92,8 @@ func (m *Member) AddFlags(f *pflag.FlagSet, id string) *MemberFlags {
 	return b
 }
 
-// addCable adds the flags about the cable between gateways, how other clusters reach them, and names. Annotations
-// gateway.submariner.io/* of a gateway's node take precedence over some of them.
+// addCable adds the flags about the cable between gateways, how other clusters reach them, and
+// names. Annotations gateway.submariner.io/* of a gateway's node take precedence over some of them.
 func (b *MemberFlags) addCable(f *pflag.FlagSet) {
 	m := b.Member
 	driver := AddChoice(f, &m.CableDriver, "cable-driver", "", "cable driver, which connects gateways: wireguard, libreswan (or ipsec: IKEv2 and ESP by "+
@@ -129,7 +130,8 @@ func (b *MemberFlags) addCable(f *pflag.FlagSet) {
 	f.BoolVar(&m.NetworkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the right to write workloads")
 }
 
-// Read parses what flags do not parse themselves, and returns an error for each whose form is wrong.
+// Read parses what flags do not parse themselves, and returns an error for each whose form is
+// wrong.
 func (b *MemberFlags) Read() field.ErrorList {
 	var l list
 	for _, r := range []struct {

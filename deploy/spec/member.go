@@ -30,13 +30,15 @@ const (
 // DefaultCableDriver is that of the first cluster of a clusterset, if none is given.
 const DefaultCableDriver = config.CableWireGuard
 
-// Member is the membership of a cluster in a clusterset. The tag json is the last part of a field's path, which is that of the
-// field of a Submariner where there is one; the tag flag is the flag of `pelago join`. A field with keep:"-" has no value of an
-// earlier join: the hub, the nodes or the caller have it.
+// Member is the membership of a cluster in a clusterset. The tag json is the last part of a field's
+// path, which is that of the field of a Submariner where there is one; the tag flag is the flag of
+// `pelago join`. A field with keep:"-" has no value of an earlier join: the hub, the nodes or the
+// caller have it.
 type Member struct {
 	ClusterID string `json:"clusterID" flag:"clusterid" keep:"-"`
 
-	// WorkloadsOnly: no network, so that all fields about it keep their defaults. NetworkOnly: no workloads.
+	// WorkloadsOnly: no network, so that all fields about it keep their defaults. NetworkOnly: no
+	// workloads.
 	WorkloadsOnly bool `json:"workloadsOnly" flag:"workloads-only"`
 	NetworkOnly   bool `json:"networkOnly" flag:"network-only"`
 
@@ -49,11 +51,12 @@ type Member struct {
 
 	// Globalnet: the cluster takes part in globalnet if the clusterset has it.
 	Globalnet bool `json:"globalnet" flag:"globalnet" keep:"-"`
-	// GlobalCIDR is the cluster's range, GlobalnetClusterSize the number of its addresses; at most one of them is set. Without, the
-	// cluster gets the first free range of the clusterset's size.
+	// GlobalCIDR is the cluster's range, GlobalnetClusterSize the number of its addresses; at most
+	// one of them is set. Without, the cluster gets the first free range of the clusterset's size.
 	GlobalCIDR           netip.Prefix `json:"globalCIDR" flag:"globalnet-cidr" keep:"-"`
 	GlobalnetClusterSize uint64       `json:"globalnetClusterSize" flag:"globalnet-cluster-size" keep:"-"`
-	// ClustersetIPCIDR is the range that the cluster allocates ClusterSetIPs from; not valid: the first free one.
+	// ClustersetIPCIDR is the range that the cluster allocates ClusterSetIPs from; not valid: the
+	// first free one.
 	ClustersetIPCIDR    netip.Prefix `json:"clustersetIPCIDR" flag:"clusterset-ip-cidr" keep:"-"`
 	ClustersetIPEnabled bool         `json:"clustersetIPEnabled" flag:"enable-clusterset-ip"`
 
@@ -70,13 +73,14 @@ type Member struct {
 	XDP             string `json:"xdp" flag:"xdp"`
 	Datapath        string `json:"datapath" flag:"datapath"`
 
-	// CoreDNSCustom is a ConfigMap in the namespace of CoreDNS whose keys *.server the Corefile imports; empty: the Corefile itself
-	// is written to; nil: what the Corefile says decides.
+	// CoreDNSCustom is a ConfigMap in the namespace of CoreDNS whose keys *.server the Corefile
+	// imports; empty: the Corefile itself is written to; nil: what the Corefile says decides.
 	CoreDNSCustom *string       `json:"coreDNSCustomConfig" flag:"coredns-custom-configmap"`
 	DNSTTL        time.Duration `json:"dnsTTL" flag:"dns-ttl"`
 	DNSCache      time.Duration `json:"dnsCache" flag:"dns-cache"`
 
-	// GatewayNodes are nodes that become gateways. Without, LabelGateway labels one if none is labelled.
+	// GatewayNodes are nodes that become gateways. Without, LabelGateway labels one if none is
+	// labelled.
 	GatewayNodes []string `json:"gatewayNodes" flag:"gateway-node" keep:"-"`
 	LabelGateway bool     `json:"labelGateway" flag:"label-gateway" keep:"-"`
 
@@ -84,7 +88,8 @@ type Member struct {
 	Image      string `json:"image" flag:"image"`
 	PullPolicy string `json:"imagePullPolicy" flag:"image-pull-policy"`
 	Placement
-	// HTTPProxy and HTTPSProxy are URLs of proxies on the agents' way to the hub; NoProxy is a list, separated by commas.
+	// HTTPProxy and HTTPSProxy are URLs of proxies on the agents' way to the hub; NoProxy is a
+	// list, separated by commas.
 	HTTPProxy  string `json:"httpProxy" flag:"http-proxy"`
 	HTTPSProxy string `json:"httpsProxy" flag:"https-proxy"`
 	NoProxy    string `json:"noProxy" flag:"no-proxy"`
@@ -101,7 +106,8 @@ func DefaultMember() Member {
 	}
 }
 
-// Validate returns an error for each field that is not valid, the first for the field to correct first.
+// Validate returns an error for each field that is not valid, the first for the field to correct
+// first.
 func (m Member) Validate() field.ErrorList {
 	var l list
 	if err := config.CheckClusterID(m.ClusterID); err != nil {
@@ -226,7 +232,8 @@ func (m Member) Options() deploy.MemberOptions {
 	return o
 }
 
-// Config is the configuration of the member as far as it depends on the fields; defaults of optional settings are zero.
+// Config is the configuration of the member as far as it depends on the fields; defaults of
+// optional settings are zero.
 func (m Member) Config() config.Config {
 	c := config.Config{
 		ClusterID: m.ClusterID, ExternalCIDRs: m.ExternalCIDR, RouteServiceCIDR: m.RouteServiceCIDR, ClusterSetIPs: m.ClustersetIPEnabled,
@@ -271,7 +278,8 @@ func FromConfig(c config.Config) Member {
 	return m
 }
 
-// Keep sets the fields that were not given to those of an earlier join. given gets the path of a field.
+// Keep sets the fields that were not given to those of an earlier join. given gets the path of a
+// field.
 func (m *Member) Keep(former Member, given func(path string) bool) { keep(m, &former, given) }
 
 // Complete sets all fields that were not given to those of another Member.
@@ -300,8 +308,8 @@ func checkRange(p netip.Prefix) error {
 	return config.CheckRange(p)
 }
 
-// AddPod sets the fields about pods to those of the join that has made the pod of an agent. The image of the default repository is
-// left out: its tag is the version, which another join updates.
+// AddPod sets the fields about pods to those of the join that has made the pod of an agent. The
+// image of the default repository is left out: its tag is the version, which another join updates.
 func (m *Member) AddPod(pod corev1.PodSpec) {
 	first := pod.Containers[0]
 	m.PullPolicy = string(first.ImagePullPolicy)

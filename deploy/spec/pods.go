@@ -14,7 +14,8 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// Placement is how nodes pull the image of pods, and the nodes for pods of Deployments; pelago-node runs on every node.
+// Placement is how nodes pull the image of pods, and the nodes for pods of Deployments; pelago-node
+// runs on every node.
 type Placement struct {
 	// PullSecrets are Secrets of the pods' namespace.
 	PullSecrets []string `json:"imagePullSecrets" flag:"image-pull-secret"`
@@ -78,7 +79,8 @@ func checkToleration(t corev1.Toleration) error {
 	return nil
 }
 
-// parseToleration reads KEY[=VALUE][:EFFECT]; without a value any is tolerated, without an effect all are.
+// parseToleration reads KEY[=VALUE][:EFFECT]; without a value any is tolerated, without an effect
+// all are.
 func parseToleration(text string) corev1.Toleration {
 	taint, effect, _ := strings.Cut(text, ":")
 	key, value, hasValue := strings.Cut(taint, "=")
@@ -101,7 +103,8 @@ func tolerationText(t corev1.Toleration) string {
 	return text
 }
 
-// normal is a toleration as parseToleration makes it: Equal is the operator that Kubernetes takes for none.
+// normal is a toleration as parseToleration makes it: Equal is the operator that Kubernetes takes
+// for none.
 func normal(t corev1.Toleration) corev1.Toleration {
 	if t.Operator == "" {
 		t.Operator = corev1.TolerationOpEqual
@@ -116,7 +119,8 @@ type PlacementFlags struct {
 	set                         *pflag.FlagSet
 }
 
-// AddFlags adds the flags about Secrets of a namespace for pulling images, and about the nodes of pods.
+// AddFlags adds the flags about Secrets of a namespace for pulling images, and about the nodes of
+// pods.
 func (p *Placement) AddFlags(f *pflag.FlagSet, namespace, pods string) *PlacementFlags {
 	b := &PlacementFlags{to: p, set: f}
 	f.StringSliceVar(&b.secrets, "image-pull-secret", nil, "Secret of "+namespace+" by which nodes pull images; may be repeated")

@@ -1,10 +1,10 @@
-// Package spec has what Pelago installs as values: a Member, a Pods placement and the settings of a Broker. Flags, the objects
-// of the operator, Submariner's own objects and what an earlier installation has left all make the same values, which are
-// validated here once.
+// Package spec has what Pelago installs as values: a Member, a Pods placement and the settings of a
+// Broker. Flags, the objects of the operator, Submariner's own objects and what an earlier
+// installation has left all make the same values, which are validated here once.
 //
-// Errors are about fields, by their paths (spec.globalCIDR), and their texts name other fields in the same way. Names shows a
-// text in the words of the caller: the flags of the command line, the fields of an object. The package reads and writes
-// nothing.
+// Errors are about fields, by their paths (spec.globalCIDR), and their texts name other fields in
+// the same way. Names shows a text in the words of the caller: the flags of the command line, the
+// fields of an object. The package reads and writes nothing.
 package spec
 
 import (
@@ -49,7 +49,8 @@ func Join(list field.ErrorList) error {
 	return errors.Join(errs...)
 }
 
-// Names are what a caller calls fields, by path. Fields that it does not contain are shown by their paths.
+// Names are what a caller calls fields, by path. Fields that it does not contain are shown by their
+// paths.
 type Names map[string]string
 
 var path = regexp.MustCompile(`\bspec\.[a-zA-Z]+\b`)
@@ -111,8 +112,8 @@ func fields(v reflect.Value) (out []member) {
 	return out
 }
 
-// keep copies the fields that were not given from a former value, except those with the tag keep:"-", which the caller reads
-// elsewhere. Both are pointers to the same type.
+// keep copies the fields that were not given from a former value, except those with the tag
+// keep:"-", which the caller reads elsewhere. Both are pointers to the same type.
 func keep(to, former any, given func(path string) bool) {
 	was := fields(reflect.ValueOf(former).Elem())
 	for i, f := range fields(reflect.ValueOf(to).Elem()) {

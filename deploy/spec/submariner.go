@@ -15,7 +15,8 @@ import (
 // annotation is the path of flags in the annotation of an object.
 const annotation = "metadata.annotations"
 
-// Flags that v1alpha1.AnnotationFlags may have: those that have no field in the spec and access nothing but the cluster and the hub.
+// Flags that v1alpha1.AnnotationFlags may have: those that have no field in the spec and access
+// nothing but the cluster and the hub.
 var (
 	memberAnnotation = []string{"cable-tunnels", "datapath", "dns-cache", "dns-ttl", "external-cidr", "gateway-mode", "gateway-node",
 		"globalnet", "globalnet-cluster-size", "http-proxy", "https-proxy", "image-pull-policy", "image-pull-secret", "label-gateway", "natt-discovery-port",
@@ -25,7 +26,8 @@ var (
 	workloadsAnnotation = []string{"workloads-only", "image-pull-policy", "image-pull-secret", "http-proxy", "https-proxy", "no-proxy"}
 )
 
-// submarinerFields are the paths of the fields that a Submariner has always: one that it does not name has its default.
+// submarinerFields are the paths of the fields that a Submariner has always: one that it does not
+// name has its default.
 var submarinerFields = []string{"spec.clusterID", "spec.clusterCIDR", "spec.serviceCIDR", "spec.clustersetIPEnabled", "spec.ceIPSecNATTPort",
 	"spec.ceIPSecPreferredServer", "spec.natEnabled", "spec.airGappedDeployment", "spec.loadBalancerEnabled"}
 
@@ -44,8 +46,11 @@ type Object struct {
 // Given reports whether the object decides a field, be it with its default.
 func (o Object) Given(path string) bool { return o.given[path] }
 
-// FromSubmariner is the Member that a Submariner describes, one of the operator or Submariner's own. Fields about the hub, its
-// credentials and the image are not part of it.
+// SetImage sets the image of all components.
+func (o *Object) SetImage(image string) { o.Image, o.given["spec.image"] = image, true }
+
+// FromSubmariner is the Member that a Submariner describes, one of the operator or Submariner's
+// own. Fields about the hub, its credentials and the image are not part of it.
 func FromSubmariner(s v1alpha1.SubmarinerSpec, annotations map[string]string) (Object, field.ErrorList) {
 	o, flags, errs := fromAnnotation(annotations, memberAnnotation)
 	o.ClusterID = s.ClusterID
@@ -115,8 +120,8 @@ func FromSubmariner(s v1alpha1.SubmarinerSpec, annotations map[string]string) (O
 	return o, append(errs, field.ErrorList(l)...)
 }
 
-// FromClusterAPI is the Member that a Cluster of Cluster API describes by its annotations, in pull mode (for workloads only) or in
-// the network.
+// FromClusterAPI is the Member that a Cluster of Cluster API describes by its annotations, in pull
+// mode (for workloads only) or in the network.
 func FromClusterAPI(name string, pull bool, annotations map[string]string) (Object, field.ErrorList) {
 	allowed := slices.DeleteFunc(slices.Clone(memberAnnotation), func(flag string) bool { return flag == "network-only" || flag == "workloads-only" })
 	o, flags, errs := fromAnnotation(annotations, allowed)
@@ -176,7 +181,8 @@ func outside(set *pflag.FlagSet, allowed []string) (errs field.ErrorList) {
 // NetworkRefusal is why fields of the network mean nothing without it.
 const NetworkRefusal = "joining with spec.workloadsOnly leaves the network out, which needs such flags: leave them out, or spec.workloadsOnly"
 
-// Locate is the error about a field of a Member as one about what the object has in its place: a field, or a flag of its annotation.
+// Locate is the error about a field of a Member as one about what the object has in its place: a
+// field, or a flag of its annotation.
 func (o Object) Locate(err *Error) *Error {
 	if _, ok := o.Names[err.Path]; ok {
 		e := annotationError("", "annotation %s: %s", v1alpha1.AnnotationFlags, o.Names.Text(err.Text))
@@ -185,8 +191,8 @@ func (o Object) Locate(err *Error) *Error {
 	return &Error{Path: err.Path, Text: o.Names.Text(err.Text)}
 }
 
-// Grants are what the hub has to grant to a Submariner, as texts for a digest in its status: their form must not change, since a
-// cluster whose digest differs has to register again.
+// Grants are what the hub has to grant to a Submariner, as texts for a digest in its status: their
+// form must not change, since a cluster whose digest differs has to register again.
 func Grants(s v1alpha1.SubmarinerSpec, annotations map[string]string) []string {
 	hub := []string{"external-cidr", "globalnet", "globalnet-cluster-size", "network-only", "workloads-only"}
 	out := []string{"--clusterid=" + s.ClusterID}

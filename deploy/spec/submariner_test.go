@@ -24,7 +24,8 @@ type way struct {
 	// set and flags; set is nil where a Submariner has the flags in its annotation.
 	set   func(*v1alpha1.SubmarinerSpec)
 	flags string
-	// wrong values, in the same two ways; empty if no value is wrong. wrongPath is where the second is reported if that is elsewhere.
+	// wrong values, in the same two ways; empty if no value is wrong. wrongPath is where the second
+	// is reported if that is elsewhere.
 	wrongSet   func(*v1alpha1.SubmarinerSpec)
 	wrongFlags string
 }
@@ -113,7 +114,8 @@ func annotated(flags string) map[string]string {
 	return map[string]string{v1alpha1.AnnotationFlags: flags}
 }
 
-// TestSameMember: the operator, join and migrate make the same Member of the same settings, for every field that there is.
+// TestSameMember: the operator, join and migrate make the same Member of the same settings, for
+// every field that there is.
 func TestSameMember(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range fields(reflect.ValueOf(Member{})) {
@@ -183,8 +185,8 @@ func value(t *testing.T, m Member, path string) any {
 	return nil
 }
 
-// TestWrongFieldIsNamed: a wrong value of each field is reported at its path by a Submariner, or at its annotation, and by the name of its
-// flag in the command line.
+// TestWrongFieldIsNamed: a wrong value of each field is reported at its path by a Submariner, or at
+// its annotation, and by the name of its flag in the command line.
 func TestWrongFieldIsNamed(t *testing.T) {
 	for path, w := range ways {
 		t.Run(path, func(t *testing.T) {
@@ -218,7 +220,8 @@ func TestWrongFieldIsNamed(t *testing.T) {
 	}
 }
 
-// TestKeptFields: what a join was given is read from the configuration that it has left, for every field that is kept.
+// TestKeptFields: what a join was given is read from the configuration that it has left, for every
+// field that is kept.
 func TestKeptFields(t *testing.T) {
 	for _, f := range fields(reflect.ValueOf(Member{})) {
 		pod := slices.Contains(append([]string{"spec.image", "spec.imagePullPolicy"}, PodFields...), f.path)
@@ -248,7 +251,8 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// TestGrants: the texts whose digest is in the status of Submariners that have joined stay the same.
+// TestGrants: the texts whose digest is in the status of Submariners that have joined stay the
+// same.
 func TestGrants(t *testing.T) {
 	s := v1alpha1.SubmarinerSpec{ClusterID: "c1", ClusterCIDR: "10.0.0.0/16", GlobalCIDR: "120.1.0.0/24", CableDriver: "libreswan"}
 	got := Grants(s, annotated("--datapath=hybrid --external-cidr=192.0.2.0/24"))

@@ -13,7 +13,8 @@ import (
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 )
 
-// Args are the flags by which a user gets the same Member: those of fields that differ from their defaults, sorted.
+// Args are the flags by which a user gets the same Member: those of fields that differ from their
+// defaults, sorted.
 func (m Member) Args() []string {
 	preset := Texts(DefaultMember())
 	var out []string

@@ -96,8 +96,9 @@ type SubmarinerSpec struct {
 	// +optional
 	ClustersetIPEnabled bool `json:"clustersetIPEnabled,omitempty"`
 
-	// CableDriver connects the gateways: wireguard, libreswan or vxlan; the same in all clusters. If empty, a cluster that has joined
-	// keeps its own, and another one gets that of most clusters of the clusterset, wireguard if it is the first.
+	// CableDriver connects the gateways: wireguard, libreswan or vxlan; the same in all clusters. If
+	// empty, a cluster that has joined keeps its own, and another one gets that of most clusters of
+	// the clusterset, wireguard if it is the first.
 	//
 	// +optional
 	CableDriver string `json:"cableDriver,omitempty"`
