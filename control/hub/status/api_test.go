@@ -343,21 +343,6 @@ func TestRefusedStatus(t *testing.T) {
 	await.Equal(t, "", h.condition(b.Name, "Interpreted"))
 }
 
-// A template of the same name that is not the binding's is left alone.
-func TestOtherTemplateOfTheName(t *testing.T) {
-	h := newHub(t)
-	h.run(10 * time.Millisecond)
-	d := deployment()
-	h.Make(d)
-	ref := reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))
-	ref.UID = "former"
-	b := h.bind(ref, "m1")
-	h.send(b)
-	h.report("m1", b.Name, replicas(1, 1))
-	await.Equal(t, "True FullyAppliedSuccess applied in 1 clusters", h.condition(b.Name, "FullyApplied"))
-	await.Never(t, 300*time.Millisecond, "the template gets a status", func() bool { return h.status() != "generation 0 of 1, ready 0 of 0" })
-}
-
 // A cluster-wide binding: of a dependent, without decision; and the load balancers of a Service.
 func TestClusterBindingAndService(t *testing.T) {
 	h := newHub(t)
