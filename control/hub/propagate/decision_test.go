@@ -21,8 +21,9 @@ import (
 
 type policyObject = policyv1alpha1.PropagationPolicy
 
-// What cannot be decided does not keep a cluster from being removed, which waits until no binding names it (rule 2.2 (e)). Neither do
-// bindings of a template that was deleted with --cascade=orphan, or that a MultiClusterService has taken.
+// What cannot be decided does not keep a cluster from being removed, which waits until no binding
+// names it (rule 2.2 (e)). Neither do bindings of a template that was deleted with
+// --cascade=orphan, or that a MultiClusterService has taken.
 func TestClusterLeaves(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	stop := h.run(nil)
@@ -68,7 +69,8 @@ func TestTemplateWithoutNamespace(t *testing.T) {
 	h.Remove(role)
 }
 
-// A cluster that joins, or loses a taint, gets what is duplicated, and nothing that is divided (rule 2.2).
+// A cluster that joins, or loses a taint, gets what is duplicated, and nothing that is divided
+// (rule 2.2).
 func TestClustersChange(t *testing.T) {
 	h := newHub(t, "member1")
 	h.run(nil)
@@ -93,8 +95,9 @@ func TestClustersChange(t *testing.T) {
 	await.True(t, "a rebalancing spreads it", func() bool { return len(h.binding("parts-deployment").Spec.Clusters) == 2 })
 }
 
-// karmada.md §2.3: a workload with the affinity of its group goes where the others are, one with anti-affinity elsewhere; the record says why,
-// what runs stays, also after a restart, and one that waits is decided when the others have gone.
+// karmada.md §2.3: a workload with the affinity of its group goes where the others are, one with
+// anti-affinity elsewhere; the record says why, what runs stays, also after a restart, and one that
+// waits is decided when the others have gone.
 func TestWorkloadAffinity(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	stop := h.run(nil)
@@ -141,7 +144,8 @@ func TestWorkloadAffinity(t *testing.T) {
 	h.runs("near-deployment", "member2:1")
 }
 
-// A policy waits for the overrides that it depends on, and for its priority class; both say so (karmada.md 1.2).
+// A policy waits for the overrides that it depends on, and for its priority class; both say so
+// (karmada.md 1.2).
 func TestWaitsForWhatAPolicyNeeds(t *testing.T) {
 	h := newHub(t, "member1")
 	h.run(nil)
@@ -164,7 +168,8 @@ func TestWaitsForWhatAPolicyNeeds(t *testing.T) {
 	}
 }
 
-// A cluster that is new and has not reported holds first decisions back, until it reports or is not new any more; others go on.
+// A cluster that is new and has not reported holds first decisions back, until it reports or is not
+// new any more; others go on.
 func TestClusterNotHeardOf(t *testing.T) {
 	h := newHub(t, "member1")
 	p := h.policy("all", selecting("", "member1, member2", ""))

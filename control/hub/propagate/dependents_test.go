@@ -28,7 +28,8 @@ func required(b *workv1alpha2.ResourceBinding) string {
 	return strings.Join(out, " ")
 }
 
-// A dependent's binding is not deleted while a parent binding is being recreated: objects in members would be recreated, too.
+// A dependent's binding is not deleted while a parent binding is being recreated: objects in
+// members would be recreated, too.
 func TestParentMadeAgain(t *testing.T) {
 	h := newHub(t, "member1")
 	stop := h.run(nil)

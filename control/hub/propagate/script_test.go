@@ -36,14 +36,15 @@ import (
 var templateKindsOfScripts = []schema.GroupVersionKind{appsv1.SchemeGroupVersion.WithKind("Deployment"),
 	corev1.SchemeGroupVersion.WithKind("ConfigMap"), rbacv1.SchemeGroupVersion.WithKind("ClusterRole")}
 
-// TestScripts: the objects of each step are reconciled until nothing changes. The output has the claims and bindings that differ from
-// those after the step before, and the Events.
+// TestScripts: the objects of each step are reconciled until nothing changes. The output has the
+// claims and bindings that differ from those after the step before, and the Events.
 //
 // After each step the hub is restarted, which must change nothing.
 //
-// The test plays the parts of others: a template gets the UID `uid-<name>`, a binding one that counts up, a policy the id `id-<name>` and its
-// finalizer, which goes when nothing has its claim; a Cluster without status serves all kinds of the scripts; a binding that is deleted has no Works to wait
-// for.
+// The test plays the parts of others: a template gets the UID `uid-<name>`, a binding one that
+// counts up, a policy the id `id-<name>` and its finalizer, which goes when nothing has its claim;
+// a Cluster without status serves all kinds of the scripts; a binding that is deleted has no Works
+// to wait for.
 func TestScripts(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, schedulingv1.AddToScheme,

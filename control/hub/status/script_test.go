@@ -25,7 +25,8 @@ import (
 	"github.com/pelago-net/pelago/test/script"
 )
 
-// TestScripts: the output has the status of each binding and of its template, where it differs from that after the step before.
+// TestScripts: the output has the status of each binding and of its template, where it differs from
+// that after the step before.
 func TestScripts(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, clusterv1alpha1.AddToScheme,
@@ -63,7 +64,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// aggregated computes the status of a binding and of its template, as reconcile does, and stores both in the world.
+// aggregated computes the status of a binding and of its template, as reconcile does, and stores
+// both in the world.
 func (r *reconciler) aggregated(t *testing.T, w *script.World, b kube.Binding, out map[string]string) {
 	t.Helper()
 	works, err := r.works(t.Context(), client.ObjectKeyFromObject(b))

@@ -24,7 +24,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// serviceHub is a hub with a Service web in a namespace of its own, of which the tests make MultiClusterServices.
+// serviceHub is a hub with a Service web in a namespace of its own, of which the tests make
+// MultiClusterServices.
 type serviceHub struct {
 	namespaceHub
 	ns string
@@ -85,7 +86,8 @@ func (h serviceHub) works() []workv1alpha1.Work {
 	})
 }
 
-// holds lists what clusters are to have: "cluster Service", "cluster Service>name" of type ExternalName, "cluster ServiceExport to clusters".
+// holds lists what clusters are to have: "cluster Service", "cluster Service>name" of type
+// ExternalName, "cluster ServiceExport to clusters".
 func (h serviceHub) holds() []string {
 	h.Helper()
 	h.end()
@@ -154,8 +156,9 @@ const (
 	dispatches = accepted + ", EndpointSliceDispatched=False EndpointSliceDispatchedFailed, ServiceApplied=True ServiceAppliedSucceed"
 )
 
-// TestMultiClusterService: karmada.md §1.10. The provider gets the Service and an export to the consumer, which reaches it by the plain
-// name; clusters come and go, and with the MultiClusterService everything goes but the provider's Service.
+// TestMultiClusterService: karmada.md §1.10. The provider gets the Service and an export to the
+// consumer, which reaches it by the plain name; clusters come and go, and with the
+// MultiClusterService everything goes but the provider's Service.
 func TestMultiClusterService(t *testing.T) {
 	h := newServiceHub(t, "exposed", "p1", "p2", "p3")
 	h.start()
