@@ -23,15 +23,16 @@ import (
 )
 
 const (
-	// maxDrops bounds the attempts with fewer fields: the server does not name all unknown fields at once.
+	// maxDrops bounds the attempts with fewer fields: the server does not name all unknown fields
+	// at once.
 	maxDrops = 5
-	// minRevert and maxRevert bound the exponential backoff of reverting changes that a controller of the member makes repeatedly.
-	// It is reset after quietRevert.
+	// minRevert and maxRevert bound the exponential backoff of reverting changes that a controller
+	// of the member makes repeatedly. It is reset after quietRevert.
 	minRevert, maxRevert, quietRevert = 100 * time.Millisecond, 30 * time.Second, 5 * time.Minute
 )
 
-// create creates the object. It was just read as absent; one created meanwhile is not overwritten. One that was settled has been deleted
-// by others: its creation is a revert.
+// create creates the object. It was just read as absent; one created meanwhile is not overwritten.
+// One that was settled has been deleted by others: its creation is a revert.
 func (t *task) create(ctx context.Context, want *desired) (*unstructured.Unstructured, error) {
 	known := t.state.settled != ""
 	if known {
@@ -162,7 +163,8 @@ func (t *task) set(want *desired, have *unstructured.Unstructured, scaled bool) 
 	return applySet(t.o.Interpreter, want, have, t.state.dropped, scaled)
 }
 
-// write applies the object, without the fields that the member does not know; with duplicate list keys it is written by PUT.
+// write applies the object, without the fields that the member does not know; with duplicate list
+// keys it is written by PUT.
 func (t *task) write(
 	ctx context.Context, want *desired, have *unstructured.Unstructured, scaled bool,
 ) (*unstructured.Unstructured, error) {
@@ -255,8 +257,8 @@ const (
 	otherHub
 )
 
-// ownerOf reads the owner from the annotations. The hub id decides: an object with it and without the label karmada.io/managed is
-// ours, changed in the member.
+// ownerOf reads the owner from the annotations. The hub id decides: an object with it and without
+// the label karmada.io/managed is ours, changed in the member.
 func ownerOf(have *unstructured.Unstructured, hubID string, work types.NamespacedName) owner {
 	a := have.GetAnnotations()
 	switch id := a[pelagov1alpha1.AnnotationHubID]; id {
@@ -278,15 +280,16 @@ func overwrites(want *unstructured.Unstructured) bool {
 	return strings.EqualFold(resolution, workv1alpha1.ConflictResolutionOverwrite)
 }
 
-// propagated reports whether an unmanaged object is Karmada's copy of the template that want is made of. Karmada notes the UID of the
-// template, which no other hub has.
+// propagated reports whether an unmanaged object is Karmada's copy of the template that want is
+// made of. Karmada notes the UID of the template, which no other hub has.
 func propagated(want, have *unstructured.Unstructured) bool {
 	uid := have.GetAnnotations()[workv1alpha2.AnnotationTemplateUID]
 	return have.GetLabels()[workv1alpha1.LabelManaged] == "true" && uid != "" && uid == want.GetAnnotations()[workv1alpha2.AnnotationTemplateUID]
 }
 
-// karmada reports whether a manager of fields is Karmada's: karmada-controller-manager, karmada-agent. What others have set in Karmada's
-// copy, such as the annotation of `kubectl rollout restart`, stays, so that no pod is replaced.
+// karmada reports whether a manager of fields is Karmada's: karmada-controller-manager,
+// karmada-agent. What others have set in Karmada's copy, such as the annotation of `kubectl rollout
+// restart`, stays, so that no pod is replaced.
 func karmada(manager string) bool { return strings.HasPrefix(manager, "karmada-") }
 
 func anyManager(string) bool { return true }
@@ -294,9 +297,10 @@ func anyManager(string) bool { return true }
 // controllers of Kubernetes set fields of objects of others. They keep those on adoption.
 var controllers = sets.New("kube-controller-manager", "kube-scheduler", "kubelet", "cloud-controller-manager")
 
-// adopted moves the fields of those former managers to ours, so that apply removes those which the template no longer has. Managers
-// of subresources (status, scale) and controllers of Kubernetes keep theirs. Managers by server-side apply are treated as those by
-// update, the only ones that csaupgrade moves. It returns false if there is nothing to move.
+// adopted moves the fields of those former managers to ours, so that apply removes those which the
+// template no longer has. Managers of subresources (status, scale) and controllers of Kubernetes
+// keep theirs. Managers by server-side apply are treated as those by update, the only ones that
+// csaupgrade moves. It returns false if there is nothing to move.
 func adopted(fields []metav1.ManagedFieldsEntry, from func(manager string) bool) ([]metav1.ManagedFieldsEntry, bool, error) {
 	former := sets.New[string]()
 	entries := make([]metav1.ManagedFieldsEntry, len(fields))
@@ -321,8 +325,8 @@ func adopted(fields []metav1.ManagedFieldsEntry, from func(manager string) bool)
 	return holder.GetManagedFields(), true, nil
 }
 
-// Errors of server-side apply about the schema (structured-merge-diff, typed/validate.go). Paths have the form of
-// fieldpath.Path.String: .spec.template.spec.containers[name="x"].field
+// Errors of server-side apply about the schema (structured-merge-diff, typed/validate.go). Paths
+// have the form of fieldpath.Path.String: .spec.template.spec.containers[name="x"].field
 var (
 	undeclaredField = regexp.MustCompile(`(\.[^\s]*(?:\[[^\]]*\][^\s]*)*): field not declared in schema`)
 	duplicateKey    = regexp.MustCompile(`duplicate entries for key`)
@@ -343,8 +347,8 @@ func undeclared(err error) []string {
 // duplicates reports whether a list has two elements of one key.
 func duplicates(err error) bool { return err != nil && duplicateKey.MatchString(err.Error()) }
 
-// dropField removes the field at a path and reports whether it was there. The path is matched against the object's keys, since keys
-// may contain dots.
+// dropField removes the field at a path and reports whether it was there. The path is matched
+// against the object's keys, since keys may contain dots.
 func dropField(object map[string]any, path string) bool {
 	if !strings.HasPrefix(path, ".") {
 		return false
@@ -384,7 +388,8 @@ func dropBelow(value any, path string) bool {
 	return false
 }
 
-// afterKeys returns the path after [key="value",other=1] if the element has these keys. A missing key has its default and matches.
+// afterKeys returns the path after [key="value",other=1] if the element has these keys. A missing
+// key has its default and matches.
 func afterKeys(element map[string]any, path string) (string, bool) {
 	path = path[1:]
 	for {

@@ -55,7 +55,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// TestApply: karmada.md §2.10 (create, drift, retained fields) and §2.9 (suspension), with the apply of DESIGN §4.
+// TestApply: karmada.md §2.10 (create, drift, retained fields) and §2.9 (suspension), with the
+// apply of DESIGN §4.
 func TestApply(t *testing.T) {
 	server := apiserver.Start(t)
 

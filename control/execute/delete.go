@@ -30,9 +30,11 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// remove deletes the object of a Work that is being deleted, then removes the finalizer of the Work.
+// remove deletes the object of a Work that is being deleted, then removes the finalizer of the
+// Work.
 func (t *task) remove(ctx context.Context, suppressed bool) (reconcile.Result, error) {
-	// Only what identifies the object: its annotations and the rules of its kind may have become invalid since it was applied.
+	// Only what identifies the object: its annotations and the rules of its kind may have become
+	// invalid since it was applied.
 	want, err := manifestOf(t.work)
 	if suppressed || err != nil {
 		return reconcile.Result{}, t.release(ctx)
@@ -89,8 +91,8 @@ func (t *task) release(ctx context.Context) error {
 	return nil
 }
 
-// deleteObject deletes the object, or removes our labels and annotations if it is preserved. It returns nil once the object is gone
-// or not ours.
+// deleteObject deletes the object, or removes our labels and annotations if it is preserved. It
+// returns nil once the object is gone or not ours.
 func (t *task) deleteObject(ctx context.Context, want *unstructured.Unstructured) error {
 	have, err := t.live(ctx, want)
 	if err != nil || have == nil || ownerOf(have, t.o.HubID, t.key()) != oursOfWork {
@@ -137,8 +139,8 @@ func (t *task) deleteObject(ctx context.Context, want *unstructured.Unstructured
 	return terminating(again)
 }
 
-// deleteServed deletes the object in another version than that of the manifest, which the member does not serve. A kind that it serves in
-// no version has no objects.
+// deleteServed deletes the object in another version than that of the manifest, which the member
+// does not serve. A kind that it serves in no version has no objects.
 func (t *task) deleteServed(ctx context.Context, want *unstructured.Unstructured) error {
 	kind := want.GroupVersionKind().GroupKind()
 	version, err := kube.ServedVersion(t.member.discovery, kind)
@@ -198,10 +200,11 @@ func (t *task) unmanage(ctx context.Context, have *unstructured.Unstructured) er
 }
 
 const (
-	// collectorTime is how long objects whose owner was deleted may remain until the member's garbage collector removes them.
+	// collectorTime is how long objects whose owner was deleted may remain until the member's
+	// garbage collector removes them.
 	collectorTime = time.Minute
-	// discoveryTime is how long the deletion of a Namespace waits for groups that do not answer discovery, such as an aggregated API
-	// that restarts.
+	// discoveryTime is how long the deletion of a Namespace waits for groups that do not answer
+	// discovery, such as an aggregated API that restarts.
 	discoveryTime = 10 * time.Minute
 	// pageSize bounds the objects of one list request.
 	pageSize = 500
@@ -216,7 +219,8 @@ var derived = map[schema.GroupKind]bool{
 	{Group: "metrics.k8s.io", Kind: "PodMetrics"}: true,
 }
 
-// derivedGroups are groups all of whose kinds are computed from other objects. Their servers are often unavailable.
+// derivedGroups are groups all of whose kinds are computed from other objects. Their servers are
+// often unavailable.
 var derivedGroups = map[string]bool{"metrics.k8s.io": true, "custom.metrics.k8s.io": true, "external.metrics.k8s.io": true}
 
 // generated reports whether controllers generate an object in each namespace.
@@ -225,13 +229,14 @@ func generated(kind schema.GroupKind, name string) bool {
 		kind == schema.GroupKind{Kind: "ConfigMap"} && name == "kube-root-ca.crt"
 }
 
-// errInUse is the error of a Namespace that was recreated at the hub before it was gone in the member: Works created since then have
-// objects in it.
+// errInUse is the error of a Namespace that was recreated at the hub before it was gone in the
+// member: Works created since then have objects in it.
 var errInUse = errors.New("it holds objects of Works")
 
-// retention returns why a Namespace must be preserved; "" if it may be deleted. It returns retryLater while the Namespace has objects
-// of other Works of ours, of Works just deleted, or objects that the member's garbage collector is about to remove; and errInUse if
-// a Work that was made since the Namespace's was deleted has an object after collectorTime.
+// retention returns why a Namespace must be preserved; "" if it may be deleted. It returns
+// retryLater while the Namespace has objects of other Works of ours, of Works just deleted, or
+// objects that the member's garbage collector is about to remove; and errInUse if a Work that was
+// made since the Namespace's was deleted has an object after collectorTime.
 func (t *task) retention(ctx context.Context, ns *unstructured.Unstructured) (string, error) {
 	if ns.GetAnnotations()[workv1alpha1.AnnotationCreatedNamespace] != "true" {
 		return "the hub did not create it; its labels and annotations are removed", nil
@@ -284,8 +289,9 @@ func (t *task) ours(o *metav1.PartialObjectMetadata) bool {
 	return a[pelagov1alpha1.AnnotationHubID] == t.o.HubID && a[workv1alpha1.AnnotationWorkNamespace] == t.namespace
 }
 
-// workOf reports whether an object is ours and its Work exists, and whether that Work was created after the deletion of this one and is
-// not being deleted itself. A Work that cannot be read counts as an older one: the Namespace waits.
+// workOf reports whether an object is ours and its Work exists, and whether that Work was created
+// after the deletion of this one and is not being deleted itself. A Work that cannot be read counts
+// as an older one: the Namespace waits.
 func (t *task) workOf(ctx context.Context, o *metav1.PartialObjectMetadata) (exists, since bool) {
 	if !t.ours(o) {
 		return false, false

@@ -23,7 +23,8 @@ type desired struct {
 	owned  []string // RFC 6901 pointers of pelago.io/member-owned
 }
 
-// manifestOf reads the object of a Work, which identifies it in the member. A Work without one was never applied.
+// manifestOf reads the object of a Work, which identifies it in the member. A Work without one was
+// never applied.
 func manifestOf(work *workv1alpha1.Work) (*unstructured.Unstructured, error) {
 	manifests := work.Spec.Workload.Manifests
 	if len(manifests) != 1 {
@@ -39,8 +40,9 @@ func manifestOf(work *workv1alpha1.Work) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-// desiredOf computes the desired state from the manifest of a Work, which it changes. It sets the labels and annotations by which
-// objects are ours, which deletion relies on, whatever the manifest has.
+// desiredOf computes the desired state from the manifest of a Work, which it changes. It sets the
+// labels and annotations by which objects are ours, which deletion relies on, whatever the manifest
+// has.
 func desiredOf(u *unstructured.Unstructured, work *workv1alpha1.Work, hubID string, in *kinds.Interpreter) (*desired, error) {
 	if err := in.Prune(u); err != nil {
 		return nil, err
@@ -88,10 +90,12 @@ func annotate(u *unstructured.Unstructured, key, value string) {
 	u.SetAnnotations(a)
 }
 
-// putPrefix of the hash marks objects written by PUT, whose fields are not owned by server-side apply.
+// putPrefix of the hash marks objects written by PUT, whose fields are not owned by server-side
+// apply.
 const putPrefix = "put-"
 
-// applied returns the hash of the manifest that an object was last written from, and whether it was written by PUT.
+// applied returns the hash of the manifest that an object was last written from, and whether it was
+// written by PUT.
 func applied(have *unstructured.Unstructured) (hash string, byPut bool) {
 	return strings.CutPrefix(have.GetAnnotations()[workv1alpha1.AnnotationAppliedHash], putPrefix)
 }
@@ -101,9 +105,10 @@ func isNamespace(u *unstructured.Unstructured) bool {
 	return u.GetKind() == "Namespace" && u.GroupVersionKind().Group == ""
 }
 
-// applySet returns the body of a server-side apply: the desired object without the dropped fields, and with the observed value of
-// each member-owned field. Those are sent because apply removes an omitted field that has no other manager; the resourceVersion is
-// the precondition that the value is current. have is nil if there is no object; the result is new.
+// applySet returns the body of a server-side apply: the desired object without the dropped fields,
+// and with the observed value of each member-owned field. Those are sent because apply removes an
+// omitted field that has no other manager; the resourceVersion is the precondition that the value
+// is current. have is nil if there is no object; the result is new.
 func applySet(
 	in *kinds.Interpreter, want *desired, have *unstructured.Unstructured, dropped []string, scaled bool,
 ) (*unstructured.Unstructured, error) {
@@ -168,8 +173,8 @@ func setMemberOwned(out, have *unstructured.Unstructured, want *desired, scaled 
 	}
 }
 
-// setOwner sets the labels and annotations that no member-owned pointer may remove, and keeps the annotation of a Namespace that
-// we created.
+// setOwner sets the labels and annotations that no member-owned pointer may remove, and keeps the
+// annotation of a Namespace that we created.
 func setOwner(out, have *unstructured.Unstructured, want *desired) {
 	for _, key := range []string{
 		workv1alpha1.AnnotationWorkNamespace, workv1alpha1.AnnotationWorkName, pelagov1alpha1.AnnotationHubID,
@@ -187,8 +192,9 @@ func setOwner(out, have *unstructured.Unstructured, want *desired) {
 	}
 }
 
-// copyPointer sets the field at a pointer (its reference tokens, RFC 6901 section 4) to its observed value, or removes it. An index
-// refers to the desired list; the observed element is the one of the same name, if it has a name.
+// copyPointer sets the field at a pointer (its reference tokens, RFC 6901 section 4) to its
+// observed value, or removes it. An index refers to the desired list; the observed element is the
+// one of the same name, if it has a name.
 func copyPointer(out, have map[string]any, tokens []string) {
 	token := strings.NewReplacer("~1", "/", "~0", "~").Replace(tokens[0])
 	theirs, found := have[token]
@@ -254,8 +260,9 @@ func counterpart(of any, i int, theirs []any) any {
 	return nil
 }
 
-// digest is the hash of the fields that the desired state depends on: all but the status, and of the metadata only our labels and
-// annotations. An object with the digest of its last settled state needs no comparison.
+// digest is the hash of the fields that the desired state depends on: all but the status, and of
+// the metadata only our labels and annotations. An object with the digest of its last settled state
+// needs no comparison.
 func digest(set, have *unstructured.Unstructured) (string, error) {
 	view := maps.Clone(have.Object)
 	delete(view, "metadata")
@@ -278,14 +285,15 @@ func digest(set, have *unstructured.Unstructured) (string, error) {
 	return string(have.GetUID()) + hashOf(raw), nil
 }
 
-// exact reports whether a field is an atomic map in the kinds of Kubernetes (selectors and references): another key in it is drift.
+// exact reports whether a field is an atomic map in the kinds of Kubernetes (selectors and
+// references): another key in it is drift.
 func exact(field string) bool {
 	field = strings.ToLower(field)
 	return strings.HasSuffix(field, "selector") || strings.HasSuffix(field, "ref") || field == "matchlabels"
 }
 
-// contains reports whether have has all values of want, and possibly others, such as defaults. It may be false for equal states:
-// then an apply that changes nothing follows.
+// contains reports whether have has all values of want, and possibly others, such as defaults. It
+// may be false for equal states: then an apply that changes nothing follows.
 func contains(want, have any) bool {
 	switch w := want.(type) {
 	case nil:

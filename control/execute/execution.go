@@ -1,10 +1,11 @@
-// Package execute runs the Works of one cluster. Execution applies what a Work of namespace karmada-es-<cluster> holds to the
-// member and writes the result into the Work's status.
+// Package execute runs the Works of one cluster. Execution applies what a Work of namespace
+// karmada-es-<cluster> holds to the member and writes the result into the Work's status.
 //
-// pelago-hub runs it for each push member, pelago-agent --roles=execution for its own cluster. It deletes an object
-// only if its Work is being deleted, and changes no object without the hub's id, except to adopt one where the template
-// or its policy asks for it, or Karmada made it of the same template. It does not taint clusters (control/hub/cluster), select them (scheduler), or
-// report their status (control/execute/collect).
+// pelago-hub runs it for each push member, pelago-agent --roles=execution for its own cluster. It
+// deletes an object only if its Work is being deleted, and changes no object without the hub's id,
+// except to adopt one where the template or its policy asks for it, or Karmada made it of the same
+// template. It does not taint clusters (control/hub/cluster), select them (scheduler), or report
+// their status (control/execute/collect).
 package execute
 
 import (
@@ -41,7 +42,8 @@ import (
 const (
 	// fieldOwner is the manager of our fields in members.
 	fieldOwner = "pelago"
-	// minRetry and maxRetry bound the exponential backoff after a failure, which has 20 % of jitter.
+	// minRetry and maxRetry bound the exponential backoff after a failure, which has 20 % of
+	// jitter.
 	minRetry = 200 * time.Millisecond
 	maxRetry = 30 * time.Second
 )
@@ -61,10 +63,11 @@ type Options struct {
 	Timeout     time.Duration // of one request to the member; 0: 30 s
 	// ScalingInterval is meter.Source.Interval.
 	ScalingInterval time.Duration
-	// Seen is how long the status of a Work waits for the member's controller to observe a change: one write instead of two.
-	// 0: 500 ms.
+	// Seen is how long the status of a Work waits for the member's controller to observe a change:
+	// one write instead of two. 0: 500 ms.
 	Seen time.Duration
-	// AllEvents records successes that are no news, too: the first dispatch of a Work, and each time that it is applied.
+	// AllEvents records successes that are no news, too: the first dispatch of a Work, and each
+	// time that it is applied.
 	AllEvents bool
 }
 
@@ -162,14 +165,16 @@ func (e *Execution) controllerOptions() controller.Options {
 	}
 }
 
-// forOldAndNew returns an event handler that calls f with each object, and with both objects of an update.
+// forOldAndNew returns an event handler that calls f with each object, and with both objects of an
+// update.
 func forOldAndNew(f func(client.Object)) toolscache.ResourceEventHandler {
 	h := forNew(f)
 	h.UpdateFunc = func(old, obj any) { h.AddFunc(old); h.AddFunc(obj) }
 	return h
 }
 
-// withoutOwnWrites is forOldAndNew without the events of our own writes, whose result the reconcile that wrote has handled.
+// withoutOwnWrites is forOldAndNew without the events of our own writes, whose result the reconcile
+// that wrote has handled.
 func (e *Execution) withoutOwnWrites(f func(client.Object)) toolscache.ResourceEventHandler {
 	h := forOldAndNew(f)
 	own := func(obj any) bool {
@@ -199,7 +204,8 @@ func (e *Execution) withoutOwnWrites(f func(client.Object)) toolscache.ResourceE
 	}
 }
 
-// forNew returns an event handler that calls f with the present state of each object, or the last one of a deleted object.
+// forNew returns an event handler that calls f with the present state of each object, or the last
+// one of a deleted object.
 func forNew(f func(client.Object)) toolscache.ResourceEventHandlerFuncs {
 	call := func(obj any) {
 		if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
@@ -212,8 +218,8 @@ func forNew(f func(client.Object)) toolscache.ResourceEventHandlerFuncs {
 	return toolscache.ResourceEventHandlerFuncs{AddFunc: call, DeleteFunc: call, UpdateFunc: func(_, obj any) { call(obj) }}
 }
 
-// onWork ignores the events of our own status writes. An event that arrives before the response to the write causes a superfluous
-// reconcile.
+// onWork ignores the events of our own status writes. An event that arrives before the response to
+// the write causes a superfluous reconcile.
 func (e *Execution) onWork(o client.Object) {
 	e.statuses.cached(o.GetName(), o)
 	if !e.statusVersions.OwnWrite(o.GetName(), o.GetResourceVersion()) {
@@ -221,8 +227,8 @@ func (e *Execution) onWork(o client.Object) {
 	}
 }
 
-// onMember enqueues the Work that the annotations of a member's object name. If they were removed, the old state of the update, for
-// which it is called as well, still has them.
+// onMember enqueues the Work that the annotations of a member's object name. If they were removed,
+// the old state of the update, for which it is called as well, still has them.
 func (e *Execution) onMember(o client.Object) {
 	if a := o.GetAnnotations(); a[workv1alpha1.AnnotationWorkNamespace] == e.namespace {
 		e.enqueue(a[workv1alpha1.AnnotationWorkName])
@@ -245,8 +251,8 @@ func (e *Execution) enqueueAll() {
 	}
 }
 
-// Works are the Works in a cache, of one cluster or of all. Executions share one event handler: with one for each of a hundred
-// clusters, every event of a Work would wake a hundred goroutines.
+// Works are the Works in a cache, of one cluster or of all. Executions share one event handler:
+// with one for each of a hundred clusters, every event of a Work would wake a hundred goroutines.
 type Works struct {
 	cache cache.Cache
 
@@ -263,7 +269,8 @@ func NewWorks(c cache.Cache) *Works {
 	return &Works{cache: c, followers: map[string]map[*follower]struct{}{}}
 }
 
-// follow calls notice with each Work of the namespace in the cache, and on each event, until ctx ends. It does not wait for the cache.
+// follow calls notice with each Work of the namespace in the cache, and on each event, until ctx
+// ends. It does not wait for the cache.
 func (w *Works) follow(ctx context.Context, namespace string, notice func(client.Object)) error {
 	f := &follower{notice}
 	w.mu.Lock()
@@ -321,7 +328,8 @@ func (w *Works) get(ctx context.Context, key client.ObjectKey) (*workv1alpha1.Wo
 	return work, nil
 }
 
-// Metrics have Karmada's names. Their labels are bounded by the number of clusters and kinds. Register them once in a process.
+// Metrics have Karmada's names. Their labels are bounded by the number of clusters and kinds.
+// Register them once in a process.
 type Metrics struct {
 	*prometheus.Registry     // collects the others
 	sync, pull               *prometheus.HistogramVec

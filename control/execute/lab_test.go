@@ -52,7 +52,8 @@ type lab struct {
 	execution   *Execution // the one that was run last
 }
 
-// newLab has a cluster of its own at the hub and a namespace of its own in the member. Nothing is executed yet.
+// newLab has a cluster of its own at the hub and a namespace of its own in the member. Nothing is
+// executed yet.
 func newLab(t *testing.T, member *rest.Config) *lab {
 	t.Helper()
 	id := labs.Add(1)
@@ -169,7 +170,8 @@ func (l *lab) see(name string) *workv1alpha1.Work {
 	return w
 }
 
-// condition is status and reason of a condition for the present generation, "" before that, and its message.
+// condition is status and reason of a condition for the present generation, "" before that, and its
+// message.
 func (l *lab) condition(name, kind string) (state, message string) {
 	l.Helper()
 	w := l.see(name)

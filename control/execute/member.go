@@ -102,7 +102,8 @@ func (m *member) meter(o Options) meter.Source {
 	return meter.Source{Client: m.client, REST: m.probe, Mapper: m.mapper, Interval: o.ScalingInterval, Pulled: o.Metrics.pull}
 }
 
-// prober returns a client with its own connections, so that a probe does not queue behind other requests.
+// prober returns a client with its own connections, so that a probe does not queue behind other
+// requests.
 func prober(config *rest.Config) (*rest.RESTClient, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = probeTimeout
@@ -117,7 +118,8 @@ func prober(config *rest.Config) (*rest.RESTClient, error) {
 	return c, nil
 }
 
-// run runs the caches, and probes the member while it is unreachable, until ctx ends. recovered is called when it is reachable again.
+// run runs the caches, and probes the member while it is unreachable, until ctx ends. recovered is
+// called when it is reachable again.
 func (m *member) run(ctx context.Context, recovered func()) {
 	var running sync.WaitGroup
 	for _, c := range []cache.Cache{m.managed, m.scalers} {
@@ -152,8 +154,8 @@ func (m *member) unavailable() string {
 	return m.failure
 }
 
-// verify probes the member after a request has failed without a response. Any response means that it is reachable. The first
-// failure is kept while it is not, so that conditions do not change.
+// verify probes the member after a request has failed without a response. Any response means that
+// it is reachable. The first failure is kept while it is not, so that conditions do not change.
 func (m *member) verify(ctx context.Context) (cause string) {
 	m.probing.Lock()
 	defer m.probing.Unlock()
@@ -191,7 +193,8 @@ type kindWatch struct {
 	handler toolscache.ResourceEventHandlerRegistration
 }
 
-// synced reports whether the cache has all managed objects of the kind, and the handlers have received them.
+// synced reports whether the cache has all managed objects of the kind, and the handlers have
+// received them.
 func (w *kindWatch) synced() bool { return w.handler.HasSynced() }
 
 func newKinds(c cache.Cache, event toolscache.ResourceEventHandler) *memberKinds {
@@ -201,7 +204,8 @@ func newKinds(c cache.Cache, event toolscache.ResourceEventHandler) *memberKinds
 	}
 }
 
-// use watches the kind of a Work's object instead of its former kind; it does not wait for the first list.
+// use watches the kind of a Work's object instead of its former kind; it does not wait for the
+// first list.
 func (k *memberKinds) use(ctx context.Context, work string, kind schema.GroupVersionKind) (*kindWatch, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -288,7 +292,8 @@ func ofKind(kind schema.GroupVersionKind) *unstructured.Unstructured {
 	return u
 }
 
-// packedField holds an object as JSON. The type packedText distinguishes it from a field of that name in the object.
+// packedField holds an object as JSON. The type packedText distinguishes it from a field of that
+// name in the object.
 const packedField = "packed"
 
 type packedText string
@@ -309,9 +314,10 @@ func pack(in any) (any, error) {
 	return packText(text)
 }
 
-// packText returns the form in which the cache keeps a member's object: its identity, the annotations that name its Work, and all of
-// it, without managedFields, as JSON text. As maps it takes five times the memory, which the garbage collector scans, and it is
-// read once or twice in its lifetime. It is a kube.UntypedDecoder.
+// packText returns the form in which the cache keeps a member's object: its identity, the
+// annotations that name its Work, and all of it, without managedFields, as JSON text. As maps it
+// takes five times the memory, which the garbage collector scans, and it is read once or twice in
+// its lifetime. It is a kube.UntypedDecoder.
 func packText(text []byte) (*unstructured.Unstructured, error) {
 	var fields, metadata map[string]stdjson.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
@@ -384,8 +390,8 @@ func (t *task) scaled(ctx context.Context, want *unstructured.Unstructured) (boo
 	return t.scaledBy(ctx, t.member.scalers, want)
 }
 
-// scaledMeanwhile lists autoscalers uncached if the observed replicas differ from the desired ones: an autoscaler that the cache
-// does not show yet may have set them.
+// scaledMeanwhile lists autoscalers uncached if the observed replicas differ from the desired ones:
+// an autoscaler that the cache does not show yet may have set them.
 func (t *task) scaledMeanwhile(ctx context.Context, want, have *unstructured.Unstructured) (bool, error) {
 	wanted, found, err := unstructured.NestedFieldNoCopy(want.Object, "spec", "replicas")
 	if err != nil || !found {

@@ -30,7 +30,8 @@ kind: HorizontalPodAutoscaler
 metadata: {name: h, namespace: NS}
 spec: {minReplicas: 1, maxReplicas: 9, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: nginx}}`
 
-// TestOwned: who has which field (karmada.md §2.10 "Apply" and "Retained", complaints "Fights with member controllers").
+// TestOwned: who has which field (karmada.md §2.10 "Apply" and "Retained", complaints "Fights with
+// member controllers").
 func TestOwned(t *testing.T) {
 	server := apiserver.Start(t)
 
@@ -119,7 +120,8 @@ func TestOwned(t *testing.T) {
 		l.applied("w")
 		before := l.there(deployment)
 		stop()
-		// The hub comes back from a backup: the same Work under another UID, nothing is told of the former one.
+		// The hub comes back from a backup: the same Work under another UID, nothing is told of the
+		// former one.
 		l.edit("w", func(w *workv1alpha1.Work) { w.Finalizers = nil })
 		l.hub.Remove(w)
 		l.work("w", deployment)
@@ -207,7 +209,8 @@ func TestOwned(t *testing.T) {
 		if got := l.wire.writes("deployments/nginx"); len(got) > 0 {
 			t.Errorf("a fight: %v", got)
 		}
-		// Without the webhook the field stays as the member has it; without the annotation the template decides.
+		// Without the webhook the field stays as the member has it; without the annotation the
+		// template decides.
 		l.member.Remove(hook)
 		await.True(t, "the webhook is gone", func() bool {
 			u := l.object(strings.ReplaceAll(deployment, "name: nginx, namespace", "name: probe, namespace"))

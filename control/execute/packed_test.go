@@ -8,7 +8,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// What the cache keeps leads to the Work, and gives the object back as it was, whatever fields it has.
+// What the cache keeps leads to the Work, and gives the object back as it was, whatever fields it
+// has.
 func TestPack(t *testing.T) {
 	object := func() *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
@@ -58,7 +59,8 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestLastWrites: our last write of an object is kept until the cache shows it, even if its event is ignored as our own.
+// TestLastWrites: our last write of an object is kept until the cache shows it, even if its event
+// is ignored as our own.
 func TestLastWrites(t *testing.T) {
 	object := func(version string) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{Object: map[string]any{}}

@@ -32,8 +32,9 @@ import (
 // allRules is the one request of its reconciler: which rule is used depends on all KindRules.
 var allRules = ctrl.Request{}
 
-// SetupRules adds the controllers that pass KindRules and ResourceInterpreterCustomizations to the interpreter of kinds, and write their
-// condition Accepted, to the hub's manager, whose scheme has the groups pelago.io and config.karmada.io.
+// SetupRules adds the controllers that pass KindRules and ResourceInterpreterCustomizations to the
+// interpreter of kinds, and write their condition Accepted, to the hub's manager, whose scheme has
+// the groups pelago.io and config.karmada.io.
 func SetupRules(mgr ctrl.Manager, rules *kinds.Custom) error {
 	recorder := mgr.GetEventRecorderFor("pelago-hub")
 	ofRules, err := kube.NewStaleCaches[ctrl.Request]("kindrules", slog.Default(), recorder)
@@ -77,7 +78,8 @@ func SetupRules(mgr ctrl.Manager, rules *kinds.Custom) error {
 	return nil
 }
 
-// ruleReconciler passes KindRules, customizations and webhooks to the interpreter and writes their condition Accepted.
+// ruleReconciler passes KindRules, customizations and webhooks to the interpreter and writes their
+// condition Accepted.
 type ruleReconciler struct {
 	client   client.Client
 	recorder record.EventRecorder
@@ -148,7 +150,8 @@ func writeRule(
 // listRetry is the time between two lists of KindRules while the hub does not answer.
 const listRetry = 2 * time.Second
 
-// Follower passes the KindRules, customizations and webhooks of the hub to the interpreter of an agent.
+// Follower passes the KindRules, customizations and webhooks of the hub to the interpreter of an
+// agent.
 type Follower struct {
 	Cache cache.Cache   // of the hub
 	Live  client.Reader // uncached
@@ -158,8 +161,8 @@ type Follower struct {
 	webhooks hookSet
 }
 
-// Start runs until ctx ends. An older hub does not serve KindRules, or does not allow members to read them, customizations or webhooks:
-// then there are none until it is upgraded.
+// Start runs until ctx ends. An older hub does not serve KindRules, or does not allow members to
+// read them, customizations or webhooks: then there are none until it is upgraded.
 func (f *Follower) Start(ctx context.Context) error {
 	defer f.Rules.Release()
 	changed := make(chan struct{}, 1)
@@ -199,7 +202,8 @@ func (f *Follower) Start(ctx context.Context) error {
 	}
 }
 
-// watch sends to changed when an object of a kind changes. It returns the function that reports whether all have been read.
+// watch sends to changed when an object of a kind changes. It returns the function that reports
+// whether all have been read.
 func (f *Follower) watch(ctx context.Context, o client.Object, changed chan<- struct{}) (synced toolscache.InformerSynced, err error) {
 	informer, err := f.Cache.GetInformer(ctx, o, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -215,7 +219,8 @@ func (f *Follower) watch(ctx context.Context, o client.Object, changed chan<- st
 	return registration.HasSynced, nil
 }
 
-// set passes the rules in the cache to the interpreter, and customizations and webhooks if they have been read.
+// set passes the rules in the cache to the interpreter, and customizations and webhooks if they
+// have been read.
 func (f *Follower) set(ctx context.Context, scripts, hooks bool) error {
 	if hooks {
 		var list configv1alpha1.ResourceInterpreterWebhookConfigurationList

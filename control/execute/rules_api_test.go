@@ -87,7 +87,8 @@ func (h hub) condition(o client.Object, conditions *[]metav1.Condition) func() s
 	}
 }
 
-// What users write holds from then on, without a restart, at the hub and in agents; and no more once it is deleted.
+// What users write holds from then on, without a restart, at the hub and in agents; and no more
+// once it is deleted.
 func TestRulesAreExchangedWhileThingsRun(t *testing.T) {
 	h := newHub(t)
 	interpreters := h.run()
@@ -170,7 +171,8 @@ func customization() *configv1alpha1.ResourceInterpreterCustomization {
 	return c
 }
 
-// A customization in Lua has effect at the hub and in agents, each script by itself, and none once it is deleted.
+// A customization in Lua has effect at the hub and in agents, each script by itself, and none once
+// it is deleted.
 func TestLuaIsRun(t *testing.T) {
 	h := newHub(t)
 	interpreters := h.run()
@@ -251,7 +253,8 @@ func TestLuaWithoutEndIsStopped(t *testing.T) {
 	}
 }
 
-// A webhook is called from the hub and from agents; one that cannot be called is an error for its objects, until it is deleted.
+// A webhook is called from the hub and from agents; one that cannot be called is an error for its
+// objects, until it is deleted.
 func TestWebhooksAreCalled(t *testing.T) {
 	h := newHub(t)
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

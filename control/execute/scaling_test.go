@@ -33,8 +33,8 @@ func worker(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	return p
 }
 
-// A Work with the annotation gets its answer from the member's three metrics APIs and its pods; an API that is absent is an error of
-// its metric alone; without the annotation the answer goes.
+// A Work with the annotation gets its answer from the member's three metrics APIs and its pods; an
+// API that is absent is an error of its metric alone; without the annotation the answer goes.
 func TestScalingReport(t *testing.T) {
 	l := newLab(t, server.Config(t))
 	pods := []corev1.Pod{worker("a"), worker("b"), worker("late", func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), worker("other")}

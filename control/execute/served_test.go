@@ -16,7 +16,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// A member that drops the version of a manifest still has the object: the Work does not go before it.
+// A member that drops the version of a manifest still has the object: the Work does not go before
+// it.
 func TestVersionNoLongerServed(t *testing.T) {
 	const old = `{apiVersion: example.com/v1alpha1, kind: Gadget, metadata: {name: g, namespace: NS}}`
 	newer := strings.Replace(old, "v1alpha1", "v1", 1)

@@ -18,7 +18,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// Each follower hears of the Works of its namespace, those that are there and those that come, and of no others; after its end of none.
+// Each follower hears of the Works of its namespace, those that are there and those that come, and
+// of no others; after its end of none.
 func TestWorksAreShared(t *testing.T) {
 	config := rest.CopyConfig(server.Config(t))
 	hub := apiserver.Connect(t, config, workv1alpha1.AddToScheme)
@@ -79,8 +80,8 @@ func TestWorksAreShared(t *testing.T) {
 	}
 }
 
-// The echo of our own write in the member is no news of a Work; anything else is, also the end of what we wrote, and a change that
-// took our marks away.
+// The echo of our own write in the member is no news of a Work; anything else is, also the end of
+// what we wrote, and a change that took our marks away.
 func TestEcho(t *testing.T) {
 	e, err := New(Options{Cluster: "m", HubID: "hub", Member: &rest.Config{}})
 	if err != nil {

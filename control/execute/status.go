@@ -25,7 +25,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// statusInterval is the minimum between two status writes of one Work, so that a rollout does not flood the hub.
+// statusInterval is the minimum between two status writes of one Work, so that a rollout does not
+// flood the hub.
 const statusInterval = 100 * time.Millisecond
 
 // outcome is the result of a reconcile.
@@ -90,8 +91,8 @@ func statusOf(work *workv1alpha1.Work, o outcome, observed *workv1alpha1.Manifes
 	return status
 }
 
-// report writes the status of the Work if it changes, statusInterval after the last write at the earliest. requeue is the time until
-// the next reconcile; 0: the next event.
+// report writes the status of the Work if it changes, statusInterval after the last write at the
+// earliest. requeue is the time until the next reconcile; 0: the next event.
 func (t *task) report(ctx context.Context, o outcome, requeue time.Duration) (reconcile.Result, error) {
 	next := reconcile.Result{RequeueAfter: requeue}
 	wait := func(left time.Duration) reconcile.Result {
@@ -126,7 +127,8 @@ func (t *task) report(ctx context.Context, o outcome, requeue time.Duration) (re
 	version, err := t.patch(ctx, before, after)
 	switch {
 	case apierrors.IsConflict(err):
-		// Stale cache: the status is computed again from what it will show, so no outdated one is written.
+		// Stale cache: the status is computed again from what it will show, so no outdated one is
+		// written.
 		return reconcile.Result{RequeueAfter: statusInterval}, nil
 	case apierrors.IsNotFound(err):
 		return reconcile.Result{}, nil
@@ -141,7 +143,8 @@ func (t *task) report(ctx context.Context, o outcome, requeue time.Duration) (re
 	return next, nil
 }
 
-// patch writes a status over the version of before and returns the new version. The response does not contain the manifest.
+// patch writes a status over the version of before and returns the new version. The response does
+// not contain the manifest.
 func (t *task) patch(ctx context.Context, before, after *workv1alpha1.Work) (version string, err error) {
 	change, err := kube.MergeFrom(before).Data(after)
 	if err != nil {
@@ -153,7 +156,8 @@ func (t *task) patch(ctx context.Context, before, after *workv1alpha1.Work) (ver
 	return answer.ResourceVersion, err
 }
 
-// unobserved reports whether the member's controller has yet to observe the generation; false for kinds without observedGeneration.
+// unobserved reports whether the member's controller has yet to observe the generation; false for
+// kinds without observedGeneration.
 func unobserved(observed *workv1alpha1.ManifestStatus) bool {
 	if observed == nil || observed.Status == nil {
 		return false
@@ -184,7 +188,8 @@ func (t *task) recordEvents(before *workv1alpha1.Work, o outcome) {
 	}
 }
 
-// reflect reads the object's status and health; nil if there is no object. If a rule fails, the last reported status is kept.
+// reflect reads the object's status and health; nil if there is no object. If a rule fails, the
+// last reported status is kept.
 func (t *task) reflect(o *outcome) (*workv1alpha1.ManifestStatus, error) {
 	if o.have == nil {
 		return nil, nil
@@ -218,7 +223,8 @@ func (t *task) reflect(o *outcome) (*workv1alpha1.ManifestStatus, error) {
 	return observed, nil
 }
 
-// namespaceRetry bounds the backoff while a namespace is missing: its Work may not have been applied yet.
+// namespaceRetry bounds the backoff while a namespace is missing: its Work may not have been
+// applied yet.
 const namespaceRetry = 2 * time.Second
 
 // maxMessage bounds the message of a condition, in bytes.
@@ -232,7 +238,8 @@ func (r refusal) Error() string { return string(r) }
 // errBusy is the error after all attempts of a reconcile have conflicted.
 var errBusy = errors.New("the object changes faster than it can be written; tried again")
 
-// errStale is the error of inputs older than staleAfter: the process was suspended, or the member is slow.
+// errStale is the error of inputs older than staleAfter: the process was suspended, or the member
+// is slow.
 var errStale = errors.New("what was decided is too old to be written; decided again")
 
 // retryLater requeues the Work after a time; it is no failure.
@@ -243,7 +250,8 @@ type retryLater struct {
 
 func (r retryLater) Error() string { return r.why }
 
-// maybeUnreachable reports whether a request may have failed without a response from the member's API server.
+// maybeUnreachable reports whether a request may have failed without a response from the member's
+// API server.
 func maybeUnreachable(err error) bool {
 	var answer apierrors.APIStatus
 	var ours refusal

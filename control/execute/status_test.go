@@ -262,7 +262,8 @@ func families(t *testing.T, m *Metrics) []string {
 	return names
 }
 
-// counting is the hub's client, which asks before each write of a status, with what the request says of the Work.
+// counting is the hub's client, which asks before each write of a status, with what the request
+// says of the Work.
 func (l *lab) counting(t *testing.T, ask func(*workv1alpha1.Work) error) client.Client {
 	t.Helper()
 	c, err := client.NewWithWatch(l.hub.Config, client.Options{Scheme: l.hub.Scheme()})

@@ -50,13 +50,14 @@ type webhook struct {
 	invalid error // each call fails with it
 
 	mu sync.Mutex
-	// hung is the error of the last call if it timed out. Calls fail with it until a time, so that a webhook that hangs does not hold
-	// all workers.
+	// hung is the error of the last call if it timed out. Calls fail with it until a time, so that
+	// a webhook that hangs does not hold all workers.
 	hung  error
 	until time.Time
 }
 
-// webhooks are those of all configurations, by configuration and name: the first that matches is called, as in Karmada.
+// webhooks are those of all configurations, by configuration and name: the first that matches is
+// called, as in Karmada.
 type webhooks []*webhook
 
 // newWebhooks compiles a configuration, with an error for each webhook that cannot be called.
@@ -113,7 +114,8 @@ func (h *webhook) open(services client.Reader) error {
 	return nil
 }
 
-// addressOf is where a Service of the hub answers; one that the hub does not have is looked up in DNS.
+// addressOf is where a Service of the hub answers; one that the hub does not have is looked up in
+// DNS.
 func addressOf(ctx context.Context, services client.Reader, of *admissionregistrationv1.ServiceReference, port int32) (string, error) {
 	var s corev1.Service
 	host := of.Name + "." + of.Namespace + ".svc"
@@ -262,8 +264,8 @@ func (h *webhook) exchange(ctx context.Context, r *request) (*response, error) {
 	return r.read(text)
 }
 
-// lasting removes from an error what differs in each attempt, the local port and the time: it is part of conditions, which a retry
-// must not change.
+// lasting removes from an error what differs in each attempt, the local port and the time: it is
+// part of conditions, which a retry must not change.
 func lasting(err error) error {
 	var network *net.OpError
 	var expired x509.CertificateInvalidError
@@ -396,7 +398,8 @@ func (h *webhook) patched(operation configv1alpha1.InterpreterOperation, obj *un
 	})
 }
 
-// hookSet keeps the webhooks of each configuration between two reconciles, so that connections last.
+// hookSet keeps the webhooks of each configuration between two reconciles, so that connections
+// last.
 type hookSet struct {
 	services client.Reader // of the hub; nil in a member
 	of       map[string]compiledHooks
@@ -408,7 +411,8 @@ type compiledHooks struct {
 	errs    []error
 }
 
-// set passes the webhooks of all configurations to the interpreter and returns the problems of each, by name.
+// set passes the webhooks of all configurations to the interpreter and returns the problems of
+// each, by name.
 func (s *hookSet) set(custom *kinds.Custom, all []configv1alpha1.ResourceInterpreterWebhookConfiguration) map[string]kinds.Verdict {
 	next := make(map[string]compiledHooks, len(all))
 	var hooks, changed webhooks

@@ -34,8 +34,9 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// exchange is a request of the hub, and what the webhook responds: a body, or the fields of a successful response. That a response
-// cannot be written is the hub's failure to read it, which the tests see: such errors are dropped.
+// exchange is a request of the hub, and what the webhook responds: a body, or the fields of a
+// successful response. That a response cannot be written is the hub's failure to read it, which the
+// tests see: such errors are dropped.
 type exchange struct {
 	http.ResponseWriter
 	request map[string]any
@@ -171,7 +172,8 @@ func TestWebhookOperations(t *testing.T) {
 	}
 }
 
-// A response that is none is an error with the names of configuration, webhook and operation, and changes nothing.
+// A response that is none is an error with the names of configuration, webhook and operation, and
+// changes nothing.
 func TestWebhookThatLies(t *testing.T) {
 	revise := func(in *kinds.Interpreter) error {
 		obj := farmOf(5)
@@ -279,7 +281,8 @@ func TestWebhookWithoutPatch(t *testing.T) {
 	}
 }
 
-// A call ends with its timeout. Then calls fail at once for as long, and the webhook is called again.
+// A call ends with its timeout. Then calls fail at once for as long, and the webhook is called
+// again.
 func TestWebhookThatHangs(t *testing.T) {
 	var calls, hangs atomic.Int32
 	ended := make(chan struct{})
@@ -393,8 +396,8 @@ func TestWebhookOfService(t *testing.T) {
 	}
 }
 
-// KindRules and customizations precede webhooks, of which the first by name is called, and those precede what is built in: each
-// operation by itself. A change names the kinds for which it is one.
+// KindRules and customizations precede webhooks, of which the first by name is called, and those
+// precede what is built in: each operation by itself. A change names the kinds for which it is one.
 func TestWhichWebhookIsCalled(t *testing.T) {
 	answers := func(n int) *httptest.Server {
 		return newServer(t, func(e *exchange) { e.respond(map[string]any{"replicas": n, "healthy": true}) })

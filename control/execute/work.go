@@ -28,10 +28,12 @@ import (
 )
 
 const (
-	// syncGrace is how long Works wait for the first list of their kind before each reads its object from the server.
+	// syncGrace is how long Works wait for the first list of their kind before each reads its
+	// object from the server.
 	syncGrace = 3 * time.Second
-	// staleAfter bounds the age of the inputs of a write. It is below a leader's lease (15 s): a process that was suspended while
-	// another one took over writes nothing that it had computed before.
+	// staleAfter bounds the age of the inputs of a write. It is below a leader's lease (15 s): a
+	// process that was suspended while another one took over writes nothing that it had computed
+	// before.
 	staleAfter = 10 * time.Second
 	// attempts bounds how often a conflicting object is read again within one reconcile.
 	attempts = 4
@@ -141,7 +143,8 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 	return t.report(ctx, found, again)
 }
 
-// awaitMember reports that the member is unreachable, unless the manifest was applied. All Works are reconciled when it recovers.
+// awaitMember reports that the member is unreachable, unless the manifest was applied. All Works
+// are reconciled when it recovers.
 func (t *task) awaitMember(ctx context.Context, cause string, suspended bool) (reconcile.Result, error) {
 	applied := meta.FindStatusCondition(t.work.Status.Conditions, workv1alpha1.ConditionApplied)
 	switch {
@@ -268,7 +271,8 @@ func (t *task) step(ctx context.Context, want *desired, have *unstructured.Unstr
 	return t.update(ctx, want, have)
 }
 
-// holder returns the other Work that has the object, "" if no other has it or that one is being deleted.
+// holder returns the other Work that has the object, "" if no other has it or that one is being
+// deleted.
 func (t *task) holder(ctx context.Context, have *unstructured.Unstructured) (string, error) {
 	a := have.GetAnnotations()
 	if a[workv1alpha1.AnnotationWorkNamespace] != t.namespace {
@@ -299,17 +303,18 @@ func keyOf(u *unstructured.Unstructured) objectKey {
 	return objectKey{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()}
 }
 
-// workState is what the reconciles of one Work keep in memory. It saves requests: losing it at a restart is harmless. Only the
-// worker that reconciles the Work uses it, except object.
+// workState is what the reconciles of one Work keep in memory. It saves requests: losing it at a
+// restart is harmless. Only the worker that reconciles the Work uses it, except object.
 type workState struct {
 	uid    types.UID // of the Work
 	object objectKey // guarded by workStates.mu
 	hash   string    // of the manifest that the following fields are about
-	// dropped are the fields that the member does not know; put is set if the manifest has duplicate list keys.
+	// dropped are the fields that the member does not know; put is set if the manifest has
+	// duplicate list keys.
 	dropped []string
 	put     bool
-	// settled is the digest of the member's object when it was found, or left, in its desired state; scaled is set if an
-	// autoscaler scaled it then.
+	// settled is the digest of the member's object when it was found, or left, in its desired
+	// state; scaled is set if an autoscaler scaled it then.
 	settled string
 	scaled  bool
 	scaling meter.Last
@@ -381,7 +386,8 @@ func (s *workStates) names() []string {
 	return slices.Collect(maps.Keys(s.works))
 }
 
-// lastWrites keeps an object for each Work as the server last returned it to us, until the cache shows that version or a later one.
+// lastWrites keeps an object for each Work as the server last returned it to us, until the cache
+// shows that version or a later one.
 type lastWrites[T metav1.Object] struct {
 	mu sync.Mutex
 	of map[string]T

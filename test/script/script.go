@@ -1,8 +1,9 @@
-// Package script runs tests that an operator can read: testdata/*.txtar, objects in, objects out, all as YAML. No API server
-// runs.
+// Package script runs tests that an operator can read: testdata/*.txtar, objects in, objects out,
+// all as YAML. No API server runs.
 //
-// A script begins with words on the rule that it shows. Each section is a step whose name says what happens, followed by a section
-// `want` with what the package under test makes of it. `go test -update` writes the sections `want`.
+// A script begins with words on the rule that it shows. Each section is a step whose name says what
+// happens, followed by a section `want` with what the package under test makes of it. `go test
+// -update` writes the sections `want`.
 //
 //	-- a Deployment, and a policy that places it in two clusters --
 //	apiVersion: apps/v1
@@ -12,8 +13,8 @@
 //	-- the policy names one of them --
 //	…
 //
-// A document of a step creates an object. If there is one of that kind and name it is a merge patch (RFC 7386) of it, and with
-// `$delete: true` it deletes it.
+// A document of a step creates an object. If there is one of that kind and name it is a merge patch
+// (RFC 7386) of it, and with `$delete: true` it deletes it.
 package script
 
 import (
@@ -22,7 +23,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -55,9 +55,10 @@ type World struct {
 	t *testing.T
 }
 
-// Run runs every script in testdata as a subtest of its name, with a clock of its own that jumps over every sleep (testing/synctest).
-// start makes what a script is run against from an empty world, and returns
-// a step: it returns what follows from the objects that are in the world by then.
+// Run runs every script in testdata as a subtest of its name, with a clock of its own that jumps
+// over every sleep (testing/synctest). start makes what a script is run against from an empty
+// world, and returns a step: it returns what follows from the objects that are in the world by
+// then.
 func Run(t *testing.T, scheme *runtime.Scheme, build func(*fake.ClientBuilder), start func(*testing.T, *World) (step func() string)) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txtar"))
@@ -137,16 +138,7 @@ func (w *World) applyOne(doc []byte) error {
 		return err
 	}
 	remove, _ := u.Object["$delete"].(bool)
-	have, err := w.Scheme().New(u.GroupVersionKind())
-	if runtime.IsNotRegisteredError(err) {
-		o := &unstructured.Unstructured{}
-		o.SetGroupVersionKind(u.GroupVersionKind())
-		have, err = o, nil
-	}
-	if err != nil {
-		return err
-	}
-	old := have.(client.Object)
+	old := w.empty(u)
 	err = w.Get(w.t.Context(), client.ObjectKeyFromObject(u), old)
 	switch {
 	case remove:
@@ -175,21 +167,36 @@ func (w *World) applyOne(doc []byte) error {
 	return w.Update(w.t.Context(), o)
 }
 
-// decode makes an object of its Go type, or an unstructured one of a kind that has none. A field that the type lacks is an error.
-func (w *World) decode(raw []byte) (client.Object, error) {
-	o, gvk, err := serializer.NewCodecFactory(w.Scheme(), serializer.EnableStrict).UniversalDeserializer().Decode(raw, nil, nil)
-	if runtime.IsNotRegisteredError(err) {
-		u := &unstructured.Unstructured{}
-		return u, u.UnmarshalJSON(raw)
+// empty is an object of the Go type of u's kind, or an unstructured one if the kind has none.
+func (w *World) empty(u *unstructured.Unstructured) client.Object {
+	if o, err := w.Scheme().New(u.GroupVersionKind()); err == nil {
+		if typed, ok := o.(client.Object); ok && !isUnstructured(typed) {
+			return typed
+		}
 	}
-	if err != nil {
+	o := &unstructured.Unstructured{} // the fake client registers kinds without a type as such
+	o.SetGroupVersionKind(u.GroupVersionKind())
+	return o
+}
+
+func isUnstructured(o client.Object) bool {
+	_, ok := o.(*unstructured.Unstructured)
+	return ok
+}
+
+// decode makes an object of its Go type, or an unstructured one of a kind that has none. A field that
+// the type lacks is an error.
+func (w *World) decode(raw []byte) (client.Object, error) {
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(raw); err != nil {
 		return nil, err
 	}
-	out, ok := o.(client.Object)
-	if !ok {
-		return nil, fmt.Errorf("%s is no object", gvk)
+	out := w.empty(u)
+	if isUnstructured(out) {
+		return u, nil
 	}
-	return out, nil
+	_, _, err := serializer.NewCodecFactory(w.Scheme(), serializer.EnableStrict).UniversalDeserializer().Decode(raw, nil, out)
+	return out, err
 }
 
 // List returns the objects of a list's type, in the order of their names.

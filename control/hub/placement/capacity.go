@@ -1,7 +1,9 @@
-// Package placement is what package propagate needs beside the scheduler. Cache is the memory of decisions: the clusters, and the replicas
-// that were placed but are not in the clusters' reports yet. Decisions are computed in parallel from immutable snapshots and committed
-// serially against the assumed sums, and against quotas. Evictor decides which clusters a template leaves, and when that ends; propagate
-// calls it before each decision and writes both at once. The package reads and writes no objects.
+// Package placement is what package propagate needs beside the scheduler. Cache is the memory of
+// decisions: the clusters, and the replicas that were placed but are not in the clusters' reports
+// yet. Decisions are computed in parallel from immutable snapshots and committed serially against
+// the assumed sums, and against quotas. Evictor decides which clusters a template leaves, and when
+// that ends; propagate calls it before each decision and writes both at once. The package reads and
+// writes no objects.
 package placement
 
 import (
@@ -21,7 +23,8 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// ErrNotReady reports that SetClusters was not called yet. Without clusters nothing fits, and acting on that would remove what runs.
+// ErrNotReady reports that SetClusters was not called yet. Without clusters nothing fits, and
+// acting on that would remove what runs.
 var ErrNotReady = errors.New("decide: the clusters have not been read yet: try again")
 
 // DefaultLag is several times the time between two probes of a cluster.
@@ -31,15 +34,15 @@ const DefaultLag = 30 * time.Second
 type CacheOptions struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
-	// Lag is the time after which the resourceSummary of a reporting cluster is taken to include replicas that were seen healthy;
-	// 0: DefaultLag.
+	// Lag is the time after which the resourceSummary of a reporting cluster is taken to include
+	// replicas that were seen healthy; 0: DefaultLag.
 	Lag time.Duration
 }
 
 // Cache knows the clusters and what is assumed of them. All methods are safe for concurrent use.
 //
-// Before the first Decide it needs all clusters (SetClusters) and all bindings (Observe): capacity that an unknown binding uses would
-// be reserved again.
+// Before the first Decide it needs all clusters (SetClusters) and all bindings (Observe): capacity
+// that an unknown binding uses would be reserved again.
 type Cache struct {
 	now func() time.Time
 	lag time.Duration
@@ -92,7 +95,8 @@ func (r *Cache) SetClusters(clusters []*clusterv1alpha1.Cluster) {
 	r.snapshot, r.known, r.reports = r.snapshot.Renew(clusters), true, reports
 }
 
-// Need is the reason why a decision is due; "": none is (scheduler.Need). It depends on the request and the clusters alone.
+// Need is the reason why a decision is due; "": none is (scheduler.Need). It depends on the request
+// and the clusters alone.
 func (r *Cache) Need(req *scheduler.Request, o scheduler.Observed) string {
 	r.mu.Lock()
 	s := r.latest()
@@ -130,13 +134,15 @@ func (r *Cache) latest() *scheduler.Snapshot {
 // Observation is what a watch shows of a binding.
 type Observation struct {
 	ResourceVersion string
-	// Size is the load of each replica, or of all components together, of which each part has one set.
+	// Size is the load of each replica, or of all components together, of which each part has one
+	// set.
 	Size scheduler.Load
 	// Total is what it requests in spec.clusters, for quotas.
 	Total scheduler.Load
 	// Member is set if it belongs to a workload affinity group.
 	Member *Membership
-	// Parts are the clusters in which it has replicas: those of spec.clusters, and those that it is being evicted from, each once.
+	// Parts are the clusters in which it has replicas: those of spec.clusters, and those that it is
+	// being evicted from, each once.
 	Parts []ReservedPart
 }
 
@@ -144,7 +150,8 @@ type Observation struct {
 type ReservedPart struct {
 	Cluster  string
 	Replicas int32
-	// Settled: the cluster's object is applied, and healthy, with this number of replicas: all of its pods are there.
+	// Settled: the cluster's object is applied, and healthy, with this number of replicas: all of
+	// its pods are there.
 	Settled bool
 }
 
@@ -190,7 +197,8 @@ type part struct {
 	settled  time.Time // since when it is known to be settled; zero: it is not
 }
 
-// versionOf parses a resourceVersion. A newer one is a larger number; one that is no number counts as older than all.
+// versionOf parses a resourceVersion. A newer one is a larger number; one that is no number counts
+// as older than all.
 func versionOf(resourceVersion string) uint64 {
 	n, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {
@@ -207,10 +215,12 @@ func (b *bindingUsage) part(cluster string) *part {
 	return &b.parts[i]
 }
 
-// Observe records what a watch shows of a binding. What is older than the last committed write changes nothing.
+// Observe records what a watch shows of a binding. What is older than the last committed write
+// changes nothing.
 //
-// Replicas are assumed until they have settled and the cluster has reported since (CacheOptions.Lag). While both could count, both
-// do: the capacity is underestimated for a while, never overestimated.
+// Replicas are assumed until they have settled and the cluster has reported since
+// (CacheOptions.Lag). While both could count, both do: the capacity is underestimated for a while,
+// never overestimated.
 func (r *Cache) Observe(key string, o Observation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,9 +242,10 @@ func (r *Cache) Observe(key string, o Observation) {
 	r.set(key, b, o.Size, parts, b.reserved)
 }
 
-// Forget records that a binding is gone: resourceVersion is the one with which the watch showed its deletion, so that a late event
-// does not remove what was written since for a new binding of the same name; "": a live read did not find it, or the watch missed the
-// deletion. In the latter case a new binding of the same name is not counted until the watch shows it.
+// Forget records that a binding is gone: resourceVersion is the one with which the watch showed its
+// deletion, so that a late event does not remove what was written since for a new binding of the
+// same name; "": a live read did not find it, or the watch missed the deletion. In the latter case
+// a new binding of the same name is not counted until the watch shows it.
 func (r *Cache) Forget(key, resourceVersion string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,8 +270,8 @@ func (r *Cache) binding(key string) *bindingUsage {
 	return b
 }
 
-// set replaces what is known of a binding; parts are in any order. What the clusters report of it already goes on counting as
-// reported, as far as it is not more than there is now. r.mu is held.
+// set replaces what is known of a binding; parts are in any order. What the clusters report of it
+// already goes on counting as reported, as far as it is not more than there is now. r.mu is held.
 func (r *Cache) set(key string, b *bindingUsage, size scheduler.Load, parts []part, reservation *Reservation) {
 	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.cluster, b.cluster) })
 	for i := range parts {
@@ -280,7 +291,8 @@ func (r *Cache) set(key string, b *bindingUsage, size scheduler.Load, parts []pa
 	r.change(b, func() { b.size, b.parts, b.reserved = size, parts, reservation })
 }
 
-// settled is a part that has settled at a time; the cluster's report contains it some time after that.
+// settled is a part that has settled at a time; the cluster's report contains it some time after
+// that.
 type settled struct {
 	key, cluster string
 	at           time.Time
@@ -293,8 +305,8 @@ func (r *Cache) settle(key string, p *part) {
 	}
 }
 
-// settleAgain restarts settling for the clusters that have not reported for a while: their last reports may be older than what has
-// settled since. r.mu is held.
+// settleAgain restarts settling for the clusters that have not reported for a while: their last
+// reports may be older than what has settled since. r.mu is held.
 func (r *Cache) settleAgain(clusters map[string]bool) {
 	now := r.now()
 	for key, b := range r.bindings {
@@ -307,8 +319,8 @@ func (r *Cache) settleAgain(clusters map[string]bool) {
 	}
 }
 
-// release stops assuming what the clusters have reported by now. What waits for a cluster that does not report is left to
-// settleAgain. r.mu is held.
+// release stops assuming what the clusters have reported by now. What waits for a cluster that does
+// not report is left to settleAgain. r.mu is held.
 func (r *Cache) release() {
 	now := r.now()
 	for len(r.settling) > 0 && now.Sub(r.settling[0].at) >= r.lag {

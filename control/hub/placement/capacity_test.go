@@ -89,7 +89,8 @@ func show(clusters []workv1alpha2.TargetCluster) string {
 	return strings.Join(out, " ")
 }
 
-// What requests more than a number holds takes all of a cluster while it is there, and nothing of what others take.
+// What requests more than a number holds takes all of a cluster while it is there, and nothing of
+// what others take.
 func TestLoadBeyondNumbers(t *testing.T) {
 	r := NewCache(CacheOptions{})
 	r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0)})
@@ -187,8 +188,8 @@ func TestManyForFewPlaces(t *testing.T) {
 	}
 }
 
-// step does something to a Room whose only cluster m has 10 cores, of which used are used; free is how many replicas of one core
-// fit afterwards.
+// step does something to a Room whose only cluster m has 10 cores, of which used are used; free is
+// how many replicas of one core fit afterwards.
 type step struct {
 	do   string
 	free int64

@@ -23,17 +23,18 @@ import (
 
 // EvictionOptions are when templates leave clusters.
 type EvictionOptions struct {
-	// ClusterFailure is how long a cluster must not have been ready before templates with failover.cluster leave it; 0: 5 s.
+	// ClusterFailure is how long a cluster must not have been ready before templates with
+	// failover.cluster leave it; 0: 5 s.
 	ClusterFailure time.Duration
-	// ReachableClusterFailure is the same for one that other clusters reach in the data plane: the hub alone may be cut off from it;
-	// 0: 5 min.
+	// ReachableClusterFailure is the same for one that other clusters reach in the data plane: the
+	// hub alone may be cut off from it; 0: 5 min.
 	ReachableClusterFailure time.Duration
 	// Timeout ends a graceful eviction that has no gracePeriodSeconds; 0: 10 min.
 	Timeout time.Duration
 	// Rate is how many templates leave one cluster per second at most, as many at once; 0: 20.
 	Rate float64
-	// HaltedAbove is the share of clusters that are not ready above which no template leaves for that reason: the hub's own connection
-	// may be the fault; 0: 0.55.
+	// HaltedAbove is the share of clusters that are not ready above which no template leaves for
+	// that reason: the hub's own connection may be the fault; 0: 0.55.
 	HaltedAbove float64
 }
 
@@ -57,13 +58,15 @@ type Fate struct {
 // Clusters are the clusters that templates may have to leave, by name.
 type Clusters struct {
 	Of map[string]Fate
-	// Ready are the clusters to which templates may return; one that is being removed is not among them.
+	// Ready are the clusters to which templates may return; one that is being removed is not among
+	// them.
 	Ready map[string]Readiness
 	// Halted is the reason why no template leaves a failed cluster; "" if templates leave it.
 	Halted string
 }
 
-// ReadClusters reads the clusters. One that has never been ready is not failed: nothing has run there.
+// ReadClusters reads the clusters. One that has never been ready is not failed: nothing has run
+// there.
 func ReadClusters(clusters []clusterv1alpha1.Cluster, haltedAbove float64) Clusters {
 	out := Clusters{Of: map[string]Fate{}, Ready: map[string]Readiness{}}
 	members, failed := 0, 0 // only of clusters that can have a template: a cluster reports its kinds after it was accepted and first ready
@@ -124,9 +127,11 @@ type Eviction struct {
 	Ended []string // clusters
 	// Unhealthy is since when the template has been unhealthy in clusters.
 	Unhealthy map[string]metav1.MicroTime
-	// Failed are the clusters that this very template has left because it was unhealthy there, with its hash.
+	// Failed are the clusters that this very template has left because it was unhealthy there, with
+	// its hash.
 	Failed map[string]string
-	// Nearer: it leaves a cluster for a nearer one, but stays if no other than Return.Excluded can have it.
+	// Nearer: it leaves a cluster for a nearer one, but stays if no other than Return.Excluded can
+	// have it.
 	Nearer bool
 	// Held is why the template stays in a cluster that it should leave.
 	Held   []string
@@ -142,8 +147,8 @@ func (e *Eviction) wait(d time.Duration) {
 	}
 }
 
-// Running is how many replicas of a divided template run while it begins to leave clusters: these are replaced, even if more that are
-// pending fit nowhere. It is 0 if it leaves none.
+// Running is how many replicas of a divided template run while it begins to leave clusters: these
+// are replaced, even if more that are pending fit nowhere. It is 0 if it leaves none.
 func (e *Eviction) Running(b kube.Binding) (n int32) {
 	if len(e.Began) == 0 || len(b.Spec.Components) > 0 || !b.Spec.Placement.Divided() {
 		return 0
@@ -162,9 +167,11 @@ type Evictor struct {
 	EvictionOptions
 	Clusters
 	Now time.Time
-	// FailbackAfter is how long a cluster must have been healthy before a template returns to it; 0: it does not.
+	// FailbackAfter is how long a cluster must have been healthy before a template returns to it;
+	// 0: it does not.
 	FailbackAfter time.Duration
-	// Take takes a place in the rate of a cluster, and returns how long the template waits for it; 0: it leaves now.
+	// Take takes a place in the rate of a cluster, and returns how long the template waits for it;
+	// 0: it leaves now.
 	Take func(cluster string) time.Duration
 	// Nearer is why the template leaves clusters for nearer ones, by cluster.
 	Nearer map[string]string
@@ -172,8 +179,9 @@ type Evictor struct {
 	Stays error
 }
 
-// Evict ends the eviction tasks of a binding that are over, and begins those that are due: the cluster is taken from spec.clusters and
-// becomes a task. The rules are Karmada's, except that for templates with failover.cluster a cluster's failure itself is a reason.
+// Evict ends the eviction tasks of a binding that are over, and begins those that are due: the
+// cluster is taken from spec.clusters and becomes a task. The rules are Karmada's, except that for
+// templates with failover.cluster a cluster's failure itself is a reason.
 func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction {
 	var e Eviction
 	former := b.Spec.Clusters
@@ -236,7 +244,8 @@ func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction 
 	return e
 }
 
-// began is the time of a new task. It is stored in whole seconds, so it is rounded up: a grace period must not be too short.
+// began is the time of a new task. It is stored in whole seconds, so it is rounded up: a grace
+// period must not be too short.
 func (v *Evictor) began() *metav1.Time {
 	at := v.Now.Truncate(time.Second)
 	if at.Before(v.Now) {
@@ -252,26 +261,30 @@ func (v *Evictor) timeout(t workv1alpha2.GracefulEvictionTask) time.Duration {
 	return v.Timeout
 }
 
-// timed reports whether a task ends when its time is up. One of purge mode Directly does not: until its copy is gone, another one could
-// run beside it. Nor does one by which a template only moves: its former cluster is as good as the new one.
+// timed reports whether a task ends when its time is up. One of purge mode Directly does not: until
+// its copy is gone, another one could run beside it. Nor does one by which a template only moves:
+// its former cluster is as good as the new one.
 func timed(t workv1alpha2.GracefulEvictionTask) bool {
 	return t.PurgeMode.Current() != policyv1alpha1.PurgeModeDirectly && t.Reason != workv1alpha2.EvictionReasonFailback &&
 		t.Reason != workv1alpha2.EvictionReasonNearerCluster
 }
 
-// purged reports whether purge mode Directly has removed the copy of the template: no Work is left but those of spec.clusters.
+// purged reports whether purge mode Directly has removed the copy of the template: no Work is left
+// but those of spec.clusters.
 func purged(b kube.Binding, t workv1alpha2.GracefulEvictionTask) bool {
 	c := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionFullyApplied)
 	return t.PurgeMode.Current() == policyv1alpha1.PurgeModeDirectly && c != nil && c.Status == metav1.ConditionTrue &&
 		c.ObservedGeneration == b.GetGeneration()
 }
 
-// statusDelay is how long a status may be older than a decision. Then what is healthy counts whatever its replicas: overrides, an
-// autoscaler or an owner in the member may want fewer than the scheduler has assigned.
+// statusDelay is how long a status may be older than a decision. Then what is healthy counts
+// whatever its replicas: overrides, an autoscaler or an owner in the member may want fewer than the
+// scheduler has assigned.
 const statusDelay = time.Minute
 
-// end removes the tasks that are over: a user has allowed it, the time is up and another cluster has the template, or it is healthy in all
-// chosen clusters. While more replicas are pending, that ends only tasks Directly whose copy is gone: they may need that cluster.
+// end removes the tasks that are over: a user has allowed it, the time is up and another cluster
+// has the template, or it is healthy in all chosen clusters. While more replicas are pending, that
+// ends only tasks Directly whose copy is gone: they may need that cluster.
 func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction) {
 	healthy := len(b.Spec.Clusters) > 0
 	for _, t := range b.Spec.Clusters {
@@ -326,8 +339,8 @@ func (v *Evictor) watchHealth(b kube.Binding, before *workv1alpha2.Decision, e *
 	}
 }
 
-// FailedIn are the clusters that this very template has left because it was unhealthy there, sorted: it does not move there to be nearer
-// to something, since it would leave them again.
+// FailedIn are the clusters that this very template has left because it was unhealthy there,
+// sorted: it does not move there to be nearer to something, since it would leave them again.
 func FailedIn(b kube.Binding, before *workv1alpha2.Decision) (out []string) {
 	if b.Spec.Failover == nil || b.Spec.Failover.Application == nil {
 		return nil
@@ -421,7 +434,8 @@ func clusterTask(c *policyv1alpha1.ClusterFailoverBehavior, reason, producer, me
 	return workv1alpha2.GracefulEvictionTask{Reason: reason, Producer: producer, Message: message, PurgeMode: mode}
 }
 
-// task completes a task with the state to be preserved. A template whose state cannot be read stays: it would start from nothing.
+// task completes a task with the state to be preserved. A template whose state cannot be read
+// stays: it would start from nothing.
 func (v *Evictor) task(b kube.Binding, t workv1alpha2.TargetCluster, task workv1alpha2.GracefulEvictionTask, p *policyv1alpha1.StatePreservation,
 	e *Eviction,
 ) (workv1alpha2.GracefulEvictionTask, bool) {
@@ -434,7 +448,8 @@ func (v *Evictor) task(b kube.Binding, t workv1alpha2.TargetCluster, task workv1
 	return task, true
 }
 
-// tolerationOf is the first toleration of a taint, the one that counts for pods, too; nil: it is not tolerated.
+// tolerationOf is the first toleration of a taint, the one that counts for pods, too; nil: it is
+// not tolerated.
 func tolerationOf(t corev1.Taint, p *policyv1alpha1.Placement) *policyv1alpha1.Toleration {
 	i := slices.IndexFunc(p.ClusterTolerations, func(c policyv1alpha1.Toleration) bool {
 		toleration := corev1.Toleration(c)
@@ -449,8 +464,9 @@ func tolerationOf(t corev1.Taint, p *policyv1alpha1.Placement) *policyv1alpha1.T
 // longest is the longest time of a toleration that a time.Duration holds, in seconds.
 const longest = int64(math.MaxInt64 / time.Second)
 
-// untolerated is why the taints of a cluster make a template leave it, and how long until then; "": they do not. A toleration with
-// a time counts from when the taint was added (as of pods: corev1.Toleration).
+// untolerated is why the taints of a cluster make a template leave it, and how long until then; "":
+// they do not. A toleration with a time counts from when the taint was added (as of pods:
+// corev1.Toleration).
 func untolerated(taints []corev1.Taint, p *policyv1alpha1.Placement, now time.Time) (reason string, after time.Duration) {
 	for _, t := range taints {
 		left := time.Duration(0)
@@ -483,8 +499,8 @@ func statusIn(s *workv1alpha2.ResourceBindingStatus, cluster string) *workv1alph
 	return &s.AggregatedStatus[i]
 }
 
-// Settled reports whether the replicas of a cluster are healthy. A status that counts ready replicas must count as many: it may be
-// older than the decision.
+// Settled reports whether the replicas of a cluster are healthy. A status that counts ready
+// replicas must count as many: it may be older than the decision.
 func Settled(s *workv1alpha2.ResourceBindingStatus, cluster string, replicas int32) bool {
 	in := statusIn(s, cluster)
 	if in == nil || !in.Applied || in.Health != workv1alpha2.ResourceHealthy {

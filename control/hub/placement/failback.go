@@ -26,11 +26,12 @@ type Readiness struct {
 type Return struct {
 	// Record is the assignment that is to be restored; nil: none.
 	Record *workv1alpha2.Failback
-	// To is the assignment as of now, and Clusters are those of it that have been healthy for long enough; none: nothing returns yet.
+	// To is the assignment as of now, and Clusters are those of it that have been healthy for long
+	// enough; none: nothing returns yet.
 	To       []workv1alpha2.TargetCluster
 	Clusters []string
-	// Excluded are clusters that are ready, but have not been for long enough, and those of FailedIn: nothing is scheduled there if there
-	// is another cluster.
+	// Excluded are clusters that are ready, but have not been for long enough, and those of
+	// FailedIn: nothing is scheduled there if there is another cluster.
 	Excluded []string
 	// Failed: something is due to return, and cannot.
 	Failed bool
@@ -52,7 +53,8 @@ func (r *Return) Returned(to []workv1alpha2.TargetCluster) {
 	}
 }
 
-// failback carries on what a template returns to. former are its clusters before this step, whose tasks are in e.
+// failback carries on what a template returns to. former are its clusters before this step, whose
+// tasks are in e.
 func (v *Evictor) failback(b kube.Binding, before *workv1alpha2.Decision, former []workv1alpha2.TargetCluster, e *Eviction) {
 	if v.FailbackAfter == 0 {
 		return
@@ -115,8 +117,9 @@ func (v *Evictor) failback(b kube.Binding, before *workv1alpha2.Decision, former
 	e.Return.Record = &f
 }
 
-// healthy returns since when clusters have been ready and without taints that are not tolerated. The time starts when this is first
-// observed; if a cluster was unready in between, it restarts at the transition of condition Ready.
+// healthy returns since when clusters have been ready and without taints that are not tolerated.
+// The time starts when this is first observed; if a cluster was unready in between, it restarts at
+// the transition of condition Ready.
 func (v *Evictor) healthy(left []workv1alpha2.TargetCluster, before map[string]metav1.MicroTime, p *policyv1alpha1.Placement) map[string]metav1.MicroTime {
 	out := map[string]metav1.MicroTime{}
 	for _, c := range left {
@@ -141,9 +144,11 @@ func toleratedForGood(t corev1.Taint, p *policyv1alpha1.Placement) bool {
 	return toleration != nil && (t.Effect != corev1.TaintEffectNoExecute || toleration.TolerationSeconds == nil)
 }
 
-// Leave adds the tasks of the clusters from which replicas return by a decision: those that lose the template, and those that keep a part
-// of it. They keep all of their previous replicas until the template is healthy where it returns to. With purge mode Directly nothing may
-// run twice: the previous replicas are removed first, and their state is preserved; the error is that it cannot be.
+// Leave adds the tasks of the clusters from which replicas return by a decision: those that lose
+// the template, and those that keep a part of it. They keep all of their previous replicas until
+// the template is healthy where it returns to. With purge mode Directly nothing may run twice: the
+// previous replicas are removed first, and their state is preserved; the error is that it cannot
+// be.
 func Leave(b kube.Binding, to []workv1alpha2.TargetCluster, returned []string, now time.Time) ([]workv1alpha2.GracefulEvictionTask, error) {
 	c := ptr.Deref(b.Spec.Failover, policyv1alpha1.FailoverBehavior{}).Cluster
 	directly := c != nil && c.PurgeMode.Current() == policyv1alpha1.PurgeModeDirectly

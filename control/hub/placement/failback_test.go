@@ -35,7 +35,8 @@ func readyFor(ago map[string]time.Duration) map[string]Readiness {
 	return out
 }
 
-// What of a former assignment is to be restored, when, and what the binding shows of it. The template is in m1 (2) and m2 (3).
+// What of a former assignment is to be restored, when, and what the binding shows of it. The
+// template is in m1 (2) and m2 (3).
 func TestFailback(t *testing.T) {
 	noSchedule := corev1.Taint{Key: "drained", Effect: corev1.TaintEffectNoSchedule}
 	left := func(healthy map[string]metav1.MicroTime, clusters ...workv1alpha2.TargetCluster) *workv1alpha2.Failback {
@@ -199,7 +200,8 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// With purge mode Directly nothing runs twice, and the state goes along; without state nothing returns.
+// With purge mode Directly nothing runs twice, and the state goes along; without state nothing
+// returns.
 func TestLeaveDirectly(t *testing.T) {
 	b := evicted()
 	b.Spec.Failover = &policyv1alpha1.FailoverBehavior{Cluster: &policyv1alpha1.ClusterFailoverBehavior{PurgeMode: policyv1alpha1.PurgeModeDirectly,

@@ -9,7 +9,8 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// Membership is where a binding of workload affinity groups runs, without the clusters that it is being evicted from.
+// Membership is where a binding of workload affinity groups runs, without the clusters that it is
+// being evicted from.
 type Membership struct {
 	workv1alpha2.WorkloadAffinityGroups
 	Clusters []string
@@ -27,9 +28,9 @@ func MembershipOf(groups *workv1alpha2.WorkloadAffinityGroups, clusters []workv1
 	return m
 }
 
-// grouped returns a request with the clusters of its groups, from the decisions and reservations of others in the namespace. Clusters
-// that the template is being evicted from no longer attract it: in a group that loses its cluster, the first to move draws the others.
-// r.mu is held.
+// grouped returns a request with the clusters of its groups, from the decisions and reservations of
+// others in the namespace. Clusters that the template is being evicted from no longer attract it:
+// in a group that loses its cluster, the first to move draws the others. r.mu is held.
 func (r *Cache) grouped(key string, req *scheduler.Request) *scheduler.Request {
 	g := req.Groups
 	if g == nil || *g == (workv1alpha2.WorkloadAffinityGroups{}) {

@@ -109,8 +109,8 @@ func TestGroupMoves(t *testing.T) {
 	}
 }
 
-// However many decide at once and whatever becomes of their writes: no two of an anti-affinity group share a cluster, and all of an
-// affinity group run in those of the first.
+// However many decide at once and whatever becomes of their writes: no two of an anti-affinity
+// group share a cluster, and all of an affinity group run in those of the first.
 func TestGroupsHoldConcurrently(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := NewCache(CacheOptions{})

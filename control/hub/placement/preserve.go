@@ -15,7 +15,8 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// preserve reads the values that statePreservation names from the status of the template in one cluster.
+// preserve reads the values that statePreservation names from the status of the template in one
+// cluster.
 func preserve(p *policyv1alpha1.StatePreservation, in *workv1alpha2.AggregatedStatusItem) (map[string]string, error) {
 	if p == nil || len(p.Rules) == 0 {
 		return nil, nil

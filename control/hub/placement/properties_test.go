@@ -175,8 +175,8 @@ func (w *world) decide(t *rapid.T, key string) {
 	p.Commit(fmt.Sprint(b.version))
 }
 
-// TestNeverTwice: whatever is late, fails or is unknown, no cluster is promised more than it has; and once all is known, no room is
-// lost.
+// TestNeverTwice: whatever is late, fails or is unknown, no cluster is promised more than it has;
+// and once all is known, no room is lost.
 func TestNeverTwice(t *testing.T) {
 	full := 0
 	rapid.Check(t, func(t *rapid.T) {

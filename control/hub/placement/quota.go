@@ -33,7 +33,8 @@ func (e *QuotaError) Error() string {
 		e.Quota, &e.More, e.Resource, &e.Hard)
 }
 
-// Counted is the resource of a workload that a name in a quota bounds; ok is false for names that nothing counts, such as limits.
+// Counted is the resource of a workload that a name in a quota bounds; ok is false for names that
+// nothing counts, such as limits.
 func Counted(name corev1.ResourceName) (of corev1.ResourceName, ok bool) {
 	of = corev1.ResourceName(strings.TrimPrefix(string(name), corev1.DefaultResourceRequestsPrefix))
 	return of, !strings.HasPrefix(string(of), "limits.") && !strings.HasPrefix(string(of), "count/")
@@ -97,8 +98,9 @@ func (r *Cache) SetQuotas(namespace string, quotas []Quota) {
 	r.quotas[namespace] = quotas
 }
 
-// exceeds returns a QuotaError if the binding of a key would request more of a resource than now, and more than a quota allows. Requests
-// for the same or less are always allowed: a quota that is lowered below current usage removes nothing. r.mu is held.
+// exceeds returns a QuotaError if the binding of a key would request more of a resource than now,
+// and more than a quota allows. Requests for the same or less are always allowed: a quota that is
+// lowered below current usage removes nothing. r.mu is held.
 func (r *Cache) exceeds(key string, next scheduler.Load) error {
 	namespace, _, _ := strings.Cut(key, "/")
 	quotas := r.quotas[namespace]

@@ -89,7 +89,8 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// What is reserved counts until the write has ended, in both directions; a deleted binding and a removed quota free the rest.
+// What is reserved counts until the write has ended, in both directions; a deleted binding and a
+// removed quota free the rest.
 func TestQuotaFollowsWrites(t *testing.T) {
 	r := NewCache(CacheOptions{})
 	r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 100, 0)})
@@ -137,7 +138,8 @@ func TestQuotaFollowsWrites(t *testing.T) {
 	}
 }
 
-// However many decisions run at once, and whatever becomes of their writes, the namespace never requests more than its quota.
+// However many decisions run at once, and whatever becomes of their writes, the namespace never
+// requests more than its quota.
 func TestQuotaIsNeverExceeded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.Int64Range(0, 40).Draw(t, "limit")

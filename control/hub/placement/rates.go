@@ -6,24 +6,27 @@ import (
 	"time"
 )
 
-// EvictionRates limits how many templates leave each cluster, or return to it, by the generic cell rate algorithm.
+// EvictionRates limits how many templates leave each cluster, or return to it, by the generic cell
+// rate algorithm.
 type EvictionRates struct {
 	mu  sync.Mutex
 	QPS float64
 	of  map[string]*evictionRate
 }
 
-// evictionRate is the rate of a cluster: its places are used up until used; given are the times of bindings that wait for their place.
+// evictionRate is the rate of a cluster: its places are used up until used; given are the times of
+// bindings that wait for their place.
 type evictionRate struct {
 	used  time.Time
 	given map[string]time.Time
 }
 
-// placeKept is how long a place is kept for a binding that does not use it, and how far ahead places are given.
+// placeKept is how long a place is kept for a binding that does not use it, and how far ahead
+// places are given.
 const placeKept = time.Minute
 
-// Take gives a binding a place in the rate of a cluster, and returns how long it has to wait for it, or before it asks again; 0: the
-// place is due, and used.
+// Take gives a binding a place in the rate of a cluster, and returns how long it has to wait for
+// it, or before it asks again; 0: the place is due, and used.
 func (r *EvictionRates) Take(cluster, key string, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

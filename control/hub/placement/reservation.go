@@ -12,14 +12,15 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// attempts bounds how often a decision is computed concurrently with others before it is computed with the lock held.
+// attempts bounds how often a decision is computed concurrently with others before it is computed
+// with the lock held.
 const attempts = 4
 
 // Reservation is a decision whose write has not ended. Its replicas are assumed.
 //
-// After the write exactly one of Commit and Release is called. If its outcome is unknown (a timeout), the replicas continue to
-// count until it is known: the binding is read live and passed to Observe (or Forget, if it does not exist), and then Release is
-// called.
+// After the write exactly one of Commit and Release is called. If its outcome is unknown (a
+// timeout), the replicas continue to count until it is known: the binding is read live and passed
+// to Observe (or Forget, if it does not exist), and then Release is called.
 type Reservation struct {
 	capacity *Cache
 	key      string
@@ -29,10 +30,12 @@ type Reservation struct {
 	clusters []workv1alpha2.TargetCluster // by name
 }
 
-// Decide decides as scheduler.Schedule does, from all that is assumed. If another decision has reserved the capacity meanwhile it
-// decides again. Errors are those of Schedule, ErrNotReady and QuotaError.
+// Decide decides as scheduler.Schedule does, from all that is assumed. If another decision has
+// reserved the capacity meanwhile it decides again. Errors are those of Schedule, ErrNotReady and
+// QuotaError.
 //
-// The request's Current must be the clusters of the binding. Calls for one key must not run at the same time.
+// The request's Current must be the clusters of the binding. Calls for one key must not run at the
+// same time.
 func (r *Cache) Decide(key string, req *scheduler.Request) (scheduler.Decision, *Reservation, error) {
 	s, req, err := r.begin(key, req)
 	if err != nil {
@@ -60,7 +63,8 @@ func (r *Cache) Decide(key string, req *scheduler.Request) (scheduler.Decision, 
 	return d, p, err
 }
 
-// begin returns the snapshot and the request to decide from. A reservation for the key that was forgotten is dropped.
+// begin returns the snapshot and the request to decide from. A reservation for the key that was
+// forgotten is dropped.
 func (r *Cache) begin(key string, req *scheduler.Request) (*scheduler.Snapshot, *scheduler.Request, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,8 +77,9 @@ func (r *Cache) begin(key string, req *scheduler.Request) (*scheduler.Snapshot, 
 	return r.latest(), r.grouped(key, req), nil
 }
 
-// tryReserve reserves what a decision takes. If one of the chosen clusters no longer has the capacity, or its groups run elsewhere, the
-// reservation is nil, and snapshot and request are those to decide from again.
+// tryReserve reserves what a decision takes. If one of the chosen clusters no longer has the
+// capacity, or its groups run elsewhere, the reservation is nil, and snapshot and request are those
+// to decide from again.
 func (r *Cache) tryReserve(
 	key string, req *scheduler.Request, d scheduler.Decision, from *scheduler.Snapshot,
 ) (*Reservation, *scheduler.Snapshot, *scheduler.Request, error) {
@@ -107,8 +112,8 @@ func (r *Cache) reserve(key string, req *scheduler.Request, d scheduler.Decision
 	return p, nil
 }
 
-// Commit records that the write was made, and with which resourceVersion the binding is now. Until the watch shows that version or a
-// newer one, the binding is taken to be as it was written.
+// Commit records that the write was made, and with which resourceVersion the binding is now. Until
+// the watch shows that version or a newer one, the binding is taken to be as it was written.
 func (p *Reservation) Commit(resourceVersion string) {
 	r := p.capacity
 	r.mu.Lock()
@@ -174,7 +179,8 @@ func within(size, other scheduler.Load, replicas int64) int64 {
 	return n
 }
 
-// sum is what is assumed of a cluster. It has no bounds, unlike a load: what is added is subtracted later.
+// sum is what is assumed of a cluster. It has no bounds, unlike a load: what is added is subtracted
+// later.
 type sum struct {
 	pods    clusterv1alpha1.Sum
 	amounts []summed
@@ -229,8 +235,9 @@ type claim struct {
 	replicas int64
 }
 
-// claims returns all claims of a binding, by cluster. While a write is pending, the larger number of replicas counts; if their sizes
-// differ, both numbers count; reported replicas are subtracted. The result is valid until the next call with the same buffer.
+// claims returns all claims of a binding, by cluster. While a write is pending, the larger number
+// of replicas counts; if their sizes differ, both numbers count; reported replicas are subtracted.
+// The result is valid until the next call with the same buffer.
 func (b *bindingUsage) claims(buffer []claim) []claim {
 	out := buffer[:0]
 	if b.reserved == nil {
@@ -262,7 +269,8 @@ func (b *bindingUsage) claims(buffer []claim) []claim {
 	return out
 }
 
-// compareAt compares places of two sorted lists by cluster; the end of one comes after all of the other.
+// compareAt compares places of two sorted lists by cluster; the end of one comes after all of the
+// other.
 func compareAt(parts []part, i int, next []workv1alpha2.TargetCluster, k int) int {
 	switch {
 	case i == len(parts):

@@ -238,7 +238,8 @@ func TestDeletionWaitsForClaims(t *testing.T) {
 	await.True(t, "the policy is gone", func() bool { return h.gone(p) })
 }
 
-// What is being deleted holds no policy: a binding waits for the Works of unreachable clusters, a template for its binding.
+// What is being deleted holds no policy: a binding waits for the Works of unreachable clusters, a
+// template for its binding.
 func TestDeletionWaitsForNothingThatEnds(t *testing.T) {
 	h := newHub(t)
 	p := policyPolicy(selecting("v1", "ConfigMap"))

@@ -21,7 +21,8 @@ var podSpecs = map[string][]string{
 	"Job":         {"spec", "template", "spec", "containers"},
 }
 
-// containers returns the containers of an object, which may be changed in place; none of a kind that has none.
+// containers returns the containers of an object, which may be changed in place; none of a kind
+// that has none.
 func containers(obj *unstructured.Unstructured) ([]map[string]any, error) {
 	path, known := podSpecs[obj.GetKind()]
 	if !known {
@@ -46,7 +47,8 @@ func containers(obj *unstructured.Unstructured) ([]map[string]any, error) {
 	return out, nil
 }
 
-// overrideList adds to the command or the arguments of the containers of a name, or removes what is equal.
+// overrideList adds to the command or the arguments of the containers of a name, or removes what is
+// equal.
 func overrideList(obj *unstructured.Unstructured, field string, o policyv1alpha1.CommandArgsOverrider) error {
 	all, err := containers(obj)
 	if err != nil {
@@ -77,7 +79,8 @@ func overrideList(obj *unstructured.Unstructured, field string, o policyv1alpha1
 	return nil
 }
 
-// overrideImages changes the image at the predicate's path, or those of all containers; init containers need a predicate.
+// overrideImages changes the image at the predicate's path, or those of all containers; init
+// containers need a predicate.
 func overrideImages(obj *unstructured.Unstructured, o policyv1alpha1.ImageOverrider) error {
 	if o.Predicate != nil {
 		return overrideImageAt(obj, o)
@@ -137,13 +140,14 @@ func walk(root map[string]any, pointer string) (parent map[string]any, key strin
 	return nil, "", fmt.Errorf("it ends in a list")
 }
 
-// image is a reference in its parts; each may be empty. suffix is a tag with its colon, a digest with its @, or both.
+// image is a reference in its parts; each may be empty. suffix is a tag with its colon, a digest
+// with its @, or both.
 type image struct {
 	registry, repository, suffix string
 }
 
-// parseImage splits a reference as container runtimes do: the part before the first slash is a registry if it has a dot or a
-// port, or is localhost. Nothing is completed: nginx stays nginx.
+// parseImage splits a reference as container runtimes do: the part before the first slash is a
+// registry if it has a dot or a port, or is localhost. Nothing is completed: nginx stays nginx.
 func parseImage(ref string) (out image) {
 	rest := ref
 	if head, tail, ok := strings.Cut(rest, "/"); ok && (strings.ContainsAny(head, ".:") || head == "localhost") {
@@ -189,8 +193,8 @@ func change(part string, o policyv1alpha1.ImageOverrider) string {
 	return ""
 }
 
-// changeSuffix changes a tag or a digest; a value in the form of a digest becomes one. Of both, the digest is dropped, as in
-// Karmada: it is that of the former tag.
+// changeSuffix changes a tag or a digest; a value in the form of a digest becomes one. Of both, the
+// digest is dropped, as in Karmada: it is that of the former tag.
 func changeSuffix(suffix string, o policyv1alpha1.ImageOverrider) string {
 	if tag, _, both := strings.Cut(suffix, "@"); both && tag != "" {
 		suffix = tag

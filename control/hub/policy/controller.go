@@ -1,9 +1,11 @@
-// Package policy contains the hub's logic for policies: the controllers that set permanent id and finalizer of propagation
-// policies, and the condition Accepted of all policies, ResourceRegistries and kinds without a controller; Match, which tells
-// whether a resource selector selects an object and how precisely; and ApplyOverrides, which applies override policies to a
-// template for one cluster.
+// Package policy contains the hub's logic for policies: the controllers that set permanent id and
+// finalizer of propagation policies, and the condition Accepted of all policies, ResourceRegistries
+// and kinds without a controller; Match, which tells whether a resource selector selects an object
+// and how precisely; and ApplyOverrides, which applies override policies to a template for one
+// cluster.
 //
-// Match and ApplyOverrides are pure. The controller neither claims nor releases templates (control/hub/propagate does).
+// Match and ApplyOverrides are pure. The controller neither claims nor releases templates
+// (control/hub/propagate does).
 package policy
 
 import (
@@ -28,13 +30,16 @@ import (
 )
 
 const (
-	// workers: no template of a policy is propagated before the policy has its id, so many policies at once must not queue here.
+	// workers: no template of a policy is propagated before the policy has its id, so many policies
+	// at once must not queue here.
 	workers = 16
-	// gather is the delay of a reconcile after a report of skipped rules: many objects may report at once.
+	// gather is the delay of a reconcile after a report of skipped rules: many objects may report
+	// at once.
 	gather = 500 * time.Millisecond
 	// pageSize bounds the templates of one list request.
 	pageSize = 500
-	// claimsInterval is the interval at which the claims of a policy that is being deleted are checked.
+	// claimsInterval is the interval at which the claims of a policy that is being deleted are
+	// checked.
 	claimsInterval = time.Second
 )
 
@@ -149,8 +154,9 @@ func (r *reconciler) release(ctx context.Context, p policy) (time.Duration, erro
 	return 0, nil
 }
 
-// claimed reports whether a binding or a template carries the policy's id. One that is being deleted does not count: it may wait for a
-// cluster that is unreachable, and needs no policy for its end.
+// claimed reports whether a binding or a template carries the policy's id. One that is being
+// deleted does not count: it may wait for a cluster that is unreachable, and needs no policy for
+// its end.
 func (r *reconciler) claimed(ctx context.Context, p policy) (bool, error) {
 	id := p.GetLabels()[p.claims.label]
 	if id == "" {
@@ -171,7 +177,8 @@ func (r *reconciler) claimed(ctx context.Context, p policy) (bool, error) {
 	return false, nil
 }
 
-// anyTemplate asks the API server, not a cache, whether a template exists; a kind that is not served has no templates.
+// anyTemplate asks the API server, not a cache, whether a template exists; a kind that is not
+// served has no templates.
 func (r *reconciler) anyTemplate(ctx context.Context, gvk schema.GroupVersionKind, opts []client.ListOption) (bool, error) {
 	var list metav1.PartialObjectMetadataList
 	for {

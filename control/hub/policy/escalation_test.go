@@ -11,8 +11,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// A tenant's OverridePolicy cannot grant rights in members that its author does not have at the hub; an administrator's
-// ClusterOverridePolicy can.
+// A tenant's OverridePolicy cannot grant rights in members that its author does not have at the
+// hub; an administrator's ClusterOverridePolicy can.
 func TestOverridesDoNotEscalate(t *testing.T) {
 	objects := map[string]string{
 		"Role":        `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"namespace":"shop","name":"a"},"rules":[{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}]}`,

@@ -13,8 +13,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// FuzzApply: whatever the overriders of a tenant's policy hold, Apply returns an error or a valid object of the same identity,
-// the same one for the same input, and leaves the template as it is.
+// FuzzApply: whatever the overriders of a tenant's policy hold, Apply returns an error or a valid
+// object of the same identity, the same one for the same input, and leaves the template as it is.
 func FuzzApply(f *testing.F) {
 	const deployment = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"namespace":"ns","name":"web","labels":{"a":"b"}},
 		"spec":{"replicas":1,"template":{"spec":{"containers":[{"name":"c","image":"registry.example/app:v1","command":["x"]}]}}}}`
@@ -83,12 +83,14 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// reference is the grammar of image references (github.com/distribution/reference), without the parts of IPv6.
+// reference is the grammar of image references (github.com/distribution/reference), without the
+// parts of IPv6.
 var reference = regexp.MustCompile(`^(?:(?:localhost|[a-zA-Z0-9-]+(?:\.[a-zA-Z0-9-]+)+(?::[0-9]+)?|[a-zA-Z0-9-]+:[0-9]+)/)?` +
 	`[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*` +
 	`(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[a-z0-9]+:[0-9a-f]{32,})?$`)
 
-// FuzzImage: a reference in parts is the same reference, and what replaces a part of a valid one leaves it valid.
+// FuzzImage: a reference in parts is the same reference, and what replaces a part of a valid one
+// leaves it valid.
 func FuzzImage(f *testing.F) {
 	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	for _, ref := range []string{"nginx", "nginx:1.27", "localhost/a/b:c", "registry:5000/app@" + digest, "registry.example/app:v1@" + digest, ":@/", "a.b/", ""} {

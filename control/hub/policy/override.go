@@ -32,7 +32,8 @@ type OverrideItem struct {
 	Overriders policyv1alpha1.Overriders `json:"overriders"`
 }
 
-// AppliedOverrides are the rules that were applied, in order: of cluster-wide policies, then of those of the namespace.
+// AppliedOverrides are the rules that were applied, in order: of cluster-wide policies, then of
+// those of the namespace.
 type AppliedOverrides struct {
 	Cluster, Namespaced []OverrideItem
 	// Skipped are the rules whose path the object lacks.
@@ -83,9 +84,11 @@ type overridePolicy struct {
 	precision              Precision
 }
 
-// ApplyOverrides returns a copy of the object as a cluster gets it, and what was applied. Cluster-wide policies are applied before
-// those of the namespace, less precise ones before more precise ones, then by name: the most precise and last one wins. A rule of a
-// policy that does not select the object explicitly is skipped if the object lacks its path. An error names policy, rule and field.
+// ApplyOverrides returns a copy of the object as a cluster gets it, and what was applied.
+// Cluster-wide policies are applied before those of the namespace, less precise ones before more
+// precise ones, then by name: the most precise and last one wins. A rule of a policy that does not
+// select the object explicitly is skipped if the object lacks its path. An error names policy, rule
+// and field.
 func ApplyOverrides(obj *unstructured.Unstructured, cluster *clusterv1alpha1.Cluster, all OverridePolicies) (*unstructured.Unstructured, AppliedOverrides, error) {
 	var wide, own []overridePolicy
 	for i := range all.Cluster {
@@ -161,8 +164,9 @@ func (a *AppliedOverrides) apply(
 	return applied, nil
 }
 
-// unescalated returns an error if a rule of a namespace's policy changes what a Role or RoleBinding grants: the API server checks that
-// its author has these rights, and would not check what the hub writes into members.
+// unescalated returns an error if a rule of a namespace's policy changes what a Role or RoleBinding
+// grants: the API server checks that its author has these rights, and would not check what the hub
+// writes into members.
 func unescalated(rule int, before, after *unstructured.Unstructured) error {
 	if before.GroupVersionKind().Group != rbacv1.GroupName {
 		return nil
@@ -176,8 +180,9 @@ func unescalated(rule int, before, after *unstructured.Unstructured) error {
 	return nil
 }
 
-// explicit reports whether the policy names the object: its kind or more in a resource selector. A Namespace goes to all members
-// without a PropagationPolicy, so that its kind alone does not name it.
+// explicit reports whether the policy names the object: its kind or more in a resource selector. A
+// Namespace goes to all members without a PropagationPolicy, so that its kind alone does not name
+// it.
 func (p *overridePolicy) explicit(obj *unstructured.Unstructured) bool {
 	isNamespace := obj.GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Namespace")
 	return p.precision > Kind || len(p.spec.ResourceSelectors) > 0 && !isNamespace
@@ -198,7 +203,8 @@ func rules(s policyv1alpha1.OverrideSpec) []policyv1alpha1.RuleWithCluster {
 	return s.OverrideRules
 }
 
-// override applies one rule: images, commands, arguments, labels, annotations, fields, then the patch over all.
+// override applies one rule: images, commands, arguments, labels, annotations, fields, then the
+// patch over all.
 func override(obj *unstructured.Unstructured, o *policyv1alpha1.Overriders) error {
 	list := func(field string) func(policyv1alpha1.CommandArgsOverrider) error {
 		return func(x policyv1alpha1.CommandArgsOverrider) error { return overrideList(obj, field, x) }
@@ -275,7 +281,8 @@ func newOperation(op policyv1alpha1.OverriderOperator, path string, value apiext
 	return o
 }
 
-// patch applies operations to a document. Adding a field below a parent that does not exist is an error (RFC 6902, section 4.1).
+// patch applies operations to a document. Adding a field below a parent that does not exist is an
+// error (RFC 6902, section 4.1).
 func patch(document []byte, operations []operation) ([]byte, error) {
 	raw, err := json.Marshal(operations)
 	if err != nil {
@@ -368,7 +375,8 @@ type Object interface {
 	GroupVersionKind() schema.GroupVersionKind
 }
 
-// Match returns the precision of the selector that selects the object most precisely. A policy with a namespace selects in it alone.
+// Match returns the precision of the selector that selects the object most precisely. A policy with
+// a namespace selects in it alone.
 func Match(selectors []policyv1alpha1.ResourceSelector, namespace string, obj Object) (Precision, error) {
 	best := NoMatch
 	for i := range selectors {
@@ -415,7 +423,8 @@ func by(s *policyv1alpha1.ResourceSelector, namespace string, obj Object) (Preci
 // longestMessage is that of a condition's message, in bytes.
 const longestMessage = 32768
 
-// accept sets the condition Accepted from the result of Validate. It reports whether that changed anything.
+// accept sets the condition Accepted from the result of Validate. It reports whether that changed
+// anything.
 func accept(status *policyv1alpha1.PolicyStatus, generation int64, found field.ErrorList) (changed bool) {
 	c := metav1.Condition{
 		Type: policyv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: policyv1alpha1.ReasonAccepted,

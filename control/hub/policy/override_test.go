@@ -66,7 +66,8 @@ func ownPolicy(name string, o policyv1alpha1.Overriders, selectors ...policyv1al
 
 var member = &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "m1", Labels: map[string]string{"env": "prod"}}}
 
-// TestOverriders applies one rule and compares the changed fields; a path with nothing behind it is gone.
+// TestOverriders applies one rule and compares the changed fields; a path with nothing behind it is
+// gone.
 func TestOverriders(t *testing.T) {
 	const spec = "spec.template.spec."
 	for name, c := range map[string]struct {

@@ -26,8 +26,9 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// SetupRegistries adds the controller of the conditions of ResourceRegistries. What they select is read by control/hub/cluster, with each
-// request, if pelago-hub serves that: searched. The manager's scheme has them in version searchv1alpha1.Stored.
+// SetupRegistries adds the controller of the conditions of ResourceRegistries. What they select is
+// read by control/hub/cluster, with each request, if pelago-hub serves that: searched. The
+// manager's scheme has them in version searchv1alpha1.Stored.
 func SetupRegistries(mgr ctrl.Manager, searched bool) error {
 	c := mgr.GetClient()
 	r, err := kube.Reconciler("resourceregistry", mgr.GetEventRecorderFor("pelago-hub"), func(ctx context.Context, req ctrl.Request) (time.Duration, error) {
@@ -80,7 +81,8 @@ func SetupRegistries(mgr ctrl.Manager, searched bool) error {
 	return nil
 }
 
-// registryConditions are Accepted and KindsServed, Unknown if that is False. A registry that is not accepted selects nothing.
+// registryConditions are Accepted and KindsServed, Unknown if that is False. A registry that is not
+// accepted selects nothing.
 func registryConditions(s *searchv1alpha1.ResourceRegistrySpec, clusters []clusterv1alpha1.Cluster, searched bool) []metav1.Condition {
 	accepted := metav1.Condition{Type: policyv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: policyv1alpha1.ReasonAccepted,
 		Message: "search and proxying show the selected objects"}

@@ -17,8 +17,9 @@ import (
 // namedSkips bounds how many objects the condition of a policy names.
 const namedSkips = 10
 
-// Skips collects the rules of override policies that were skipped since an object lacks their path. The controllers that render Works
-// report them; the controllers of policies write them as ConditionRulesSkipped. The zero value is ready.
+// Skips collects the rules of override policies that were skipped since an object lacks their path.
+// The controllers that render Works report them; the controllers of policies write them as
+// ConditionRulesSkipped. The zero value is ready.
 type Skips struct {
 	mu      sync.Mutex
 	of      map[client.ObjectKey]map[string][]string // policy → reporter → reasons
@@ -89,7 +90,8 @@ func (s *Skips) message(policy client.ObjectKey) string {
 	return strings.Join(all, "; ")
 }
 
-// skip sets ConditionRulesSkipped in the status, or removes it if the message is empty. It reports whether that changed anything.
+// skip sets ConditionRulesSkipped in the status, or removes it if the message is empty. It reports
+// whether that changed anything.
 func skip(status *policyv1alpha1.PolicyStatus, generation int64, text string) (changed bool) {
 	if text == "" {
 		return meta.RemoveStatusCondition(&status.Conditions, policyv1alpha1.ConditionRulesSkipped)

@@ -19,9 +19,10 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// SetupUnsupported adds a controller for each kind of the karmada.io groups on which nothing acts. It sets the condition Accepted to
-// False with the alternative, so that a manifest written for Karmada is stored and its author learns that it has no effect. The
-// manager's scheme has all groups. A kind that gets a controller loses its entry here.
+// SetupUnsupported adds a controller for each kind of the karmada.io groups on which nothing acts.
+// It sets the condition Accepted to False with the alternative, so that a manifest written for
+// Karmada is stored and its author learns that it has no effect. The manager's scheme has all
+// groups. A kind that gets a controller loses its entry here.
 func SetupUnsupported(mgr ctrl.Manager) error {
 	return errors.Join(
 		unsupported(mgr, "MultiClusterIngress", "propagate an Ingress to each cluster",

@@ -38,7 +38,8 @@ func keyOfReference(r workv1alpha2.ObjectReference) (Key, bool) {
 	return Key{GVK: gv.WithKind(r.Kind), Namespace: r.Namespace, Name: r.Name}, err == nil && r.Kind != ""
 }
 
-// anyName stands in an index for all objects of a kind, instead of a name; no object can be called so.
+// anyName stands in an index for all objects of a kind, instead of a name; no object can be called
+// so.
 const anyName = "*"
 
 // entry is the value of an index for an object, whatever version of its kind is spoken of.
@@ -46,8 +47,9 @@ func entry(gk schema.GroupKind, namespace, name string) string {
 	return gk.Group + "/" + gk.Kind + "/" + namespace + "/" + name
 }
 
-// Indexes of the cache. Those of bindings: by template, by what the template depends on, by permanent id of the policy, those
-// without a decision that succeeded. That of policies: by what they select.
+// Indexes of the cache. Those of bindings: by template, by what the template depends on, by
+// permanent id of the policy, those without a decision that succeeded. That of policies: by what
+// they select.
 const (
 	indexTemplate   = "propagate.template"
 	indexDependency = "propagate.dependency"
@@ -122,8 +124,8 @@ func selected(s *policyv1alpha1.ResourceSelector) (schema.GroupVersionKind, bool
 	return gvk, err == nil && s.Kind != "" && !ownKind(gvk.GroupKind())
 }
 
-// dependenciesOf reads what a binding's template refers to. What cannot be read counts as nothing: the next reconcile of the
-// template writes it again.
+// dependenciesOf reads what a binding's template refers to. What cannot be read counts as nothing:
+// the next reconcile of the template writes it again.
 func dependenciesOf(o client.Object) []kinds.DependentReference {
 	text := o.GetAnnotations()[workv1alpha2.AnnotationDependencies]
 	if text == "" {
@@ -139,7 +141,8 @@ func dependenciesOf(o client.Object) []kinds.DependentReference {
 // capacityKey names a binding in Capacity.
 func capacityKey(b kube.Binding) string { return b.GetNamespace() + "/" + b.GetName() }
 
-// attachedOnly reports whether a binding never had a policy: it exists for the bindings that depend on its template.
+// attachedOnly reports whether a binding never had a policy: it exists for the bindings that depend
+// on its template.
 func attachedOnly(b kube.Binding) bool { return b.Spec.Placement == nil && claimOf(b).id == "" }
 
 // setLabel and setAnnotation set one; "" removes it.

@@ -49,11 +49,13 @@ func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstruc
 	return now, nil
 }
 
-// claimPatch returns a merge patch that replaces the template's claim by that of a policy (nil: removes it), with UID and
-// resourceVersion as read as preconditions; no patch if the template has the claim already.
+// claimPatch returns a merge patch that replaces the template's claim by that of a policy (nil:
+// removes it), with UID and resourceVersion as read as preconditions; no patch if the template has
+// the claim already.
 //
-// A Lazy policy does not affect an older template until that is edited. The claim therefore records the hash of the template, in
-// the annotation pelago.io/template, in case there is no binding that does.
+// A Lazy policy does not affect an older template until that is edited. The claim therefore records
+// the hash of the template, in the annotation pelago.io/template, in case there is no binding that
+// does.
 func claimPatch(t *unstructured.Unstructured, p *propagationPolicy) ([]byte, error) {
 	labels, annotations := claimLabels(p)
 	changedLabels := difference(t.GetLabels(), labels, policyv1alpha1.ClaimLabels)

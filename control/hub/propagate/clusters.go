@@ -38,8 +38,9 @@ func (r *reconciler) clustersChanged(more bool) {
 	}
 }
 
-// followClusters passes changed clusters to the scheduler's cache and enqueues the templates whose decision may change: after a change of
-// load those for which there is capacity now, else those for which a decision is due.
+// followClusters passes changed clusters to the scheduler's cache and enqueues the templates whose
+// decision may change: after a change of load those for which there is capacity now, else those for
+// which a decision is due.
 func (r *reconciler) followClusters(ctx context.Context) {
 	var due <-chan time.Time // when a round-trip time that differs from the one in use replaces it
 	for {
@@ -75,8 +76,8 @@ func (r *reconciler) followClusters(ctx context.Context) {
 	}
 }
 
-// addSchedulable enqueues the templates for which no cluster had capacity, if one has it now. Load does not cure the other reasons of
-// undecided bindings.
+// addSchedulable enqueues the templates for which no cluster had capacity, if one has it now. Load
+// does not cure the other reasons of undecided bindings.
 func (r *reconciler) addSchedulable(ctx context.Context) {
 	err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
 		b = r.latest(b)
@@ -109,7 +110,8 @@ func (r *reconciler) latest(b kube.Binding) kube.Binding {
 	return kube.BindingOf(r.bindings.Latest(key, b.Object, time.Now()))
 }
 
-// addIfDue enqueues the template of a binding for which another decision may be due now that clusters have changed.
+// addIfDue enqueues the template of a binding for which another decision may be due now that
+// clusters have changed.
 func (r *reconciler) addIfDue(b kube.Binding) {
 	b = r.latest(b)
 	before := recorded(b)

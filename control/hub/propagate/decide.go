@@ -34,7 +34,8 @@ type decision struct {
 	// message says why there is no decision, or what has no part in it.
 	message string
 	retry   bool
-	// Of an attempt to decide: when it began (zero: there was none), whether it was the first one, why it failed.
+	// Of an attempt to decide: when it began (zero: there was none), whether it was the first one,
+	// why it failed.
 	began   time.Time
 	first   bool
 	failure error
@@ -49,8 +50,8 @@ func (d decision) release() {
 	}
 }
 
-// decide completes a binding with the decision where its template runs: that by which it returns to clusters, else a new one if it is
-// due, else the present one.
+// decide completes a binding with the decision where its template runs: that by which it returns to
+// clusters, else a new one if it is due, else the present one.
 func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Near, remove bool, e *placement.Eviction) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
@@ -87,8 +88,9 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 	return out, nil
 }
 
-// attempt makes a new decision. If no affinity selects a cluster, or if remove is set and no cluster fits, the template is removed from
-// all clusters; after another failure it stays where it is.
+// attempt makes a new decision. If no affinity selects a cluster, or if remove is set and no
+// cluster fits, the template is removed from all clusters; after another failure it stays where it
+// is.
 func (r *reconciler) attempt(ctx context.Context, b kube.Binding, req *scheduler.Request, remove bool, e *placement.Eviction) (decision, error) {
 	first := recorded(b).Scheduled.IsZero()
 	if len(b.Spec.Clusters) == 0 && first {
@@ -111,8 +113,9 @@ func (r *reconciler) attempt(ctx context.Context, b kube.Binding, req *scheduler
 	return out, err
 }
 
-// reserve asks the scheduler up to three times, each time for less: outside the clusters that the template has failed in, in any
-// cluster, and for no more replicas than run. pending is why not all replicas have a cluster.
+// reserve asks the scheduler up to three times, each time for less: outside the clusters that the
+// template has failed in, in any cluster, and for no more replicas than run. pending is why not all
+// replicas have a cluster.
 func (r *reconciler) reserve(b kube.Binding, req *scheduler.Request, e *placement.Eviction) (
 	d scheduler.Decision, reservation *placement.Reservation, pending, err error) {
 	key := capacityKey(b)
@@ -142,8 +145,8 @@ func (d decision) recordOf(before *workv1alpha2.Decision, hash string, now, aske
 	return out
 }
 
-// complete writes a decision into a binding, unless clusters and record are as before. decidedFrom is the placement of the former
-// decision.
+// complete writes a decision into a binding, unless clusters and record are as before. decidedFrom
+// is the placement of the former decision.
 func (d *decision) complete(b kube.Binding, before *workv1alpha2.Decision, decidedFrom string, e *placement.Eviction) error {
 	applied := decidedFrom
 	if d.reservation != nil {
@@ -181,8 +184,9 @@ func sortedByName(clusters []workv1alpha2.TargetCluster) []workv1alpha2.TargetCl
 	return slices.SortedFunc(slices.Values(clusters), func(a, b workv1alpha2.TargetCluster) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// staying returns the clusters that are not being removed from the hub: without a decision a template stays where it is, but does not
-// block the removal of a cluster. A Cluster that does not exist counts as staying.
+// staying returns the clusters that are not being removed from the hub: without a decision a
+// template stays where it is, but does not block the removal of a cluster. A Cluster that does not
+// exist counts as staying.
 func (r *reconciler) staying(ctx context.Context, all []workv1alpha2.TargetCluster) ([]workv1alpha2.TargetCluster, error) {
 	var out []workv1alpha2.TargetCluster
 	for _, t := range all {
@@ -201,7 +205,8 @@ func (r *reconciler) staying(ctx context.Context, all []workv1alpha2.TargetClust
 // named is how many clusters are named in a record for each reason.
 const named = 10
 
-// recorded returns the record of the last attempt to decide. For a binding decided by another implementation it is derived from status.
+// recorded returns the record of the last attempt to decide. For a binding decided by another
+// implementation it is derived from status.
 func recorded(b kube.Binding) *workv1alpha2.Decision {
 	if d := workv1alpha2.ReadDecision(b.GetAnnotations()); d != nil {
 		return d
@@ -213,7 +218,8 @@ func recorded(b kube.Binding) *workv1alpha2.Decision {
 	return d
 }
 
-// undecided reports whether the last attempt failed, so that another one may succeed when clusters change.
+// undecided reports whether the last attempt failed, so that another one may succeed when clusters
+// change.
 func undecided(b kube.Binding) bool {
 	d := workv1alpha2.ReadDecision(b.GetAnnotations())
 	return d != nil && retried(d.Reason)
@@ -281,7 +287,8 @@ func rejections(of scheduler.Reasons) (out []workv1alpha2.Rejection) {
 	return out
 }
 
-// succeeded is the record of a decision. asked is the time of the request for rescheduling; zero if there was none.
+// succeeded is the record of a decision. asked is the time of the request for rescheduling; zero if
+// there was none.
 func succeeded(d scheduler.Decision, hash string, now, asked time.Time) *workv1alpha2.Decision {
 	at := now
 	if asked.After(at) { // by a clock ahead of ours: the request is met all the same
@@ -305,17 +312,18 @@ func kept(before *workv1alpha2.Decision, hash string, now time.Time) *workv1alph
 	return &out
 }
 
-// sameRecord compares two records without their times, and without the reasons for which other clusters were not chosen: these
-// change with every decision and are not worth a write.
+// sameRecord compares two records without their times, and without the reasons for which other
+// clusters were not chosen: these change with every decision and are not worth a write.
 func sameRecord(a, b *workv1alpha2.Decision) bool {
 	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && equality.Semantic.DeepEqual(a.Failback, b.Failback) && a.Reason == b.Reason &&
 		a.Message == b.Message && a.Term == b.Term && a.Near == b.Near && maps.Equal(a.Failed, b.Failed) &&
 		a.Scheduled.IsZero() == b.Scheduled.IsZero() && (!retried(a.Reason) || equality.Semantic.DeepEqual(a.Rejected, b.Rejected))
 }
 
-// unreported returns a StaleCacheError if a cluster younger than FirstReport that the placement selects has not reported its APIs yet
-// or is not ready. First decisions wait for it: in a hub that was restored with new UIDs all clusters are in this state, and the first
-// one to report would get all replicas for good.
+// unreported returns a StaleCacheError if a cluster younger than FirstReport that the placement
+// selects has not reported its APIs yet or is not ready. First decisions wait for it: in a hub that
+// was restored with new UIDs all clusters are in this state, and the first one to report would get
+// all replicas for good.
 func (r *reconciler) unreported(ctx context.Context, p *policyv1alpha1.Placement) error {
 	var list clusterv1alpha1.ClusterList
 	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {

@@ -9,7 +9,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -22,41 +21,9 @@ import (
 
 type policyObject = policyv1alpha1.PropagationPolicy
 
-// When no cluster fits any more what runs goes on, and the record says why; only a policy that asks for it takes the template away.
-// When a cluster fits again that is noticed (rule 2.2, but for what is decided otherwise here: #1640).
-func TestNoClusterFits(t *testing.T) {
-	h := newHub(t, "member1")
-	h.run(nil)
-	p := h.policy("all", selecting("", "member1", ""))
-	h.Make(h.deployment("web", 2))
-	h.runs("web-deployment", "member1:2")
-	edit(h, p, func(p *policyObject) { p.Spec.Placement.ClusterAffinity.ClusterNames = []string{"member2"} })
-	b := h.runs("web-deployment", "member1:2 NoClusterFit")
-	if d := workv1alpha2.ReadDecision(b.Annotations); !strings.HasPrefix(d.Message, "no cluster fits: 0/1: 1 cluster(s)") || d.Scheduled.IsZero() ||
-		len(d.Rejected) != 1 || d.Rejected[0].Clusters[0] != "member1" {
-		t.Errorf("record %+v", d)
-	}
-	await.True(t, "there is an event", func() bool { return h.event("web", workv1alpha2.EventScheduleBindingFailed) })
-	h.join("member2")
-	h.runs("web-deployment", "member2:2")
-
-	edit(h, p, func(p *policyObject) { // an affinity that selects no cluster is a decision
-		p.Spec.Placement.ClusterAffinity.ClusterNames = nil
-		p.Spec.Placement.ClusterAffinity.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "none"}}
-	})
-	h.runs("web-deployment", "NoClusterFit")
-	edit(h, p, func(p *policyObject) { p.Spec.Placement.ClusterAffinity.LabelSelector = nil })
-	h.runs("web-deployment", "member1:2 member2:2")
-
-	edit(h, p, func(p *policyObject) {
-		p.Annotations = map[string]string{policyv1alpha1.AnnotationOnNoClusterFit: policyv1alpha1.OnNoClusterFitRemove}
-		p.Spec.Placement.ClusterAffinity.ClusterNames = []string{"member3"}
-	})
-	h.runs("web-deployment", "NoClusterFit")
-}
-
-// What cannot be decided does not keep a cluster from being removed, which waits until no binding names it (rule 2.2 (e)). Neither do
-// bindings of a template that was deleted with --cascade=orphan, or that a MultiClusterService has taken.
+// What cannot be decided does not keep a cluster from being removed, which waits until no binding
+// names it (rule 2.2 (e)). Neither do bindings of a template that was deleted with
+// --cascade=orphan, or that a MultiClusterService has taken.
 func TestClusterLeaves(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	stop := h.run(nil)
@@ -102,7 +69,8 @@ func TestTemplateWithoutNamespace(t *testing.T) {
 	h.Remove(role)
 }
 
-// A cluster that joins, or loses a taint, gets what is duplicated, and nothing that is divided (rule 2.2).
+// A cluster that joins, or loses a taint, gets what is duplicated, and nothing that is divided
+// (rule 2.2).
 func TestClustersChange(t *testing.T) {
 	h := newHub(t, "member1")
 	h.run(nil)
@@ -127,8 +95,9 @@ func TestClustersChange(t *testing.T) {
 	await.True(t, "a rebalancing spreads it", func() bool { return len(h.binding("parts-deployment").Spec.Clusters) == 2 })
 }
 
-// karmada.md §2.3: a workload with the affinity of its group goes where the others are, one with anti-affinity elsewhere; the record says why,
-// what runs stays, also after a restart, and one that waits is decided when the others have gone.
+// karmada.md §2.3: a workload with the affinity of its group goes where the others are, one with
+// anti-affinity elsewhere; the record says why, what runs stays, also after a restart, and one that
+// waits is decided when the others have gone.
 func TestWorkloadAffinity(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	stop := h.run(nil)
@@ -175,45 +144,8 @@ func TestWorkloadAffinity(t *testing.T) {
 	h.runs("near-deployment", "member2:1")
 }
 
-// Another scheduler's bindings are left to it; suspension.scheduling on a binding holds its first decision and is kept (rule 2.9).
-func TestOthersDecide(t *testing.T) {
-	h := newHub(t, "member1", "member2")
-	h.run(nil)
-	h.policy("theirs", selecting(", name: theirs", "member1", ", schedulerName: mine"))
-	d := h.deployment("theirs", 1)
-	h.Make(d)
-	b := h.runs("theirs-deployment", "")
-	if b.Annotations[workv1alpha2.AnnotationDecision] != "" {
-		t.Error("there is a record of ours")
-	}
-	edit(h, b, func(b *workv1alpha2.ResourceBinding) {
-		b.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "member2", Replicas: 1}}
-		b.Spec.Suspension = &workv1alpha2.Suspension{Scheduling: ptr.To(true)}
-	})
-	edit(h, d, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](4) })
-	await.Equal(t, 4, func() int32 { return h.binding("theirs-deployment").Spec.Replicas })
-	if b := h.binding("theirs-deployment"); where(b) != "member2:1" || !*b.Spec.Suspension.Scheduling {
-		t.Errorf("%s, %+v", where(b), b.Spec.Suspension)
-	}
-
-	h.policy("held", selecting(", name: held", "nowhere", ""))
-	h.Make(h.deployment("held", 1))
-	b = h.runs("held-deployment", "NoClusterFit")
-	edit(h, b, func(b *workv1alpha2.ResourceBinding) {
-		b.Spec.Suspension = &workv1alpha2.Suspension{Scheduling: ptr.To(true)}
-	})
-	h.join("nowhere")
-	h.Make(h.deployment("theirs2", 1))
-	edit(h, b, func(b *workv1alpha2.ResourceBinding) {
-		if len(b.Spec.Clusters) > 0 {
-			t.Errorf("decided although it is held: %s", where(b))
-		}
-		b.Spec.Suspension = nil
-	})
-	h.runs("held-deployment", "nowhere:1")
-}
-
-// A policy waits for the overrides that it depends on, and for its priority class; both say so (karmada.md 1.2).
+// A policy waits for the overrides that it depends on, and for its priority class; both say so
+// (karmada.md 1.2).
 func TestWaitsForWhatAPolicyNeeds(t *testing.T) {
 	h := newHub(t, "member1")
 	h.run(nil)
@@ -236,7 +168,8 @@ func TestWaitsForWhatAPolicyNeeds(t *testing.T) {
 	}
 }
 
-// A cluster that is new and has not reported holds first decisions back, until it reports or is not new any more; others go on.
+// A cluster that is new and has not reported holds first decisions back, until it reports or is not
+// new any more; others go on.
 func TestClusterNotHeardOf(t *testing.T) {
 	h := newHub(t, "member1")
 	p := h.policy("all", selecting("", "member1, member2", ""))

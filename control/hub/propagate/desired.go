@@ -20,7 +20,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// desired is the binding as it should be, with the clusters of the present one; none if the template needs no binding.
+// desired is the binding as it should be, with the clusters of the present one; none if the
+// template needs no binding.
 func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 	following := w.policy != nil && !w.waiting && !w.kept
 	if !following && len(w.parents) == 0 && (!w.have.Exists() || attachedOnly(w.have)) {
@@ -60,7 +61,8 @@ func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 	return b, nil
 }
 
-// refresh records the current template. The resourceVersion changes only if the propagated content has changed.
+// refresh records the current template. The resourceVersion changes only if the propagated content
+// has changed.
 func refresh(b kube.Binding, t *unstructured.Unstructured) error {
 	hash, err := workv1alpha2.TemplateHash(t)
 	if err != nil {
@@ -76,7 +78,8 @@ func refresh(b kube.Binding, t *unstructured.Unstructured) error {
 	return nil
 }
 
-// errDependencies: what the template refers to cannot be read; errReplicas: how many replicas it has, and what each needs.
+// errDependencies: what the template refers to cannot be read; errReplicas: how many replicas it
+// has, and what each needs.
 var (
 	errDependencies = errors.New("get dependencies")
 	errReplicas     = errors.New("get replicas")
@@ -130,7 +133,8 @@ func follow(b kube.Binding, w inputs, in *kinds.Interpreter) error {
 	return nil
 }
 
-// suspension is the policy's, plus the field scheduling, with which somebody else holds the first decision.
+// suspension is the policy's, plus the field scheduling, with which somebody else holds the first
+// decision.
 func suspension(of *policyv1alpha1.Suspension, have *workv1alpha2.Suspension) *workv1alpha2.Suspension {
 	var out workv1alpha2.Suspension
 	if of != nil {
@@ -158,8 +162,9 @@ func affinityGroups(a *policyv1alpha1.WorkloadAffinity, labels map[string]string
 	return &workv1alpha2.WorkloadAffinityGroups{AffinityGroup: group(a.Affinity), AntiAffinityGroup: group(a.AntiAffinity)}
 }
 
-// own makes the template the controller owner of the binding, so that the binding is deleted with it. The reference to a previous
-// object of the same name (a hub restored from a backup has new UIDs) is replaced.
+// own makes the template the controller owner of the binding, so that the binding is deleted with
+// it. The reference to a previous object of the same name (a hub restored from a backup has new
+// UIDs) is replaced.
 func own(b kube.Binding, template *unstructured.Unstructured) {
 	ref := *metav1.NewControllerRef(template, template.GroupVersionKind())
 	refs := slices.DeleteFunc(slices.Clone(b.GetOwnerReferences()), func(r metav1.OwnerReference) bool {
@@ -182,7 +187,8 @@ func requireBy(b kube.Binding, parents []kube.Binding) {
 	}
 }
 
-// snapshotOf names the clusters of a parent, those included that it leaves gracefully: its pods there still need what it depends on.
+// snapshotOf names the clusters of a parent, those included that it leaves gracefully: its pods
+// there still need what it depends on.
 func snapshotOf(p kube.Binding) workv1alpha2.BindingSnapshot {
 	clusters := slices.Clone(p.Spec.Clusters)
 	for _, t := range p.Spec.GracefulEvictionTasks {
@@ -201,7 +207,8 @@ func dependedBy(parent kube.Binding) string {
 	return fmt.Sprintf("%s%08x", workv1alpha2.LabelDependedByPrefix, h.Sum32())
 }
 
-// attach gives a binding without a policy of its own what those that need it want: Overwrite and preservation if any of them does.
+// attach gives a binding without a policy of its own what those that need it want: Overwrite and
+// preservation if any of them does.
 func attach(s *workv1alpha2.ResourceBindingSpec, parents []kube.Binding) {
 	s.ConflictResolution = policyv1alpha1.ConflictAbort
 	s.PreserveResourcesOnDeletion = nil
@@ -218,7 +225,8 @@ func attach(s *workv1alpha2.ResourceBindingSpec, parents []kube.Binding) {
 	}
 }
 
-// conflict names, as Karmada does, the fields on which those that need one object disagree; "": none.
+// conflict names, as Karmada does, the fields on which those that need one object disagree; "":
+// none.
 func conflict(parents []kube.Binding) string {
 	var of []string
 	if disagree(parents, func(b kube.Binding) bool { return b.Spec.ConflictResolution == policyv1alpha1.ConflictOverwrite }) {

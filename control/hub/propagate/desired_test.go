@@ -30,7 +30,8 @@ func edited(change func(*unstructured.Unstructured)) *unstructured.Unstructured 
 	return t
 }
 
-// Rule 2.1.7: status and what the API server keeps are no change; neither are our own marks, to the hash.
+// Rule 2.1.7: status and what the API server keeps are no change; neither are our own marks, to the
+// hash.
 func TestTemplateHash(t *testing.T) {
 	before, err := workv1alpha2.TemplateHash(template())
 	if err != nil {
@@ -102,8 +103,8 @@ func bound(t *testing.T, w inputs) kube.Binding {
 	return b
 }
 
-// What others write into a binding stays: eviction tasks, the request to rebalance, the hold of the first decision, labels. The
-// version of the template follows its content only.
+// What others write into a binding stays: eviction tasks, the request to rebalance, the hold of the
+// first decision, labels. The version of the template follows its content only.
 func TestDesiredKeepsWhatOthersWrite(t *testing.T) {
 	p := made("a", func(p *propagationPolicy) { p.Spec.Suspension = &policyv1alpha1.Suspension{Dispatching: ptr.To(true)} })
 	have := bound(t, inputs{template: template(), policy: p})
@@ -140,7 +141,8 @@ func TestDesiredClusterWide(t *testing.T) {
 	}
 }
 
-// Which bindings there are: none of what no policy selects and nothing needs; a formerly claimed one stays (rule 2.1.5).
+// Which bindings there are: none of what no policy selects and nothing needs; a formerly claimed
+// one stays (rule 2.1.5).
 func TestDesiredOrNot(t *testing.T) {
 	lazyOne := made("l", func(p *propagationPolicy) { p.Spec.ActivationPreference = policyv1alpha1.LazyActivation })
 	parent := bound(t, inputs{template: edited(func(u *unstructured.Unstructured) { u.SetName("parent") }), policy: made("a")})
@@ -248,7 +250,8 @@ func TestDependsOn(t *testing.T) {
 	}
 }
 
-// A hub that was restored has templates with other UIDs: the binding changes its owner, and nothing else (rule 2.1.6, DESIGN 4).
+// A hub that was restored has templates with other UIDs: the binding changes its owner, and nothing
+// else (rule 2.1.6, DESIGN 4).
 func TestDesiredReowns(t *testing.T) {
 	have := bound(t, inputs{template: template(), policy: made("a")})
 	have.SetOwnerReferences(append(have.GetOwnerReferences(), metav1.OwnerReference{Kind: "Team", Name: "shop", UID: "team"}))
@@ -263,8 +266,8 @@ func TestDesiredReowns(t *testing.T) {
 	}
 }
 
-// A kind with components has no replicas: what the binding had of the other form goes. Rules of users for replicas precede built-in
-// ones for components.
+// A kind with components has no replicas: what the binding had of the other form goes. Rules of
+// users for replicas precede built-in ones for components.
 func TestDesiredComponents(t *testing.T) {
 	ray := edited(func(u *unstructured.Unstructured) {
 		u.SetAPIVersion("ray.io/v1")
@@ -293,7 +296,8 @@ func TestDesiredComponents(t *testing.T) {
 	}
 }
 
-// A workload without replicas that requests nothing is still one: the scheduler divides it, rather than send it everywhere.
+// A workload without replicas that requests nothing is still one: the scheduler divides it, rather
+// than send it everywhere.
 func TestDesiredWithoutReplicas(t *testing.T) {
 	idle := edited(func(u *unstructured.Unstructured) {
 		u.SetAPIVersion("apps/v1")
@@ -361,7 +365,8 @@ func TestClaimOf(t *testing.T) {
 	}
 }
 
-// What those that need an object disagree about (Karmada's words, which clients compare), and what it gets.
+// What those that need an object disagree about (Karmada's words, which clients compare), and what
+// it gets.
 func TestAttach(t *testing.T) {
 	needs := func(c policyv1alpha1.ConflictResolution, preserve *bool) kube.Binding {
 		b := bound(t, inputs{template: template(), policy: made("a")})

@@ -45,7 +45,8 @@ func (h *hub) execution(members ...string) {
 	}
 }
 
-// held returns the Works that hold objects of a kind, by member/name. Works that are being deleted end.
+// held returns the Works that hold objects of a kind, by member/name. Works that are being deleted
+// end.
 func (h *hub) held(kind string) map[string]types.UID {
 	h.Helper()
 	var all workv1alpha1.WorkList
@@ -66,7 +67,8 @@ func (h *hub) held(kind string) map[string]types.UID {
 	return out
 }
 
-// An object that a template depends on leaves the members when the last template that uses it does so no longer.
+// An object that a template depends on leaves the members when the last template that uses it does
+// so no longer.
 func TestDependentLeavesMembers(t *testing.T) {
 	unused := func(d *appsv1.Deployment) { d.Spec.Template.Spec.Volumes = nil }
 	for name, end := range map[string]func(h *hub, b *appsv1.Deployment, stop, stopWorks func()){

@@ -39,8 +39,9 @@ func (r *reconciler) forgetTemplate(key Key) {
 	delete(r.ended, key)
 }
 
-// endBinding deletes the binding that a deleted template owned. The hub's garbage collector does so, too, but recovers from an outage of the
-// API server only after up to a minute. A template that was deleted with --cascade=orphan no longer owns its binding.
+// endBinding deletes the binding that a deleted template owned. The hub's garbage collector does
+// so, too, but recovers from an outage of the API server only after up to a minute. A template that
+// was deleted with --cascade=orphan no longer owns its binding.
 func (r *reconciler) endBinding(ctx context.Context, key Key, have kube.Binding) error {
 	if !have.Exists() || have.GetDeletionTimestamp() != nil {
 		return nil
@@ -67,8 +68,9 @@ func owned(b kube.Binding, key Key) bool {
 	return ref != nil && ref.Kind == key.GVK.Kind && ref.Name == key.Name
 }
 
-// disown removes from a binding that stays without a template the clusters that are being removed from the hub, and the claim of a policy
-// that is gone or being deleted: those end when no binding names them.
+// disown removes from a binding that stays without a template the clusters that are being removed
+// from the hub, and the claim of a policy that is gone or being deleted: those end when no binding
+// names them.
 func (r *reconciler) disown(ctx context.Context, key Key, have kube.Binding) error {
 	b := have.Copy()
 	p, err := r.holder(ctx, claimOf(have))

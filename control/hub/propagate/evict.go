@@ -24,7 +24,8 @@ func (r *reconciler) evict(b kube.Binding, nearer map[string]string, stays error
 	return v.Evict(b, before)
 }
 
-// keepPlaces gives the binding back its places in the eviction rates if a step is not carried out, so that it need not queue again.
+// keepPlaces gives the binding back its places in the eviction rates if a step is not carried out,
+// so that it need not queue again.
 func (r *reconciler) keepPlaces(p placed) {
 	b, e := p.binding, p.eviction
 	for _, task := range e.Began {

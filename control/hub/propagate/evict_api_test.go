@@ -50,7 +50,8 @@ func (h *hub) ready(member string, status metav1.ConditionStatus) {
 	})
 }
 
-// reloads changes the load that a member reports, and waits until a template that is made later is placed.
+// reloads changes the load that a member reports, and waits until a template that is made later is
+// placed.
 func (h *hub) reloads(member string) {
 	h.Helper()
 	var c clusterv1alpha1.Cluster
@@ -106,8 +107,8 @@ func readyHub(t *testing.T, members ...string) *hub {
 	return h
 }
 
-// A cluster fails: its replicas run elsewhere, in the write that begins the eviction, which ends when they are healthy there. One
-// without failover stays.
+// A cluster fails: its replicas run elsewhere, in the write that begins the eviction, which ends
+// when they are healthy there. One without failover stays.
 func TestClusterFailover(t *testing.T) {
 	h := readyHub(t, "member1", "member2", "member3")
 	h.run(nil)
@@ -149,7 +150,8 @@ func TestNoExecuteTaint(t *testing.T) {
 	h.runs("web-deployment", "member1:2 member2:2")
 }
 
-// A task ends also where no status changes any more, since the template is healthy in all other clusters already.
+// A task ends also where no status changes any more, since the template is healthy in all other
+// clusters already.
 func TestEvictionEndsWithoutChange(t *testing.T) {
 	h := readyHub(t, "member1", "member2")
 	h.run(nil)
@@ -162,7 +164,8 @@ func TestEvictionEndsWithoutChange(t *testing.T) {
 	await.Equal(t, "", func() string { return h.tasks("web-deployment") })
 }
 
-// Nothing that runs is taken away where no other cluster can have it, or where too many clusters have failed.
+// Nothing that runs is taken away where no other cluster can have it, or where too many clusters
+// have failed.
 func TestFailoverHolds(t *testing.T) {
 	h := readyHub(t, "member1", "member2", "member3")
 	h.run(nil)
@@ -205,7 +208,8 @@ func TestFailoverHolds(t *testing.T) {
 	}
 }
 
-// The hub is killed at each write of an eviction: the next one completes it, and no replica is lost or doubled.
+// The hub is killed at each write of an eviction: the next one completes it, and no replica is lost
+// or doubled.
 func TestFailoverSurvivesRestarts(t *testing.T) {
 	h := readyHub(t, "member1", "member2", "member3")
 	stop := h.run(nil)
@@ -240,7 +244,8 @@ func TestFailoverSurvivesRestarts(t *testing.T) {
 	}
 }
 
-// A template that stays unhealthy in a cluster leaves it. The time counts from before a restart of the hub.
+// A template that stays unhealthy in a cluster leaves it. The time counts from before a restart of
+// the hub.
 func TestApplicationFailover(t *testing.T) {
 	h := readyHub(t, "member1", "member2")
 	stop := h.run(nil)
@@ -269,8 +274,8 @@ func TestApplicationFailover(t *testing.T) {
 	}
 }
 
-// A policy that cannot be used, or a template that cannot be read, stops neither the eviction from a failed cluster nor the removal of
-// a cluster: the binding keeps what it had before.
+// A policy that cannot be used, or a template that cannot be read, stops neither the eviction from
+// a failed cluster nor the removal of a cluster: the binding keeps what it had before.
 func TestFailoverWithUnusablePolicy(t *testing.T) {
 	replicas := func(rules *kinds.Custom, text pelagov1alpha1.Expression) {
 		rules.Set([]pelagov1alpha1.KindRules{{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: pelagov1alpha1.KindRulesSpec{

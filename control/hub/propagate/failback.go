@@ -11,8 +11,9 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// returned makes the decision by which a template returns to the clusters that are due, and adds the eviction tasks of the clusters that
-// replicas leave for that. The reservation is nil, and b unchanged, if nothing is due, or if nothing can return (e then has the reason).
+// returned makes the decision by which a template returns to the clusters that are due, and adds
+// the eviction tasks of the clusters that replicas leave for that. The reservation is nil, and b
+// unchanged, if nothing is due, or if nothing can return (e then has the reason).
 func (r *reconciler) returned(b kube.Binding, req *scheduler.Request, e *placement.Eviction) (scheduler.Decision, *placement.Reservation, error) {
 	back := &e.Return
 	if len(back.Clusters) == 0 || req.Fresh {

@@ -72,8 +72,8 @@ func (h *hub) reportsOf(name string, of ...string) {
 	})
 }
 
-// A cluster fails and comes back: its replicas return when it has been healthy for the time, also over a restart of the hub, and the
-// others keep theirs until these are ready.
+// A cluster fails and comes back: its replicas return when it has been healthy for the time, also
+// over a restart of the hub, and the others keep theirs until these are ready.
 func TestFailback(t *testing.T) {
 	h := readyHub(t, "member1", "member2", "member3")
 	stop := h.run(nil)
@@ -126,8 +126,9 @@ func TestFailback(t *testing.T) {
 	}
 }
 
-// A taint with effect NoExecute is the other reason; any taint that is not tolerated restarts the time. A cluster that fails while
-// replicas return to it is left again, and those that they left have theirs still.
+// A taint with effect NoExecute is the other reason; any taint that is not tolerated restarts the
+// time. A cluster that fails while replicas return to it is left again, and those that they left
+// have theirs still.
 func TestFailbackIsInterrupted(t *testing.T) {
 	h := readyHub(t, "member1", "member2")
 	h.run(nil)
@@ -172,7 +173,8 @@ func TestFailbackIsInterrupted(t *testing.T) {
 	h.runs("web-deployment", "member2:2")
 }
 
-// A duplicated template follows its clusters by itself, but not sooner than the policy says; where no other cluster is left it does.
+// A duplicated template follows its clusters by itself, but not sooner than the policy says; where
+// no other cluster is left it does.
 func TestFailbackOfDuplicated(t *testing.T) {
 	h := readyHub(t, "member1", "member2")
 	h.run(nil)

@@ -181,7 +181,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
 
-// policy makes one of either kind from YAML, with the marks that the policy controller gives it: its id is its name.
+// policy makes one of either kind from YAML, with the marks that the policy controller gives it:
+// its id is its name.
 func (h *hub) policy(name, spec string) *policyv1alpha1.PropagationPolicy {
 	h.Helper()
 	p := &policyv1alpha1.PropagationPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: name,
@@ -310,7 +311,8 @@ func (h *hub) follows(o client.Object, want string) {
 	})
 }
 
-// selecting is a policy's spec that selects Deployments by a field of the selector, and sends them to clusters.
+// selecting is a policy's spec that selects Deployments by a field of the selector, and sends them
+// to clusters.
 func selecting(by, clusters, more string) string {
 	return fmt.Sprintf("{resourceSelectors: [{apiVersion: apps/v1, kind: Deployment%s}], placement: {clusterAffinity: {clusterNames: [%s]}}%s}", by, clusters, more)
 }

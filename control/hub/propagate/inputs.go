@@ -18,11 +18,12 @@ import (
 type inputs struct {
 	key      Key
 	template *unstructured.Unstructured
-	// policy that the template follows; nil: none. waiting: it is Lazy and the template has not been edited since.
+	// policy that the template follows; nil: none. waiting: it is Lazy and the template has not
+	// been edited since.
 	policy  *propagationPolicy
 	waiting bool
-	// kept: the policy, or an object that it needs, cannot be used at present. The binding changes only with clusters and with those
-	// that require it.
+	// kept: the policy, or an object that it needs, cannot be used at present. The binding changes
+	// only with clusters and with those that require it.
 	kept bool
 	// staleClaim: the binding names another policy than this one, and that does not exist any more.
 	staleClaim bool
@@ -67,8 +68,8 @@ func (w inputs) keeping() inputs {
 // removes reports whether a template that fits no cluster any more is removed from all clusters.
 func (w inputs) removes() bool { return w.policy != nil && !w.kept && w.policy.removes() }
 
-// waits reports whether a Lazy policy still waits for the user's next edit of the template. What the template was like stands on the
-// binding or, before there is one, on the template.
+// waits reports whether a Lazy policy still waits for the user's next edit of the template. What
+// the template was like stands on the binding or, before there is one, on the template.
 func waits(p *propagationPolicy, t *unstructured.Unstructured, have kube.Binding) (bool, error) {
 	if !lazy(p) {
 		return false, nil
@@ -81,8 +82,8 @@ func waits(p *propagationPolicy, t *unstructured.Unstructured, have kube.Binding
 	return noted == hash, err
 }
 
-// bindingName is the name of a template's new binding: that of its kind, but for a template whose namesake of another kind or
-// group has it.
+// bindingName is the name of a template's new binding: that of its kind, but for a template whose
+// namesake of another kind or group has it.
 func (r *reconciler) bindingName(ctx context.Context, t *unstructured.Unstructured) (string, error) {
 	ref := workv1alpha2.ObjectReference{APIVersion: t.GetAPIVersion(), Kind: t.GetKind(), Name: t.GetName()}
 	name := workv1alpha2.BindingName(ref)

@@ -24,8 +24,9 @@ import (
 // errNotSynced: the first list of a kind has not arrived.
 var errNotSynced = errors.New("its kind has not been listed yet")
 
-// templateKinds are the kinds of templates that are watched: those that somebody names, as far as the API server serves them. Of several
-// versions of a kind the newest one named is watched, as an object must not be reconciled twice.
+// templateKinds are the kinds of templates that are watched: those that somebody names, as far as
+// the API server serves them. Of several versions of a kind the newest one named is watched, as an
+// object must not be reconciled twice.
 type templateKinds struct {
 	cache     cache.Cache
 	live      client.Reader
@@ -70,7 +71,8 @@ func (k *templateKinds) current(gvk schema.GroupVersionKind) schema.GroupVersion
 	return gvk
 }
 
-// set watches the kinds that are wanted and served, and no others. If the API server gives no answer for a kind, its watch is unchanged.
+// set watches the kinds that are wanted and served, and no others. If the API server gives no
+// answer for a kind, its watch is unchanged.
 func (k *templateKinds) set(ctx context.Context, want wanted) error {
 	served, unknown, err := k.served(want)
 	errs := []error{err}
@@ -103,7 +105,8 @@ func (k *templateKinds) set(ctx context.Context, want wanted) error {
 	return errors.Join(errs...)
 }
 
-// served returns the version in which each wanted kind is served, and the versions of groups for which there was no answer.
+// served returns the version in which each wanted kind is served, and the versions of groups for
+// which there was no answer.
 func (k *templateKinds) served(want wanted) (map[schema.GroupKind]string, map[schema.GroupVersion]bool, error) {
 	answers := map[schema.GroupVersion][]metav1.APIResource{}
 	unknown := map[schema.GroupVersion]bool{}
@@ -135,7 +138,8 @@ func (k *templateKinds) served(want wanted) (map[schema.GroupKind]string, map[sc
 	return out, unknown, errors.Join(errs...)
 }
 
-// get reads a template, from the cache if its kind is watched. It returns nil if the template does not exist or its kind is not served.
+// get reads a template, from the cache if its kind is watched. It returns nil if the template does
+// not exist or its kind is not served.
 func (k *templateKinds) get(ctx context.Context, key Key) (*unstructured.Unstructured, error) {
 	obj := example(key.GVK)
 	name := client.ObjectKey{Namespace: key.Namespace, Name: key.Name}
@@ -166,8 +170,9 @@ func (k *templateKinds) list(ctx context.Context, gvk schema.GroupVersionKind, n
 	return list.Items, nil
 }
 
-// read calls f with the cache or, for a kind that is not watched, with the API server. The lock keeps a kind from being removed
-// meanwhile: a cache that is asked for an unknown one begins to watch it.
+// read calls f with the cache or, for a kind that is not watched, with the API server. The lock
+// keeps a kind from being removed meanwhile: a cache that is asked for an unknown one begins to
+// watch it.
 func (k *templateKinds) read(gvk schema.GroupVersionKind, f func(client.Reader) error) error {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -191,5 +196,6 @@ func newKinds(c cache.Cache, live client.Reader, d discovery.ServerResourcesInte
 	return &templateKinds{cache: c, live: live, discovery: d, handler: h, watched: map[schema.GroupKind]watch{}}
 }
 
-// absent reports whether a read has found no object, the kind not being served included: end tells the two apart.
+// absent reports whether a read has found no object, the kind not being served included: end tells
+// the two apart.
 func absent(err error) bool { return apierrors.IsNotFound(err) || kube.NotServed(err) }

@@ -17,15 +17,16 @@ type choice struct {
 	policy *propagationPolicy // nil: none
 	// preempts is the policy that the template followed until now, and that is still there.
 	preempts *propagationPolicy
-	// inert: the policy that the template follows has been made invalid, or the one that it is to follow is new and has no id yet.
-	// Everything stays as it is until that is over.
+	// inert: the policy that the template follows has been made invalid, or the one that it is to
+	// follow is new and has no id yet. Everything stays as it is until that is over.
 	inert bool
 }
 
-// match chooses a policy for a template. held is the policy that the template's claim names, nil if there is no claim or the
-// policy is gone; all are those that may select the template. A claim is kept while its policy selects the template. Only a
-// policy with preemption Always takes it over: a namespaced one from a namespaced one of lower priority or from any cluster-wide
-// one, a cluster-wide one only from a cluster-wide one of lower priority.
+// match chooses a policy for a template. held is the policy that the template's claim names, nil if
+// there is no claim or the policy is gone; all are those that may select the template. A claim is
+// kept while its policy selects the template. Only a policy with preemption Always takes it over: a
+// namespaced one from a namespaced one of lower priority or from any cluster-wide one, a
+// cluster-wide one only from a cluster-wide one of lower priority.
 func match(template policy.Object, held *propagationPolicy, all []*propagationPolicy) (choice, error) {
 	if held != nil && !held.counts() && held.GetDeletionTimestamp() == nil {
 		return choice{policy: held, inert: true}, nil
@@ -86,8 +87,8 @@ type candidate struct {
 	precision policy.Precision
 }
 
-// before is the order in which policies get a template that follows none: those with a namespace first, then by priority, by
-// how precisely they select, by name. Everything is before none.
+// before is the order in which policies get a template that follows none: those with a namespace
+// first, then by priority, by how precisely they select, by name. Everything is before none.
 func (c *candidate) before(o *candidate) bool {
 	if o == nil {
 		return true
@@ -99,7 +100,8 @@ func (c *candidate) before(o *candidate) bool {
 		strings.Compare(c.GetName(), o.GetName())) < 0
 }
 
-// precisionOf returns how precisely a policy selects the template, in whatever version it names the kind.
+// precisionOf returns how precisely a policy selects the template, in whatever version it names the
+// kind.
 func precisionOf(p *propagationPolicy, template policy.Object) (policy.Precision, error) {
 	best := policy.NoMatch
 	for i := range p.Spec.ResourceSelectors {

@@ -58,7 +58,8 @@ func template() *unstructured.Unstructured {
 		"spec":     map[string]any{"replicas": int64(2)}}}
 }
 
-// Rules 2.1.1 (scope), 2.1.2 (order), 2.1.3 (stickiness, preemption), 2.1.5 (selector change, deletion).
+// Rules 2.1.1 (scope), 2.1.2 (order), 2.1.3 (stickiness, preemption), 2.1.5 (selector change,
+// deletion).
 func TestMatch(t *testing.T) {
 	for name, c := range map[string]struct {
 		held     *propagationPolicy

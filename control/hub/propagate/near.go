@@ -54,7 +54,8 @@ func (r *reconciler) exporters(ctx context.Context, service string) ([]string, e
 	return out, nil
 }
 
-// nearer are the clusters that a template leaves for nearer ones, with the reasons. None while it is leaving one.
+// nearer are the clusters that a template leaves for nearer ones, with the reasons. None while it
+// is leaving one.
 func (r *reconciler) nearer(b kube.Binding, n *scheduler.Near) map[string]string {
 	before := recorded(b)
 	if n == nil || len(b.Spec.Clusters) == 0 || len(b.Spec.GracefulEvictionTasks) > 0 || !scheduled(b, before) {
@@ -70,7 +71,8 @@ func (r *reconciler) nearer(b kube.Binding, n *scheduler.Near) map[string]string
 	return n.Leaves(b.Spec.Clusters, fresh.Clusters)
 }
 
-// onContribution reports whether an event is of a service export, and has what is placed near to services decided.
+// onContribution reports whether an event is of a service export, and has what is placed near to
+// services decided.
 func (r *reconciler) onContribution(before, after client.Object) bool {
 	o := after
 	if o == nil {

@@ -51,8 +51,9 @@ func holding(d time.Duration) func(*propagate.Options) {
 	return func(o *propagate.Options) { o.RTTHold = d }
 }
 
-// A template is placed in the cluster that is nearest, stays there while round-trip times change back and forth, and moves, its old
-// copy kept until the new one is healthy, when another cluster has been much nearer for a while.
+// A template is placed in the cluster that is nearest, stays there while round-trip times change
+// back and forth, and moves, its old copy kept until the new one is healthy, when another cluster
+// has been much nearer for a while.
 func TestNear(t *testing.T) {
 	h := readyHub(t, "member1", "member2", "member3")
 	h.measures("member1", map[string]int{"db": 40})
@@ -91,7 +92,8 @@ func TestNear(t *testing.T) {
 	h.runs("web-deployment", "member1:4")
 }
 
-// A cluster that is too far away gets nothing; what runs there leaves it, but not where no other cluster can have it.
+// A cluster that is too far away gets nothing; what runs there leaves it, but not where no other
+// cluster can have it.
 func TestNearMaxRTT(t *testing.T) {
 	h := readyHub(t, "member1", "member2")
 	h.measures("member1", map[string]int{"db": 5})
@@ -153,8 +155,8 @@ func TestNearIsFollowed(t *testing.T) {
 	h.runs("web-deployment", "member2:1")
 }
 
-// A template that was unhealthy in the nearest cluster does not move back there, whether that is nearer or the only one within maxRTT,
-// until it is another template.
+// A template that was unhealthy in the nearest cluster does not move back there, whether that is
+// nearer or the only one within maxRTT, until it is another template.
 func TestNearAfterApplicationFailure(t *testing.T) {
 	for name, tt := range map[string]struct{ near, held string }{
 		"preferred":     {near: `{"cluster": "db"}`},

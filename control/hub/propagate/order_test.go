@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The queue gives what is most urgent, of equals what came first; urgency may rise and fall while a template waits, and is kept for
-// the next time.
+// The queue gives what is most urgent, of equals what came first; urgency may rise and fall while a
+// template waits, and is kept for the next time.
 func TestOrder(t *testing.T) {
 	o := newOrder()
 	q := o.queue("", workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry))

@@ -14,8 +14,8 @@ type placed struct {
 	eviction placement.Eviction
 }
 
-// place completes a binding with its evictions and with the decision where its template runs. The template leaves no cluster for which
-// there is no replacement.
+// place completes a binding with its evictions and with the decision where its template runs. The
+// template leaves no cluster for which there is no replacement.
 func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (placed, error) {
 	former := b.Copy()
 	n, err := r.near(ctx, b)

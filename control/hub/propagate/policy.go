@@ -38,8 +38,8 @@ func (p *propagationPolicy) id() string {
 	return p.GetLabels()[policyv1alpha1.LabelPropagationPolicyID]
 }
 
-// counts reports whether the policy has an effect: the policy controller has given it its id and finalizer, nothing in it is wrong,
-// and it is not being deleted.
+// counts reports whether the policy has an effect: the policy controller has given it its id and
+// finalizer, nothing in it is wrong, and it is not being deleted.
 func (p *propagationPolicy) counts() bool {
 	return p.marked() && p.usable()
 }
@@ -53,7 +53,8 @@ func (p *propagationPolicy) marked() bool {
 	return p.id() != "" && controllerutil.ContainsFinalizer(p, finalizer)
 }
 
-// usable reports whether nothing in the policy is wrong, and it is not being deleted: it has an effect as soon as it is marked.
+// usable reports whether nothing in the policy is wrong, and it is not being deleted: it has an
+// effect as soon as it is marked.
 func (p *propagationPolicy) usable() bool {
 	return p.GetDeletionTimestamp() == nil && len(policyv1alpha1.ValidatePropagation(p, *p.Spec)) == 0
 }
@@ -73,7 +74,8 @@ type claim struct {
 	clusterWide         bool
 }
 
-// claimOf reads the claim of an object. A namespaced policy wins over a cluster-wide one, as everywhere.
+// claimOf reads the claim of an object. A namespaced policy wins over a cluster-wide one, as
+// everywhere.
 func claimOf(o client.Object) claim {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	if id := labels[policyv1alpha1.LabelPropagationPolicyID]; id != "" {

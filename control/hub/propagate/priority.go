@@ -50,7 +50,8 @@ func (c *classes) none() bool {
 	return len(c.of) == 0
 }
 
-// priority is that of the policy's priority class, nil if it names none; found is false if there is no such class.
+// priority is that of the policy's priority class, nil if it names none; found is false if there is
+// no such class.
 func (r *reconciler) priority(ctx context.Context, p *propagationPolicy) (value *int32, found bool, err error) {
 	s := p.Spec.SchedulePriority
 	if s == nil {
@@ -72,8 +73,8 @@ func (r *reconciler) priority(ctx context.Context, p *propagationPolicy) (value 
 	return &live.Value, true, nil
 }
 
-// learn reads the classes that policies name and that are not known yet, and enqueues the templates of these policies with their
-// priority.
+// learn reads the classes that policies name and that are not known yet, and enqueues the templates
+// of these policies with their priority.
 func (r *reconciler) learn(ctx context.Context, policies []*propagationPolicy) {
 	for _, p := range policies {
 		if s := p.Spec.SchedulePriority; s != nil {
@@ -106,8 +107,9 @@ func (r *reconciler) addAs(key Key, t *unstructured.Unstructured) {
 	r.queue.Add(key)
 }
 
-// urgency is the value of the PriorityClass of the policy that a template follows or is going to follow. A template
-// without a policy that others depend on has the highest value of these. Without a class it is 0, as everywhere in Kubernetes.
+// urgency is the value of the PriorityClass of the policy that a template follows or is going to
+// follow. A template without a policy that others depend on has the highest value of these. Without
+// a class it is 0, as everywhere in Kubernetes.
 func (r *reconciler) urgency(t *unstructured.Unstructured) int32 {
 	if r.classes.none() {
 		return 0
@@ -145,8 +147,8 @@ func (r *reconciler) urgency(t *unstructured.Unstructured) int32 {
 	return ptr.Deref(most, 0)
 }
 
-// order is the order of waiting templates: the most urgent first, among equals the one that has waited longest. The work queue
-// serializes calls of its methods, except set.
+// order is the order of waiting templates: the most urgent first, among equals the one that has
+// waited longest. The work queue serializes calls of its methods, except set.
 type order struct {
 	mu      sync.Mutex
 	urgency map[Key]int32 // where it is not 0, whether they wait or not
@@ -173,7 +175,8 @@ func (o *order) queue(name string, limit workqueue.TypedRateLimiter[Key]) workqu
 		workqueue.TypedRateLimitingQueueConfig[Key]{Name: name, DelayingQueue: delaying})
 }
 
-// set notes how urgent a template is. It holds for the template from the next time on that it is added.
+// set notes how urgent a template is. It holds for the template from the next time on that it is
+// added.
 func (o *order) set(key Key, urgency int32) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

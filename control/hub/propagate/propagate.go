@@ -1,7 +1,7 @@
-// Package propagate creates the ResourceBinding or ClusterResourceBinding of each template that a policy selects,
-// including the scheduling decision. It runs in pelago-hub and is the only writer of the claim labels on templates and
-// of spec and metadata of bindings. One reconcile belongs to one template and computes its whole binding, so start,
-// crash and event take the same path.
+// Package propagate creates the ResourceBinding or ClusterResourceBinding of each template that a
+// policy selects, including the scheduling decision. It runs in pelago-hub and is the only writer
+// of the claim labels on templates and of spec and metadata of bindings. One reconcile belongs to
+// one template and computes its whole binding, so start, crash and event take the same path.
 package propagate
 
 import (
@@ -39,7 +39,8 @@ type Options struct {
 	Eviction placement.EvictionOptions
 	// RTTHold is scheduler.RTTTracker.Hold.
 	RTTHold time.Duration
-	// FirstReport is how long first decisions wait for a cluster that is new and has not reported; 0: 30 s.
+	// FirstReport is how long first decisions wait for a cluster that is new and has not reported;
+	// 0: 30 s.
 	FirstReport time.Duration
 }
 
@@ -51,16 +52,18 @@ const (
 	lastRetry  = 10 * time.Second
 	// limit bounds one reconcile.
 	limit = 30 * time.Second
-	// classTTL is how long a PriorityClass is cached. Its value is immutable, but the class may be deleted and recreated.
+	// classTTL is how long a PriorityClass is cached. Its value is immutable, but the class may be
+	// deleted and recreated.
 	classTTL = time.Minute
 	// verifyTimeout bounds the live read after a write whose result is unknown.
 	verifyTimeout = 5 * time.Second
-	// detachAfter is how long a dependent's binding keeps a parent binding that is gone, since that may be recreated.
+	// detachAfter is how long a dependent's binding keeps a parent binding that is gone, since that
+	// may be recreated.
 	detachAfter = 3 * time.Second
 )
 
-// Setup adds the controller to the manager. Informers of templates in its cache, as unstructured objects, are made and removed
-// here.
+// Setup adds the controller to the manager. Informers of templates in its cache, as unstructured
+// objects, are made and removed here.
 func Setup(mgr ctrl.Manager, o Options) error {
 	if err := setup(mgr, o); err != nil {
 		return fmt.Errorf("set up controller propagate: %w", err)
@@ -121,13 +124,15 @@ type reconciler struct {
 	queue     workqueue.TypedRateLimitingInterface[Key]
 	order     *order                          // of the queue
 	retry     workqueue.TypedRateLimiter[Key] // requeue intervals of what waits for a condition outside the template
-	// wake wakes followKinds, clusters followClusters: true if not only the load of clusters changed.
+	// wake wakes followKinds, clusters followClusters: true if not only the load of clusters
+	// changed.
 	wake     chan struct{}
 	clusters chan bool
-	// generation counts how often clusters or quotas were set. A decision that is written in another one than it was made in may have been
-	// overlooked by addIfDue.
+	// generation counts how often clusters or quotas were set. A decision that is written in
+	// another one than it was made in may have been overlooked by addIfDue.
 	generation atomic.Uint64
-	// leaving are the clusters that templates may have to leave, evictions the rates at which they do.
+	// leaving are the clusters that templates may have to leave, evictions the rates at which they
+	// do.
 	leaving   atomic.Pointer[placement.Clusters]
 	evictions placement.EvictionRates
 
@@ -136,8 +141,9 @@ type reconciler struct {
 	rtts    atomic.Pointer[scheduler.RTTs]
 	exports atomic.Bool
 
-	// templates and bindings hold the results of our own writes until the cache shows them. Without them the reconcile that the first
-	// of two writes triggers would not see the second one, and repeat it.
+	// templates and bindings hold the results of our own writes until the cache shows them. Without
+	// them the reconcile that the first of two writes triggers would not see the second one, and
+	// repeat it.
 	templates kube.Expectations[Key]
 	bindings  kube.Expectations[Key]
 
@@ -204,7 +210,8 @@ func resultOf(err error) string {
 	return "success"
 }
 
-// applied counts an attempt to make a template follow its policy. One that only met a newer object is made again at once.
+// applied counts an attempt to make a template follow its policy. One that only met a newer object
+// is made again at once.
 func (c *counts) applied(began time.Time, err error) {
 	if kube.IsStale(err) {
 		return

@@ -17,8 +17,9 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// karmada.md §1.9: a decision that would exceed the quota of the namespace is not made, with the reason; what runs stays, also under a
-// quota below the use, and a restart knows the use; a larger quota has the waiting ones decided.
+// karmada.md §1.9: a decision that would exceed the quota of the namespace is not made, with the
+// reason; what runs stays, also under a quota below the use, and a restart knows the use; a larger
+// quota has the waiting ones decided.
 func TestQuotaExceeded(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	stop := h.run(nil)
@@ -73,7 +74,8 @@ func TestQuotaExceeded(t *testing.T) {
 	h.runs("web-deployment", "member1:2 member2:2")
 }
 
-// overQuota makes the Deployment web with as many replicas as a quota allows, which run in places, and then scales it to more.
+// overQuota makes the Deployment web with as many replicas as a quota allows, which run in places,
+// and then scales it to more.
 func (h *hub) overQuota(replicas, more int32, places string) *policyv1alpha1.FederatedResourceQuota {
 	h.Helper()
 	quota := &policyv1alpha1.FederatedResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "shop"},
@@ -87,7 +89,8 @@ func (h *hub) overQuota(replicas, more int32, places string) *policyv1alpha1.Fed
 	return quota
 }
 
-// More replicas than the quota allows do not keep those that run from failing over; they stay pending.
+// More replicas than the quota allows do not keep those that run from failing over; they stay
+// pending.
 func TestFailoverWhileReplicasArePending(t *testing.T) {
 	h := readyHub(t, "member1", "member2", "member3")
 	h.run(nil)
@@ -105,7 +108,8 @@ func TestFailoverWhileReplicasArePending(t *testing.T) {
 	h.runs("web-deployment", "member2:5 member3:5")
 }
 
-// With purge mode Directly they get the cluster back once its copy is gone: an eviction without end would keep them from it.
+// With purge mode Directly they get the cluster back once its copy is gone: an eviction without end
+// would keep them from it.
 func TestPendingReplicasGetTheClusterBack(t *testing.T) {
 	h := readyHub(t, "member1", "member2")
 	h.run(nil)

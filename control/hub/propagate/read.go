@@ -22,12 +22,13 @@ type state int
 
 const (
 	propagates state = iota
-	// templateGone, templateEnding: it does not exist, or is being deleted; templateIgnored: it is none although its kind is watched.
+	// templateGone, templateEnding: it does not exist, or is being deleted; templateIgnored: it is
+	// none although its kind is watched.
 	templateGone
 	templateEnding
 	templateIgnored
-	// bindingEnding: its binding is being deleted, and is made again after that; bindingReplaced: its binding belongs to a former object
-	// of its name, and is to be deleted first.
+	// bindingEnding: its binding is being deleted, and is made again after that; bindingReplaced:
+	// its binding belongs to a former object of its name, and is to be deleted first.
 	bindingEnding
 	bindingReplaced
 )
@@ -39,7 +40,8 @@ type subject struct {
 	template *unstructured.Unstructured
 	// have is the present binding, if there is one.
 	have kube.Binding
-	// held is the policy that the template's claim names, nil if it does not exist; policies are those that may select the template.
+	// held is the policy that the template's claim names, nil if it does not exist; policies are
+	// those that may select the template.
 	held     *propagationPolicy
 	policies []*propagationPolicy
 	// parents are the bindings whose templates depend on this one, sorted.
@@ -48,8 +50,8 @@ type subject struct {
 	began time.Time
 }
 
-// read reads a template, its binding and its policies. What follows state propagates is read in no other state, except for held of a
-// template whose binding is being deleted.
+// read reads a template, its binding and its policies. What follows state propagates is read in no
+// other state, except for held of a template whose binding is being deleted.
 func (r *reconciler) read(ctx context.Context, key Key) (subject, error) {
 	s := subject{key: key}
 	var err error
@@ -134,8 +136,9 @@ func bindingsOf(ctx context.Context, cache client.Reader, kind schema.GroupKind,
 	return found, err
 }
 
-// replaced reports whether the binding belongs to a previous object with the template's name and must be deleted first (kube.Replaced).
-// A binding without owner stays: its template was deleted with --cascade=orphan.
+// replaced reports whether the binding belongs to a previous object with the template's name and
+// must be deleted first (kube.Replaced). A binding without owner stays: its template was deleted
+// with --cascade=orphan.
 func (r *reconciler) replaced(ctx context.Context, t *unstructured.Unstructured, have kube.Binding) (bool, error) {
 	if !have.Exists() || metav1.GetControllerOf(have) == nil {
 		return false, nil
@@ -146,9 +149,10 @@ func (r *reconciler) replaced(ctx context.Context, t *unstructured.Unstructured,
 	return true, r.confirmOne(ctx, t, example(t.GroupVersionKind())) // the cached template may be the former one
 }
 
-// confirmVersion is a StaleCacheError if the binding was written from a later version of the template than the cached one: after a
-// change of the leader the informer of templates may lag behind that of bindings. If the API server has no later one either, the version
-// in the binding dates from before a restore of the hub.
+// confirmVersion is a StaleCacheError if the binding was written from a later version of the
+// template than the cached one: after a change of the leader the informer of templates may lag
+// behind that of bindings. If the API server has no later one either, the version in the binding
+// dates from before a restore of the hub.
 func (r *reconciler) confirmVersion(ctx context.Context, t *unstructured.Unstructured, have kube.Binding) error {
 	if !have.Exists() || have.Spec.Resource.UID != t.GetUID() || !kube.OlderVersion(t.GetResourceVersion(), have.Spec.Resource.ResourceVersion) {
 		return nil
@@ -178,7 +182,8 @@ func (r *reconciler) parents(ctx context.Context, t *unstructured.Unstructured) 
 	return out, nil
 }
 
-// dependsOn reports whether the template of a binding refers to an object, by name or by its labels.
+// dependsOn reports whether the template of a binding refers to an object, by name or by its
+// labels.
 func dependsOn(b kube.Binding, t *unstructured.Unstructured) bool {
 	for _, d := range dependenciesOf(b) {
 		if d.Kind != t.GetKind() || groupOf(d.APIVersion) != groupOf(t.GetAPIVersion()) || d.Namespace != t.GetNamespace() {
@@ -281,8 +286,9 @@ func (r *reconciler) widePolicies(ctx context.Context, by ...client.ListOption) 
 	return out, nil
 }
 
-// confirmOne reads an object into now, which has the type of the cached one. A read of metadata alone is not comparable: the API
-// server computes annotations of some kinds (DaemonSet: deprecated.daemonset.template.generation) from the whole object.
+// confirmOne reads an object into now, which has the type of the cached one. A read of metadata
+// alone is not comparable: the API server computes annotations of some kinds (DaemonSet:
+// deprecated.daemonset.template.generation) from the whole object.
 func (r *reconciler) confirmOne(ctx context.Context, cached, now client.Object) error {
 	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), now); {
 	case apierrors.IsNotFound(err):
@@ -296,7 +302,8 @@ func (r *reconciler) confirmOne(ctx context.Context, cached, now client.Object) 
 	return nil
 }
 
-// equivalent reports whether two versions of an object differ at most in status. A kind without generations has no status.
+// equivalent reports whether two versions of an object differ at most in status. A kind without
+// generations has no status.
 func equivalent(a, b client.Object) bool {
 	return a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() && a.GetGeneration() > 0 && sameMetadata(a, b)
 }

@@ -19,7 +19,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// SetupRebalancer adds the controller of WorkloadRebalancers to the manager; it needs the indexes of Setup.
+// SetupRebalancer adds the controller of WorkloadRebalancers to the manager; it needs the indexes
+// of Setup.
 func SetupRebalancer(mgr ctrl.Manager) error {
 	r := &rebalancer{client: mgr.GetClient()}
 	do, err := kube.Reconciler("rebalance", mgr.GetEventRecorderFor("pelago-hub"), r.reconcile)
@@ -34,7 +35,8 @@ func SetupRebalancer(mgr ctrl.Manager) error {
 	return nil
 }
 
-// rebalancer sets spec.rescheduleTriggeredAt of the bindings that WorkloadRebalancers name. The decision is propagate's.
+// rebalancer sets spec.rescheduleTriggeredAt of the bindings that WorkloadRebalancers name. The
+// decision is propagate's.
 type rebalancer struct{ client client.Client }
 
 func (r *rebalancer) reconcile(ctx context.Context, req ctrl.Request) (time.Duration, error) {
@@ -63,7 +65,8 @@ func (r *rebalancer) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 	return 0, nil
 }
 
-// rebalance gives each workload without a result one, and writes the status. A workload whose binding could not be written has none.
+// rebalance gives each workload without a result one, and writes the status. A workload whose
+// binding could not be written has none.
 func (r *rebalancer) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadRebalancer) error {
 	before := w.DeepCopy()
 	w.Status = appsv1alpha1.WorkloadRebalancerStatus{ObservedGeneration: w.Generation,
@@ -92,8 +95,8 @@ func (r *rebalancer) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadReba
 	return errors.Join(append(errs, err)...)
 }
 
-// observed returns the workloads for the status. Results are kept, those of rebalanced workloads even if the spec no longer lists them.
-// The order is Karmada's, since clients compare the list.
+// observed returns the workloads for the status. Results are kept, those of rebalanced workloads
+// even if the spec no longer lists them. The order is Karmada's, since clients compare the list.
 func observed(spec []appsv1alpha1.ObjectReference, before []appsv1alpha1.ObservedWorkload) []appsv1alpha1.ObservedWorkload {
 	var out []appsv1alpha1.ObservedWorkload
 	seen := map[appsv1alpha1.ObjectReference]bool{}
@@ -117,8 +120,8 @@ func observed(spec []appsv1alpha1.ObjectReference, before []appsv1alpha1.Observe
 	return out
 }
 
-// trigger asks for a new decision, unless one was asked for at or after the time of the request. found is false if the workload has
-// no binding.
+// trigger asks for a new decision, unless one was asked for at or after the time of the request.
+// found is false if the workload has no binding.
 func (r *rebalancer) trigger(ctx context.Context, of appsv1alpha1.ObjectReference, requested metav1.Time) (found bool, err error) {
 	version, err := schema.ParseGroupVersion(of.APIVersion)
 	if err != nil {
@@ -133,8 +136,9 @@ func (r *rebalancer) trigger(ctx context.Context, of appsv1alpha1.ObjectReferenc
 		return true, nil
 	}
 	next := b.Copy()
-	// Times of objects have a resolution of seconds, and a request takes effect only if it is later than the last decision. It has
-	// the rebalancer's creation time, which clients compare, so the time in the record of a later decision is set back instead.
+	// Times of objects have a resolution of seconds, and a request takes effect only if it is later
+	// than the last decision. It has the rebalancer's creation time, which clients compare, so the
+	// time in the record of a later decision is set back instead.
 	if last := workv1alpha2.ReadDecision(b.GetAnnotations()); last != nil && !requested.After(last.Scheduled.Time) {
 		last.Scheduled = metav1.NewMicroTime(requested.Add(-time.Microsecond))
 		text, err := last.Encode()

@@ -44,8 +44,8 @@ var (
 	later = requeue{backoff: true}
 )
 
-// propagate takes a template all its way: read, match, claim, inputs, desired, place, write, record. Each step is in the file of its
-// name, and the table in the README has them in this order.
+// propagate takes a template all its way: read, match, claim, inputs, desired, place, write,
+// record. Each step is in the file of its name, and the table in the README has them in this order.
 func (r *reconciler) propagate(ctx context.Context, key Key) (requeue, error) {
 	s, err := r.read(ctx, key)
 	if err != nil {
@@ -109,7 +109,8 @@ func (r *reconciler) await(ctx context.Context, s subject, c choice, missing str
 	return later, err
 }
 
-// keep writes the present binding with no change but of its clusters and of the bindings that require it.
+// keep writes the present binding with no change but of its clusters and of the bindings that
+// require it.
 func (r *reconciler) keep(ctx context.Context, s subject, c choice) (requeue, error) {
 	w, err := r.inputs(ctx, s, c.policy, nil)
 	if err != nil {
@@ -118,8 +119,9 @@ func (r *reconciler) keep(ctx context.Context, s subject, c choice) (requeue, er
 	return r.bind(ctx, w.keeping())
 }
 
-// bind writes the desired binding, including the decision. If it cannot be computed, the present one is kept and only its clusters
-// are decided: evictions, failback and the removal of clusters continue.
+// bind writes the desired binding, including the decision. If it cannot be computed, the present
+// one is kept and only its clusters are decided: evictions, failback and the removal of clusters
+// continue.
 func (r *reconciler) bind(ctx context.Context, w inputs) (requeue, error) {
 	b, err := desired(w, r.Interpreter)
 	if err != nil {

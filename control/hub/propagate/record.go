@@ -13,7 +13,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// recordEvents emits Events for what was written: problems on template and binding, successes as one Event on the template.
+// recordEvents emits Events for what was written: problems on template and binding, successes as
+// one Event on the template.
 func (r *reconciler) recordEvents(w inputs, p placed) {
 	b, d, e := p.binding, p.decision, p.eviction
 	warn := func(reason, message string) {
@@ -42,8 +43,9 @@ func (r *reconciler) recordEvents(w inputs, p placed) {
 	}
 }
 
-// progress returns the reason and the message of the Event about a written binding: dependencies, policy and clusters that differ from
-// those of the former binding. The reason is that of the last of them; "" if none differs.
+// progress returns the reason and the message of the Event about a written binding: dependencies,
+// policy and clusters that differ from those of the former binding. The reason is that of the last
+// of them; "" if none differs.
 func progress(w inputs, b kube.Binding, d decision) (reason, message string) {
 	var all []string
 	was, is := "", b.GetAnnotations()[workv1alpha2.AnnotationDependencies]
@@ -64,8 +66,9 @@ func progress(w inputs, b kube.Binding, d decision) (reason, message string) {
 	return reason, strings.Join(all, "; ")
 }
 
-// recordConflict records an event if the policies of those that need a template disagree about something else than at the last
-// reconcile. The binding may be the same: its fields are those of one side.
+// recordConflict records an event if the policies of those that need a template disagree about
+// something else than at the last reconcile. The binding may be the same: its fields are those of
+// one side.
 func (r *reconciler) recordConflict(w inputs, b kube.Binding) {
 	key := w.key
 	now := ""

@@ -12,7 +12,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// detaching returns how long to wait for parent bindings that are gone, since they may be recreated.
+// detaching returns how long to wait for parent bindings that are gone, since they may be
+// recreated.
 func (r *reconciler) detaching(ctx context.Context, s subject) (time.Duration, error) {
 	key := s.key
 	gone := false
@@ -48,7 +49,8 @@ func (r *reconciler) detaching(ctx context.Context, s subject) (time.Duration, e
 type requirements struct {
 	// priority is that of the policy's priority class.
 	priority *int32
-	// missing names an object that does not exist, and without which the policy has no effect; "": none.
+	// missing names an object that does not exist, and without which the policy has no effect; "":
+	// none.
 	missing string
 }
 
@@ -76,7 +78,8 @@ func (r *reconciler) requirements(ctx context.Context, p *propagationPolicy) (ne
 	return need, nil
 }
 
-// missingOverride returns the name of an override policy that a policy depends on and that does not exist; "" if all exist.
+// missingOverride returns the name of an override policy that a policy depends on and that does not
+// exist; "" if all exist.
 func (r *reconciler) missingOverride(ctx context.Context, p *propagationPolicy) (string, error) {
 	for _, name := range p.Spec.DependentOverrides {
 		var o client.Object = &policyv1alpha1.OverridePolicy{}

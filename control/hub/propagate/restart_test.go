@@ -24,7 +24,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// Between claim and binding the process dies: the next one makes the binding, and claims nothing again.
+// Between claim and binding the process dies: the next one makes the binding, and claims nothing
+// again.
 func TestCrashBetweenClaimAndBinding(t *testing.T) {
 	h := newHub(t, "member1")
 	h.policy("all", selecting("", "member1", ""))
@@ -51,7 +52,8 @@ func TestCrashBetweenClaimAndBinding(t *testing.T) {
 	}
 }
 
-// A restart completes what was decided and writes nothing: it decides anew only if an input changed.
+// A restart completes what was decided and writes nothing: it decides anew only if an input
+// changed.
 func TestRestartWritesNothing(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	h.policy("all", selecting("", "member1, member2", ", propagateDeps: true"))
@@ -73,7 +75,8 @@ func TestRestartWritesNothing(t *testing.T) {
 	}
 }
 
-// Two processes at once (a leader that does not know of its successor): preconditions make one of them lose each time.
+// Two processes at once (a leader that does not know of its successor): preconditions make one of
+// them lose each time.
 func TestTwoAtOnce(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	p := h.policy("all", selecting("", "member1", ", propagateDeps: true"))
@@ -100,7 +103,8 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
-// A template that is made again while the old binding waits for its Works gets a new binding, after the old one (rule 2.1.6).
+// A template that is made again while the old binding waits for its Works gets a new binding, after
+// the old one (rule 2.1.6).
 func TestTemplateMadeAgain(t *testing.T) {
 	h := newHub(t, "member1")
 	h.run(nil)
@@ -124,7 +128,8 @@ func TestTemplateMadeAgain(t *testing.T) {
 	}
 }
 
-// After a restore from a backup the template has another UID: its binding is its own again, in place.
+// After a restore from a backup the template has another UID: its binding is its own again, in
+// place.
 func TestReowned(t *testing.T) {
 	h := newHub(t, "member1")
 	h.policy("all", selecting("", "member1", ""))
@@ -151,8 +156,9 @@ func TestReowned(t *testing.T) {
 	}
 }
 
-// A template is gone, while the process looks or while there is none, and there is no garbage collector: its binding goes. One that the
-// template does not own any more (--cascade=orphan) stays, and so does that of a template that lives.
+// A template is gone, while the process looks or while there is none, and there is no garbage
+// collector: its binding goes. One that the template does not own any more (--cascade=orphan)
+// stays, and so does that of a template that lives.
 func TestTemplateGone(t *testing.T) {
 	h := hubAt(t, apiserver.Start(t, apiserver.CRDs()), "member1")
 	h.policy("all", selecting("", "member1", ""))
@@ -183,8 +189,9 @@ func TestTemplateGone(t *testing.T) {
 	}
 }
 
-// A Job that is replaced while nobody looks, and there is no garbage collector, gets a new binding once the old one is gone. That of a hub
-// restored with new UIDs, whose UID an import has written, stays.
+// A Job that is replaced while nobody looks, and there is no garbage collector, gets a new binding
+// once the old one is gone. That of a hub restored with new UIDs, whose UID an import has written,
+// stays.
 func TestJobReplaced(t *testing.T) {
 	h := hubAt(t, apiserver.Start(t, apiserver.CRDs()), "member1")
 	h.policy("jobs", `{resourceSelectors: [{apiVersion: batch/v1, kind: Job}], placement: {clusterAffinity: {clusterNames: [member1]}}}`)
@@ -222,8 +229,8 @@ func TestJobReplaced(t *testing.T) {
 	}
 }
 
-// The informer of policies is behind that of templates: a template moves to a policy that has moved to the template's cluster a moment
-// before. It must never be anywhere else.
+// The informer of policies is behind that of templates: a template moves to a policy that has moved
+// to the template's cluster a moment before. It must never be anywhere else.
 func TestPoliciesBehind(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	h.policy("a", selecting(", labelSelector: {matchLabels: {group: a}}", "member1", ""))
@@ -248,7 +255,8 @@ func TestPoliciesBehind(t *testing.T) {
 	h.runs("web-deployment", "member2:2") // what is asked for is done
 }
 
-// A kind that a policy names is propagated as soon as it is served, and no longer watched when no policy names it.
+// A kind that a policy names is propagated as soon as it is served, and no longer watched when no
+// policy names it.
 func TestKindAppearsLater(t *testing.T) {
 	h := newHub(t, "member1")
 	var asked watches
@@ -288,8 +296,8 @@ func TestKindAppearsLater(t *testing.T) {
 	h.runs("after-deployment", "member1:1")
 }
 
-// What Karmada has decided stays: its bindings have the placement and the time of the decision, but no record of it, and Karmada's
-// clusters, which another scheduler would choose differently.
+// What Karmada has decided stays: its bindings have the placement and the time of the decision, but
+// no record of it, and Karmada's clusters, which another scheduler would choose differently.
 func TestKarmadasDecisionStays(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	h.policy("all", `{resourceSelectors: [{apiVersion: apps/v1, kind: Deployment}],
@@ -333,7 +341,8 @@ func TestOrderOfClustersStays(t *testing.T) {
 	}
 }
 
-// A policy ends although a binding that it has made waits for an unreachable member: its template is released at once.
+// A policy ends although a binding that it has made waits for an unreachable member: its template
+// is released at once.
 func TestClaimOfAnEndingBinding(t *testing.T) {
 	h := newHub(t, "member1")
 	h.run(nil)

@@ -33,7 +33,8 @@ func (c undecidedCache) List(_ context.Context, list client.ObjectList, _ ...cli
 	return nil
 }
 
-// A change of load enqueues the templates that have capacity now; none as long as there is none, and none that wait for something else.
+// A change of load enqueues the templates that have capacity now; none as long as there is none,
+// and none that wait for something else.
 func TestAddSchedulable(t *testing.T) {
 	var bindings []workv1alpha2.ResourceBinding
 	reasons := []string{workv1alpha2.ReasonUnschedulable, workv1alpha2.ReasonNoClusterFit, workv1alpha2.ReasonQuotaExceeded, workv1alpha2.ReasonSchedulerError}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -35,12 +36,15 @@ import (
 var templateKindsOfScripts = []schema.GroupVersionKind{appsv1.SchemeGroupVersion.WithKind("Deployment"),
 	corev1.SchemeGroupVersion.WithKind("ConfigMap"), rbacv1.SchemeGroupVersion.WithKind("ClusterRole")}
 
-// TestScripts: the objects of each step are reconciled until nothing changes. The output has the claims and bindings that differ from
-// those after the step before, and the Events.
+// TestScripts: the objects of each step are reconciled until nothing changes. The output has the
+// claims and bindings that differ from those after the step before, and the Events.
 //
-// The test plays the parts of others: a template gets the UID `uid-<name>`, a policy the id `id-<name>` and its finalizer, which goes
-// when nothing has its claim; a Cluster without status serves all kinds of the scripts; a binding that is deleted has no Works to wait
-// for.
+// After each step the hub is restarted, which must change nothing.
+//
+// The test plays the parts of others: a template gets the UID `uid-<name>`, a binding one that
+// counts up, a policy the id `id-<name>` and its finalizer, which goes when nothing has its claim;
+// a Cluster without status serves all kinds of the scripts; a binding that is deleted has no Works
+// to wait for.
 func TestScripts(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, schedulingv1.AddToScheme,
@@ -63,19 +67,22 @@ func TestScripts(t *testing.T) {
 			WithIndex(&policyv1alpha1.ClusterPropagationPolicy{}, indexSelects, bySelection)
 	}
 	script.Run(t, scheme, indexed, func(t *testing.T, w *script.World) func() string {
-		r := &reconciler{
-			Options: Options{Interpreter: kinds.New(), Capacity: placement.NewCache(placement.CacheOptions{}), FirstReport: defaultFirstReport,
-				Eviction: placement.EvictionOptions{}.Defaulted()},
-			client: w.Client, cache: w.Client, live: w.Client, counts: counts, order: newOrder(),
-			kinds:   newKinds(nil, w.Client, nil, nil),
-			retry:   workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry),
-			missing: map[Key]time.Time{}, ended: map[Key]bool{}, conflicts: map[Key]string{},
+		s := &propagation{T: t, World: w, keys: map[Key]bool{}, shown: map[string]string{}}
+		s.start = func() {
+			r := &reconciler{
+				Options: Options{Interpreter: kinds.New(), Capacity: placement.NewCache(placement.CacheOptions{}), FirstReport: defaultFirstReport,
+					Eviction: placement.EvictionOptions{}.Defaulted()},
+				client: w.Client, cache: w.Client, live: w.Client, events: s, counts: counts, order: newOrder(),
+				kinds:   newKinds(nil, w.Client, nil, nil),
+				retry:   workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry),
+				missing: map[Key]time.Time{}, ended: map[Key]bool{}, conflicts: map[Key]string{},
+			}
+			r.evictions.QPS = r.Eviction.Rate
+			r.queue = r.order.queue("", r.retry)
+			t.Cleanup(r.queue.ShutDown)
+			s.reconciler = r
 		}
-		r.evictions.QPS = r.Eviction.Rate
-		r.queue = r.order.queue("", r.retry)
-		t.Cleanup(r.queue.ShutDown)
-		s := &propagation{T: t, World: w, reconciler: r, keys: map[Key]bool{}, shown: map[string]string{}}
-		r.events = s
+		s.start()
 		return s.step
 	})
 }
@@ -85,14 +92,29 @@ type propagation struct {
 	*testing.T
 	*script.World
 	*reconciler
+	start func()            // makes the reconciler, as at the start of the hub
 	keys  map[Key]bool      // templates seen so far
 	shown map[string]string // what the output had of each object
 	said  []string
+	made  int // bindings
 }
 
 func (s *propagation) step() string {
 	s.Helper()
 	s.prepare()
+	out := s.output(s.settle())
+	s.start()
+	s.prepare()
+	if diff := cmp.Diff(s.shown, s.settle()); diff != "" {
+		s.Errorf("a restart changes, -before +after:\n%s", diff)
+	}
+	s.said = nil
+	return out
+}
+
+// settle reconciles all templates until nothing changes, and returns the state.
+func (s *propagation) settle() map[string]string {
+	s.Helper()
 	for range 20 {
 		before, wait := s.state(), time.Duration(0)
 		for _, key := range slices.SortedFunc(maps.Keys(s.keys), func(a, b Key) int { return strings.Compare(a.String(), b.String()) }) {
@@ -106,12 +128,12 @@ func (s *propagation) step() string {
 		}
 		s.others()
 		if after := s.state(); maps.Equal(before, after) && wait == 0 {
-			return s.output(after)
+			return after
 		}
 		time.Sleep(wait)
 	}
 	s.Fatal("after 20 rounds something still changes")
-	return ""
+	return nil
 }
 
 // prepare completes the objects of a step.
@@ -168,7 +190,12 @@ func (s *propagation) others() {
 	}
 	err := kube.EachBinding(s.Context(), s.Client, func(b kube.Binding) {
 		claims[claimOf(b).id] = true
-		if b.GetDeletionTimestamp() != nil {
+		if b.GetUID() == "" {
+			s.made++
+			given := b.Copy()
+			given.SetUID(types.UID(fmt.Sprint("binding-", s.made)))
+			s.update(given.Object)
+		} else if b.GetDeletionTimestamp() != nil {
 			gone := b.Copy()
 			gone.SetFinalizers(nil)
 			s.update(gone.Object)
@@ -254,7 +281,7 @@ func (s *propagation) shows(b kube.Binding) string {
 	text := script.YAML(s, struct {
 		Metadata any                               `json:"metadata"`
 		Spec     *workv1alpha2.ResourceBindingSpec `json:"spec"`
-	}{map[string]any{"labels": b.GetLabels(), "annotations": b.GetAnnotations()}, b.Spec})
+	}{map[string]any{"uid": b.GetUID(), "labels": b.GetLabels(), "annotations": b.GetAnnotations()}, b.Spec})
 	if decision != nil {
 		text += script.YAML(s, map[string]any{"decision": struct {
 			Reason   string                   `json:"reason"`

@@ -33,8 +33,8 @@ func (h *hub) gizmos() (crd *apiextensionsv1.CustomResourceDefinition, one *unst
 	return crd, one
 }
 
-// The version that a policy names is no longer served: the template still exists, and its binding stays. There is no garbage collector:
-// it takes the 404 for that of an owner which is gone.
+// The version that a policy names is no longer served: the template still exists, and its binding
+// stays. There is no garbage collector: it takes the 404 for that of an owner which is gone.
 func TestVersionNoLongerServed(t *testing.T) {
 	h := hubAt(t, apiserver.Start(t, apiserver.CRDs()), "member1")
 	h.run(nil)

@@ -15,8 +15,9 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// The API server adds an annotation to DaemonSets (deprecated.daemonset.template.generation) that a read of their metadata alone
-// does not have. A DaemonSet must leave a cluster all the same, and be followed afterwards.
+// The API server adds an annotation to DaemonSets (deprecated.daemonset.template.generation) that a
+// read of their metadata alone does not have. A DaemonSet must leave a cluster all the same, and be
+// followed afterwards.
 func TestDaemonSetLeavesCluster(t *testing.T) {
 	h := newHub(t, "member1", "member2", "member3")
 	h.run(nil)
@@ -37,8 +38,8 @@ func TestDaemonSetLeavesCluster(t *testing.T) {
 	})
 }
 
-// The garbage collector may remove the binding of a template whose deletion the hub's watch has not shown yet. A second binding would
-// apply in the clusters what was deleted.
+// The garbage collector may remove the binding of a template whose deletion the hub's watch has not
+// shown yet. A second binding would apply in the clusters what was deleted.
 func TestNoBindingForADeletedTemplate(t *testing.T) {
 	h := newHub(t, "member1")
 	held := holdup{path: "/apis/apps/v1/deployments"}
@@ -69,8 +70,9 @@ func TestNoBindingForADeletedTemplate(t *testing.T) {
 	h.runs("web-deployment", "member1:1")
 }
 
-// After a change of the leader the informer of bindings shows one that was written from a template which the informer of templates does
-// not show yet. The binding is not written from the older template.
+// After a change of the leader the informer of bindings shows one that was written from a template
+// which the informer of templates does not show yet. The binding is not written from the older
+// template.
 func TestTemplateOlderThanBinding(t *testing.T) {
 	h := newHub(t, "member1")
 	held := holdup{path: "/apis/apps/v1/deployments"}

@@ -13,12 +13,13 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// ownGroups are groups none of whose objects are templates: what propagation itself consists of, and the network's.
+// ownGroups are groups none of whose objects are templates: what propagation itself consists of,
+// and the network's.
 var ownGroups = []string{"cluster.karmada.io", "policy.karmada.io", "work.karmada.io", "config.karmada.io", "pelago.io",
 	"submariner.io", "events.k8s.io", "coordination.k8s.io", "discovery.k8s.io"}
 
-// ownKind reports whether objects of a kind are never templates. Of discovery.k8s.io and coordination.k8s.io nothing is left without
-// EndpointSlices and Leases.
+// ownKind reports whether objects of a kind are never templates. Of discovery.k8s.io and
+// coordination.k8s.io nothing is left without EndpointSlices and Leases.
 func ownKind(gk schema.GroupKind) bool {
 	return slices.Contains(ownGroups, gk.Group) || gk == schema.GroupKind{Kind: "Event"}
 }
@@ -29,7 +30,8 @@ func ignored(o client.Object, gk schema.GroupKind) bool {
 		gk == schema.GroupKind{Kind: "Namespace"} && workv1alpha2.ReservedNamespace(o.GetName())
 }
 
-// changed reports whether an update of a template is relevant: not if only status or metadata maintained by the API server changed.
+// changed reports whether an update of a template is relevant: not if only status or metadata
+// maintained by the API server changed.
 func changed(before, after *unstructured.Unstructured) bool {
 	return before.GetUID() != after.GetUID() || (before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil) ||
 		!maps.Equal(before.GetLabels(), after.GetLabels()) || !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||

@@ -26,7 +26,8 @@ placement:
         - {targetCluster: {clusterNames: [member2]}, weight: 1}
 `
 
-// The walk-through that users know: a policy with static weights, a Deployment with two replicas. Rules 2.1.1 and 2.2 (a), (b).
+// The walk-through that users know: a policy with static weights, a Deployment with two replicas.
+// Rules 2.1.1 and 2.2 (a), (b).
 func TestWalkthrough(t *testing.T) {
 	h := newHub(t, "member1", "member2", "member3")
 	h.run(nil)
@@ -69,8 +70,8 @@ func TestWalkthrough(t *testing.T) {
 	}
 }
 
-// Creating one template is one claim and one binding: nothing is written twice or tried in vain. What only changes the status
-// (rule 2.1.7) writes nothing.
+// Creating one template is one claim and one binding: nothing is written twice or tried in vain.
+// What only changes the status (rule 2.1.7) writes nothing.
 func TestBudget(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	h.policy("nginx-propagation", halves)

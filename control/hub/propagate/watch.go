@@ -35,7 +35,8 @@ const (
 	gather = 50 * time.Millisecond
 )
 
-// start is the controller's source. It returns when all is known from which templates are decided: policies, bindings, clusters.
+// start is the controller's source. It returns when all is known from which templates are decided:
+// policies, bindings, clusters.
 func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[Key]) error {
 	r.queue = queue
 	definition := &metav1.PartialObjectMetadata{}
@@ -78,8 +79,9 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 	return nil
 }
 
-// handler calls notice for each event: before is nil for an object that is new, after for one that is gone. Where the watch missed a
-// deletion, before has no resourceVersion: its last one is not known.
+// handler calls notice for each event: before is nil for an object that is new, after for one that
+// is gone. Where the watch missed a deletion, before has no resourceVersion: its last one is not
+// known.
 func handler(notice func(before, after client.Object)) toolscache.ResourceEventHandler {
 	object := func(o any) client.Object {
 		t, missed := o.(toolscache.DeletedFinalStateUnknown)
@@ -116,7 +118,8 @@ func (r *reconciler) onTemplate() toolscache.ResourceEventHandler {
 		if ignored(now, now.GroupVersionKind().GroupKind()) {
 			return
 		}
-		// The event of our own write of the claim needs no reconcile: the reconcile that wrote it continues.
+		// The event of our own write of the claim needs no reconcile: the reconcile that wrote it
+		// continues.
 		ownWrite := r.templates.Observed(keyOf(now), now.GetResourceVersion())
 		if !ownWrite && (before == nil || changed(before.(*unstructured.Unstructured), now)) {
 			r.addAs(keyOf(now), now)
@@ -244,7 +247,8 @@ func evictsByStatus(before, after kube.Binding) bool {
 		!equality.Semantic.DeepEqual(applied(before), applied(after))
 }
 
-// onRules enqueues the templates of kinds whose rules have changed: their replicas and dependencies may be others.
+// onRules enqueues the templates of kinds whose rules have changed: their replicas and dependencies
+// may be others.
 func (r *reconciler) onRules(ctx context.Context, changed func(schema.GroupVersionKind) bool) {
 	err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
 		if changed(schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)) {
@@ -274,7 +278,8 @@ func (r *reconciler) forget(b kube.Binding) {
 	}
 }
 
-// sameForDependents reports whether two states of a binding ask the same of what its template depends on.
+// sameForDependents reports whether two states of a binding ask the same of what its template
+// depends on.
 func sameForDependents(a, b kube.Binding) bool {
 	return a.GetAnnotations()[workv1alpha2.AnnotationDependencies] == b.GetAnnotations()[workv1alpha2.AnnotationDependencies] &&
 		equality.Semantic.DeepEqual(a.Spec.Clusters, b.Spec.Clusters) &&
@@ -375,7 +380,8 @@ func (r *reconciler) followKinds(ctx context.Context) {
 	}
 }
 
-// setKinds watches what policies select and what depends on it. Priorities come first: what is listed then has them.
+// setKinds watches what policies select and what depends on it. Priorities come first: what is
+// listed then has them.
 func (r *reconciler) setKinds(ctx context.Context) error {
 	want := wanted{}
 	policies, err := r.policies(ctx)

@@ -10,8 +10,9 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// After a deletion that the watch missed, the last known resourceVersion may be older than that of our last write: it must not count as
-// that of the deletion, or what the binding used stays reserved (placement.Cache, Forget).
+// After a deletion that the watch missed, the last known resourceVersion may be older than that of
+// our last write: it must not count as that of the deletion, or what the binding used stays
+// reserved (placement.Cache, Forget).
 func TestMissedDeletion(t *testing.T) {
 	var seen []string
 	h := handler(func(before, after client.Object) {

@@ -28,8 +28,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// While a webhook fails its objects wait: the binding keeps replicas and clusters, an Event names configuration and webhook. Once it
-// answers, what was edited meanwhile goes on.
+// While a webhook fails its objects wait: the binding keeps replicas and clusters, an Event names
+// configuration and webhook. Once it answers, what was edited meanwhile goes on.
 func TestWebhookOfTheKindFails(t *testing.T) {
 	h := newHub(t, "member1")
 	if err := configv1alpha1.AddToScheme(h.Scheme()); err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// write writes a placed binding. It returns false if the binding is as it was. A decision that is not written counts no longer.
+// write writes a placed binding. It returns false if the binding is as it was. A decision that is
+// not written counts no longer.
 func (r *reconciler) write(ctx context.Context, w inputs, p placed) (bool, error) {
 	b, d := p.binding, p.decision
 	if w.have.Exists() && same(w.have, b) {
@@ -47,12 +48,15 @@ func same(a, b kube.Binding) bool {
 	return sameMetadata(a, b) && equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
 
-// confirm guards the removal of a template from a cluster, and the recreation of a binding: it returns a StaleCacheError if the API
-// server has another version of the template (for a removal also of the policy) than the cache.
+// confirm guards the removal of a template from a cluster, and the recreation of a binding: it
+// returns a StaleCacheError if the API server has another version of the template (for a removal
+// also of the policy) than the cache.
 //
-// The informers are independent: after a start or an outage the policies' one may lag by seconds, and a new template combined with an
-// old policy may be removed from a cluster in which it runs both before and after the change. And the garbage collector may have removed
-// the binding of a template whose deletion the cache does not show yet: a new binding would recreate in members what was deleted.
+// The informers are independent: after a start or an outage the policies' one may lag by seconds,
+// and a new template combined with an old policy may be removed from a cluster in which it runs
+// both before and after the change. And the garbage collector may have removed the binding of a
+// template whose deletion the cache does not show yet: a new binding would recreate in members what
+// was deleted.
 func (r *reconciler) confirm(ctx context.Context, w inputs, b kube.Binding) error {
 	if !w.have.Exists() {
 		r.mu.Lock()
@@ -100,8 +104,9 @@ func (r *reconciler) put(ctx context.Context, key Key, have, b kube.Binding) err
 	return nil
 }
 
-// unwritten releases a decision whose write failed. If the outcome is unknown (a timeout), the binding is read from the API server; if
-// that fails, too, the decision counts until the next one for the binding.
+// unwritten releases a decision whose write failed. If the outcome is unknown (a timeout), the
+// binding is read from the API server; if that fails, too, the decision counts until the next one
+// for the binding.
 func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decision, failure error) {
 	if d.reservation == nil {
 		return
@@ -124,8 +129,9 @@ func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decision, 
 	d.release()
 }
 
-// detach deletes the binding of a template on which no other depends any more. First it is written without requiredBy:
-// control/hub/work keeps the Works of a binding that is deleted while its template exists, unless the binding names no cluster.
+// detach deletes the binding of a template on which no other depends any more. First it is written
+// without requiredBy: control/hub/work keeps the Works of a binding that is deleted while its
+// template exists, unless the binding names no cluster.
 func (r *reconciler) detach(ctx context.Context, key Key, have kube.Binding) error {
 	if !have.Exists() {
 		return nil

@@ -56,7 +56,8 @@ func TestDeploymentOverTwoClusters(t *testing.T) {
 	}
 }
 
-// The first status write after a decision has an item for each cluster; the creation of their Works causes no further write.
+// The first status write after a decision has an item for each cluster; the creation of their Works
+// causes no further write.
 func TestWorksThatComeCostNoWrite(t *testing.T) {
 	h := newHub(t)
 	d := deployment()
@@ -68,7 +69,8 @@ func TestWorksThatComeCostNoWrite(t *testing.T) {
 	await.Never(t, 1300*time.Millisecond, "a write for Works that have come", func() bool { return h.writes() != "1 0" })
 }
 
-// While clusters are still to report, a binding is written once per progress interval; the last report is written at once.
+// While clusters are still to report, a binding is written once per progress interval; the last
+// report is written at once.
 func TestLastReportDoesNotWaitForTheProgressInterval(t *testing.T) {
 	h := newHub(t)
 	d := deployment()
@@ -83,7 +85,8 @@ func TestLastReportDoesNotWaitForTheProgressInterval(t *testing.T) {
 	await.Equal(t, "2 1", h.writes)
 }
 
-// A report that comes before the cache shows our own write of the one before is not written over the old version.
+// A report that comes before the cache shows our own write of the one before is not written over
+// the old version.
 func TestOwnWritesAreSeen(t *testing.T) {
 	h := newHub(t)
 	d := deployment()
@@ -102,7 +105,8 @@ func TestOwnWritesAreSeen(t *testing.T) {
 	}
 }
 
-// A tool that waits as Argo CD does sees the new generation only when the last cluster has it, and the replicas all the time.
+// A tool that waits as Argo CD does sees the new generation only when the last cluster has it, and
+// the replicas all the time.
 func TestObservedGenerationWaitsForAll(t *testing.T) {
 	h := newHub(t)
 	h.run(10 * time.Millisecond)
@@ -139,7 +143,8 @@ func TestObservedGenerationWaitsForAll(t *testing.T) {
 	await.Equal(t, "generation 2 of 2, ready 2 of 2", h.status)
 }
 
-// An informer keeps the object that it was asked for with and reads it when it starts, beside whoever asked: nothing is read into it.
+// An informer keeps the object that it was asked for with and reads it when it starts, beside
+// whoever asked: nothing is read into it.
 func TestInformersKeepTheirObject(t *testing.T) {
 	h := newHub(t)
 	kept := &keeper{}
@@ -213,7 +218,8 @@ func TestConflictComputesAnew(t *testing.T) {
 	await.Equal(t, "generation 2 of 2, ready 1 of 1", h.status)
 }
 
-// A template without status subresource is never written: that would make a new generation, without end.
+// A template without status subresource is never written: that would make a new generation, without
+// end.
 func TestKindsWithoutStatusSubresource(t *testing.T) {
 	h := newHub(t)
 	farms := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Farm"}
@@ -262,7 +268,8 @@ func TestKindsWithoutStatusSubresource(t *testing.T) {
 	})
 }
 
-// Other rules for its kind are another status of a template, although no member has reported anything new.
+// Other rules for its kind are another status of a template, although no member has reported
+// anything new.
 func TestRulesOfTheKindChange(t *testing.T) {
 	h := newHub(t)
 	d := deployment()
@@ -287,7 +294,8 @@ func TestRulesOfTheKindChange(t *testing.T) {
 	await.Equal(t, 7, collisions)
 }
 
-// N clusters that report within the delay make one write; a steady stream is written at the pace of the delay.
+// N clusters that report within the delay make one write; a steady stream is written at the pace of
+// the delay.
 func TestEventsAreTakenTogether(t *testing.T) {
 	const delay = 2 * time.Second
 	h := newHub(t)
@@ -305,13 +313,15 @@ func TestEventsAreTakenTogether(t *testing.T) {
 		h.report("m2", b.Name, replicas(reports%2, 1))
 		return h.bindings.Load() >= 5
 	})
-	// The first write of the stream follows its first report by delay, and each further one a later report.
+	// The first write of the stream follows its first report by delay, and each further one a later
+	// report.
 	if took := time.Since(began); took < 4*delay-time.Second {
 		t.Errorf("4 writes for %d reports in %v, want one in %v", 2*reports, took, delay)
 	}
 }
 
-// What the API server refuses is said on template and binding, and the binding's own status is there all the same.
+// What the API server refuses is said on template and binding, and the binding's own status is
+// there all the same.
 func TestRefusedStatus(t *testing.T) {
 	h := newHub(t)
 	h.run(10 * time.Millisecond)
@@ -341,21 +351,6 @@ func TestRefusedStatus(t *testing.T) {
 	h.report("m1", b.Name, `{"active":1,"startTime":"2026-01-01T00:00:00Z"}`)
 	await.Equal(t, int32(1), func() int32 { h.read(job, "default", "sum"); return job.Status.Active })
 	await.Equal(t, "", h.condition(b.Name, "Interpreted"))
-}
-
-// A template of the same name that is not the binding's is left alone.
-func TestOtherTemplateOfTheName(t *testing.T) {
-	h := newHub(t)
-	h.run(10 * time.Millisecond)
-	d := deployment()
-	h.Make(d)
-	ref := reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))
-	ref.UID = "former"
-	b := h.bind(ref, "m1")
-	h.send(b)
-	h.report("m1", b.Name, replicas(1, 1))
-	await.Equal(t, "True FullyAppliedSuccess applied in 1 clusters", h.condition(b.Name, "FullyApplied"))
-	await.Never(t, 300*time.Millisecond, "the template gets a status", func() bool { return h.status() != "generation 0 of 1, ready 0 of 0" })
 }
 
 // A cluster-wide binding: of a dependent, without decision; and the load balancers of a Service.

@@ -1,6 +1,6 @@
-// Package status aggregates status: from the Works of a binding into the binding's status, from there into the
-// template's status. It runs in pelago-hub and is the only writer of both. Events within a short delay are coalesced
-// into one write.
+// Package status aggregates status: from the Works of a binding into the binding's status, from
+// there into the template's status. It runs in pelago-hub and is the only writer of both. Events
+// within a short delay are coalesced into one write.
 package status
 
 import (
@@ -61,8 +61,8 @@ type Options struct {
 	Interpreter *kinds.Interpreter
 	// Delay is the time from the first event of a binding to the write; 0: 100 ms.
 	Delay time.Duration
-	// Progress is the minimum interval between two writes of a binding that do not complete it: partial progress is less urgent than
-	// completion; 0: 1 s.
+	// Progress is the minimum interval between two writes of a binding that do not complete it:
+	// partial progress is less urgent than completion; 0: 1 s.
 	Progress time.Duration
 	// Workers is how many bindings are worked on at once; 0: 8.
 	Workers int
@@ -97,8 +97,8 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-// reconcile writes the status of one binding (without a namespace: a ClusterResourceBinding), and that of its template. It returns
-// the requeue interval; 0: no requeue.
+// reconcile writes the status of one binding (without a namespace: a ClusterResourceBinding), and
+// that of its template. It returns the requeue interval; 0: no requeue.
 func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Duration, error) {
 	key := req.NamespacedName
 	now := time.Now()
@@ -222,9 +222,9 @@ func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectRefere
 	return t, nil
 }
 
-// read reads a template from the cache that control/hub/propagate and control/hub/work share; from the server until the first list of the
-// kind is complete. Its resourceVersion is the precondition of the status write, so neither a new generation nor another writer's status
-// is overwritten.
+// read reads a template from the cache that control/hub/propagate and control/hub/work share; from
+// the server until the first list of the kind is complete. Its resourceVersion is the precondition
+// of the status write, so neither a new generation nor another writer's status is overwritten.
 func (r *reconciler) read(ctx context.Context, gvk schema.GroupVersionKind, key client.ObjectKey) (*unstructured.Unstructured, error) {
 	informer, err := r.cache.GetInformer(ctx, empty(gvk), cache.BlockUntilSynced(false)) // keeps what it is given, and reads it later
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// maxItemStatus bounds the status of one cluster in bytes: with a larger one the binding could exceed what the API server stores, and
-// no cluster's status would be written any more.
+// maxItemStatus bounds the status of one cluster in bytes: with a larger one the binding could
+// exceed what the API server stores, and no cluster's status would be written any more.
 const maxItemStatus = 64 << 10
 
 // Bounds of the message of FullyApplied.
@@ -29,8 +29,9 @@ const (
 	messagePerName = 300 // bytes for each cluster
 )
 
-// Desired is the status of a binding. works are all of the binding, in no order; unready says of a cluster why it is
-// not ready, "" if it is, and is asked only where that matters. Conditions of other types stay.
+// Desired is the status of a binding. works are all of the binding, in no order; unready says of a
+// cluster why it is not ready, "" if it is, and is asked only where that matters. Conditions of
+// other types stay.
 func Desired(
 	b kube.Binding, works []*workv1alpha1.Work, unready func(cluster string) string, now metav1.Time,
 ) (workv1alpha2.ResourceBindingStatus, error) {
@@ -53,7 +54,8 @@ func Desired(
 	return out, nil
 }
 
-// purging names the clusters whose copy purge mode Directly removes before anything is written elsewhere.
+// purging names the clusters whose copy purge mode Directly removes before anything is written
+// elsewhere.
 func purging(spec *workv1alpha2.ResourceBindingSpec, works []*workv1alpha1.Work, unready func(cluster string) string) (out []string) {
 	for _, task := range spec.GracefulEvictionTasks {
 		there := slices.ContainsFunc(works, func(w *workv1alpha1.Work) bool {
@@ -72,7 +74,8 @@ func purging(spec *workv1alpha2.ResourceBindingSpec, works []*workv1alpha1.Work,
 	return out
 }
 
-// interpreted lists the rules of the kind that fail: on the members' objects (as reported in their Works) and on the template.
+// interpreted lists the rules of the kind that fail: on the members' objects (as reported in their
+// Works) and on the template.
 func interpreted(out *workv1alpha2.ResourceBindingStatus, b kube.Binding, works []*workv1alpha1.Work, failure error, now metav1.Time) {
 	var problems []string
 	for _, w := range works {
@@ -95,8 +98,9 @@ func interpreted(out *workv1alpha2.ResourceBindingStatus, b kube.Binding, works 
 	})
 }
 
-// schedule sets the fields that come from the record of the decision. A binding without placement is a dependent's and has no
-// decision. Without a record everything stays unchanged: it may be another scheduler's.
+// schedule sets the fields that come from the record of the decision. A binding without placement
+// is a dependent's and has no decision. Without a record everything stays unchanged: it may be
+// another scheduler's.
 func schedule(out *workv1alpha2.ResourceBindingStatus, b kube.Binding) error {
 	if b.Spec.Placement == nil {
 		meta.RemoveStatusCondition(&out.Conditions, workv1alpha2.ConditionScheduled)
@@ -144,7 +148,8 @@ func schedule(out *workv1alpha2.ResourceBindingStatus, b kube.Binding) error {
 // seconds is the time as a status keeps it.
 func seconds(t metav1.MicroTime) *metav1.Time { return ptr.To(metav1.NewTime(t.Truncate(time.Second))) }
 
-// items is one for each wanted cluster, and one for each other whose Work is not being deleted, in the order of the clusters.
+// items is one for each wanted cluster, and one for each other whose Work is not being deleted, in
+// the order of the clusters.
 func items(b kube.Binding, works []*workv1alpha1.Work, unready func(cluster string) string) []workv1alpha2.AggregatedStatusItem {
 	var out []workv1alpha2.AggregatedStatusItem
 	for _, w := range works {
@@ -155,7 +160,8 @@ func items(b kube.Binding, works []*workv1alpha1.Work, unready func(cluster stri
 	slices.SortFunc(out, func(a, b workv1alpha2.AggregatedStatusItem) int {
 		return cmp.Or(cmp.Compare(a.ClusterName, b.ClusterName), compareBool(a.Applied, b.Applied))
 	})
-	// A cluster may have two Works if a taken name has become free. The one that is not applied yet counts.
+	// A cluster may have two Works if a taken name has become free. The one that is not applied yet
+	// counts.
 	out = slices.CompactFunc(out, func(a, b workv1alpha2.AggregatedStatusItem) bool { return a.ClusterName == b.ClusterName })
 	there := out
 	for _, cluster := range wanted(b.Spec) {
@@ -183,7 +189,8 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// item is the entry of a Work in the aggregated status. While a member reports nothing the entry keeps its last report.
+// item is the entry of a Work in the aggregated status. While a member reports nothing the entry
+// keeps its last report.
 func item(
 	b kube.Binding, w *workv1alpha1.Work, cluster string, unready func(cluster string) string,
 ) workv1alpha2.AggregatedStatusItem {
@@ -213,7 +220,8 @@ func item(
 	return out
 }
 
-// sameBinding is false for a Work that a former binding of this name has left and that is not taken over yet.
+// sameBinding is false for a Work that a former binding of this name has left and that is not taken
+// over yet.
 func sameBinding(b kube.Binding, w *workv1alpha1.Work) bool {
 	for _, label := range []string{workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID} {
 		if b.GetLabels()[label] != w.Labels[label] {
@@ -223,8 +231,8 @@ func sameBinding(b kube.Binding, w *workv1alpha1.Work) bool {
 	return true
 }
 
-// sameTemplate is false for a Work rendered from another version of the template than the binding's: its status refers to other
-// content.
+// sameTemplate is false for a Work rendered from another version of the template than the
+// binding's: its status refers to other content.
 func sameTemplate(b kube.Binding, w *workv1alpha1.Work) bool {
 	return b.GetAnnotations()[workv1alpha2.AnnotationTemplate] == w.Annotations[workv1alpha2.AnnotationTemplate]
 }
@@ -240,7 +248,8 @@ func waiting(spec *workv1alpha2.ResourceBindingSpec, cluster string, unready fun
 	return "not applied yet"
 }
 
-// outstanding lists what is missing until exactly the wanted clusters have the object, as `cluster: what`.
+// outstanding lists what is missing until exactly the wanted clusters have the object, as `cluster:
+// what`.
 func outstanding(spec *workv1alpha2.ResourceBindingSpec, items []workv1alpha2.AggregatedStatusItem) []string {
 	want := wanted(spec)
 	if len(want) == 0 {
@@ -301,9 +310,10 @@ func suspended(spec *workv1alpha2.ResourceBindingSpec, cluster string) bool {
 		s.DispatchingOnClusters != nil && slices.Contains(s.DispatchingOnClusters.ClusterNames, cluster)
 }
 
-// Answers returns the items of Desired from which the template's status is computed: those of the wanted clusters. The status of
-// a cluster always counts, but the template generation in it only if the cluster has applied the current Work. A suspended cluster
-// is not waited for: if it has reported, it counts as having this generation. Without clusters and without a successful decision
+// Answers returns the items of Desired from which the template's status is computed: those of the
+// wanted clusters. The status of a cluster always counts, but the template generation in it only if
+// the cluster has applied the current Work. A suspended cluster is not waited for: if it has
+// reported, it counts as having this generation. Without clusters and without a successful decision
 // an empty item is added, so that observedGeneration waits.
 func Answers(b kube.Binding, items []workv1alpha2.AggregatedStatusItem, generation int64) ([]workv1alpha2.AggregatedStatusItem, error) {
 	var out []workv1alpha2.AggregatedStatusItem
@@ -333,15 +343,16 @@ func Answers(b kube.Binding, items []workv1alpha2.AggregatedStatusItem, generati
 	return out, nil
 }
 
-// Generations in a reflected status, with Karmada's names: the one that the member's controller has observed, that of the
-// member's object, and that of the template from which it was made.
+// Generations in a reflected status, with Karmada's names: the one that the member's controller has
+// observed, that of the member's object, and that of the template from which it was made.
 const (
 	fieldObservedGeneration = "observedGeneration"
 	fieldGeneration         = "generation"
 	fieldTemplateGeneration = "resourceTemplateGeneration"
 )
 
-// attest changes the generations in a reflected status. A status without generations is returned unchanged.
+// attest changes the generations in a reflected status. A status without generations is returned
+// unchanged.
 func attest(status *runtime.RawExtension, change func(map[string]any)) (*runtime.RawExtension, error) {
 	if status == nil || len(status.Raw) == 0 {
 		return status, nil

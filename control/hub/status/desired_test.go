@@ -60,7 +60,8 @@ func bindingFor(clusters ...string) kube.Binding {
 // ready says of each cluster that it is.
 func ready(string) string { return "" }
 
-// A rule that fails on a member's object or on the template is named on the binding, until it does not.
+// A rule that fails on a member's object or on the template is named on the binding, until it does
+// not.
 func TestInterpreted(t *testing.T) {
 	failing := func(message string) func(*workv1alpha1.Work) {
 		return func(w *workv1alpha1.Work) {
@@ -219,7 +220,8 @@ func TestFullyApplied(t *testing.T) {
 	}
 }
 
-// A status that is too large for the binding is omitted, with a message; that of the other clusters is kept.
+// A status that is too large for the binding is omitted, with a message; that of the other clusters
+// is kept.
 func TestLargeStatus(t *testing.T) {
 	large := work("m1", func(w *workv1alpha1.Work) {
 		w.Status.ManifestStatuses[0].Status.Raw = []byte(`{"text":"` + strings.Repeat("x", 2<<20) + `"}`)
@@ -337,7 +339,8 @@ func TestReadinessWithoutReason(t *testing.T) {
 	}
 }
 
-// A desired status that equals the current one must compare as equal, otherwise it is written forever.
+// A desired status that equals the current one must compare as equal, otherwise it is written
+// forever.
 func TestDesiredIsStable(t *testing.T) {
 	b := bindingFor("m1", "m2")
 	b.Spec.Placement = &policyv1alpha1.Placement{}

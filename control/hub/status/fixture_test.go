@@ -40,7 +40,8 @@ func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 // hub is a hub with the members m1 and m2 and no templates. The test plays all other controllers.
 type hub struct {
 	*apiserver.Cluster
-	// bindings and templates count the status writes of the code under test that reached the server.
+	// bindings and templates count the status writes of the code under test that reached the
+	// server.
 	bindings, templates atomic.Int64
 	// before is called before each of them, refused after each that the server refuses.
 	before  func()
@@ -208,7 +209,8 @@ func (h *hub) report(cluster, name, status string) {
 	}
 }
 
-// replicas is what a member says of a Deployment with one replica that has reached a generation of the template.
+// replicas is what a member says of a Deployment with one replica that has reached a generation of
+// the template.
 func replicas(ready, generation int) string {
 	status := map[string]int{"replicas": 1, "readyReplicas": ready, "updatedReplicas": 1, "availableReplicas": ready,
 		"generation": generation, "observedGeneration": generation, "resourceTemplateGeneration": generation}

@@ -71,8 +71,8 @@ func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
 		Complete(aggregate)
 }
 
-// later enqueues bindings after the delay. The queue keeps the earliest time of a key, so a steady stream of events does not
-// postpone a reconcile.
+// later enqueues bindings after the delay. The queue keeps the earliest time of a key, so a steady
+// stream of events does not postpone a reconcile.
 func later(delay time.Duration, keys func(context.Context, client.Object) []client.ObjectKey) handler.EventHandler {
 	add := func(ctx context.Context, q queue, objects ...client.Object) {
 		for _, o := range objects {
@@ -147,11 +147,12 @@ func otherReadiness(before, now client.Object) bool {
 	return readiness(a) != readiness(b)
 }
 
-// remembered is how long the result of discovery for a kind is cached: its CustomResourceDefinition may change.
+// remembered is how long the result of discovery for a kind is cached: its CustomResourceDefinition
+// may change.
 const remembered = time.Minute
 
-// templateKinds knows which kinds have a status subresource. Writing the status of another kind would make a new generation of the
-// template, which would be propagated, and so on without end.
+// templateKinds knows which kinds have a status subresource. Writing the status of another kind
+// would make a new generation of the template, which would be propagated, and so on without end.
 type templateKinds struct {
 	discovery discovery.ServerResourcesInterface
 
@@ -164,7 +165,8 @@ type known struct {
 	until  time.Time
 }
 
-// haveStatus reports whether objects of the kind have a status subresource; those of a kind that is not served have none.
+// haveStatus reports whether objects of the kind have a status subresource; those of a kind that is
+// not served have none.
 func (k *templateKinds) haveStatus(gvk schema.GroupVersionKind, now time.Time) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -34,7 +34,8 @@ func (d discovered) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.AP
 	return nil, lists, d.err
 }
 
-// A template whose version is no longer served is alive in another one. No answer is not the same as no template.
+// A template whose version is no longer served is alive in another one. No answer is not the same
+// as no template.
 func TestAliveInAnotherVersion(t *testing.T) {
 	web := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"}}
 	kind := schema.GroupKind{Group: "apps", Kind: "Deployment"}

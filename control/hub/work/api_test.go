@@ -21,7 +21,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestLife: karmada.md §2.10 and §2.1 (6.), the Works of a template from its first decision to its end.
+// TestLife: karmada.md §2.10 and §2.1 (6.), the Works of a template from its first decision to its
+// end.
 func TestLife(t *testing.T) {
 	h := newHub(t)
 	d := deployment("life")
@@ -67,8 +68,8 @@ func TestRulesOfTheKindChange(t *testing.T) {
 	h.becomes("ruled", map[string]string{"m1": "4 replicas of nginx:1"})
 }
 
-// TestWaitsForTheEnd: karmada.md §2.1 (6.), the binding stays until its Works are gone, but for those of clusters that are not
-// there.
+// TestWaitsForTheEnd: karmada.md §2.1 (6.), the binding stays until its Works are gone, but for
+// those of clusters that are not there.
 func TestWaitsForTheEnd(t *testing.T) {
 	h := newHub(t)
 	d := deployment("end")
@@ -92,8 +93,9 @@ func TestWaitsForTheEnd(t *testing.T) {
 	h.goes(b)
 }
 
-// TestTemplateAlive: karmada.md §1.5 and a hub that was restored: the binding of a template that lives goes without its Works,
-// and the next one, with another id, UID and name, has them as they are.
+// TestTemplateAlive: karmada.md §1.5 and a hub that was restored: the binding of a template that
+// lives goes without its Works, and the next one, with another id, UID and name, has them as they
+// are.
 func TestTemplateAlive(t *testing.T) {
 	h := newHub(t)
 	d := deployment("alive")
@@ -131,8 +133,9 @@ func TestTemplateAlive(t *testing.T) {
 	}
 }
 
-// TestTemplateGoesBeforeItsNextBinding: a binding was deleted and its template lived, so the Works stayed; then the template goes,
-// with or without a process that sees it. Works of a binding that nobody has let go stay.
+// TestTemplateGoesBeforeItsNextBinding: a binding was deleted and its template lived, so the Works
+// stayed; then the template goes, with or without a process that sees it. Works of a binding that
+// nobody has let go stay.
 func TestTemplateGoesBeforeItsNextBinding(t *testing.T) {
 	for name, awake := range map[string]bool{"seen": true, "not seen": false} {
 		t.Run(name, func(t *testing.T) {
@@ -167,8 +170,8 @@ func TestTemplateGoesBeforeItsNextBinding(t *testing.T) {
 	}
 }
 
-// TestCrash: a process that dies between any two writes leaves what the next one completes; no Work is made twice, and nothing
-// is taken away before what takes its place is there.
+// TestCrash: a process that dies between any two writes leaves what the next one completes; no Work
+// is made twice, and nothing is taken away before what takes its place is there.
 func TestCrash(t *testing.T) {
 	const steps = 3 // create m3, update m1, delete m2
 	for limit := range steps + 1 {

@@ -9,11 +9,12 @@ import (
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
-// Writes are the Works of one object to be created and updated. Bindings, namespaces, MultiClusterServices and
-// FederatedResourceQuotas make theirs with an assigner.
+// Writes are the Works of one object to be created and updated. Bindings, namespaces,
+// MultiClusterServices and FederatedResourceQuotas make theirs with an assigner.
 type Writes struct {
 	Create, Update []*workv1alpha1.Work
-	// Failed are the clusters whose Work could not be made; the one that exists stays as it is. It stops no other cluster.
+	// Failed are the clusters whose Work could not be made; the one that exists stays as it is. It
+	// stops no other cluster.
 	Failed []Failure
 	// Skipped are the override rules that were not applied, of all clusters.
 	Skipped []policy.SkippedRule
@@ -48,9 +49,10 @@ type assigner struct {
 	Writes
 }
 
-// assign creates or updates the Work of an object in a cluster; have is the one that exists, nil if there is none. input returns
-// what it is made of, except for Name, ID and HubID. The result is false if the cluster will not have the Work: it
-// could not be made, or the former one is being deleted and another can be made when it is gone.
+// assign creates or updates the Work of an object in a cluster; have is the one that exists, nil if
+// there is none. input returns what it is made of, except for Name, ID and HubID. The result is
+// false if the cluster will not have the Work: it could not be made, or the former one is being
+// deleted and another can be made when it is gone.
 func (a *assigner) assign(object, cluster string, have *workv1alpha1.Work, names Names, input func() (RenderInput, error)) bool {
 	if have != nil && have.DeletionTimestamp != nil {
 		return false

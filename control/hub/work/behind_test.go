@@ -23,7 +23,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestTemplateBehind: what is older than the binding was made from is not written, so one Work costs one write.
+// TestTemplateBehind: what is older than the binding was made from is not written, so one Work
+// costs one write.
 func TestTemplateBehind(t *testing.T) {
 	h := newHub(t)
 	d := deployment("behind")
@@ -65,8 +66,8 @@ func TestTemplateBehind(t *testing.T) {
 	}
 }
 
-// TestVersionOfBefore: a binding that was restored into another hub was made from a version that the template will not reach
-// for long.
+// TestVersionOfBefore: a binding that was restored into another hub was made from a version that
+// the template will not reach for long.
 func TestVersionOfBefore(t *testing.T) {
 	h := newHub(t)
 	d := deployment("version")
@@ -82,7 +83,8 @@ func TestVersionOfBefore(t *testing.T) {
 	h.becomes("version", map[string]string{"m1": "1 replicas of nginx:1"})
 }
 
-// TestQuiet: a process that starts writes nothing if nothing has changed, and N Works cost N writes.
+// TestQuiet: a process that starts writes nothing if nothing has changed, and N Works cost N
+// writes.
 func TestQuiet(t *testing.T) {
 	h := newHub(t)
 	d := deployment("quiet")
@@ -124,8 +126,9 @@ func TestCacheWithoutOurWork(t *testing.T) {
 	h.becomes("late", map[string]string{"m1": "2 replicas of nginx:1"})
 }
 
-// A Work of ours that the cache does not show yet is deleted all the same when its cluster is no longer a target, although the event
-// with which it appears in the cache, being that of our own write, enqueues nothing.
+// A Work of ours that the cache does not show yet is deleted all the same when its cluster is no
+// longer a target, although the event with which it appears in the cache, being that of our own
+// write, enqueues nothing.
 func TestClusterLeftBeforeItsWorkIsShown(t *testing.T) {
 	h := newHub(t)
 	b, _, late := h.runLate("left")
@@ -137,7 +140,8 @@ func TestClusterLeftBeforeItsWorkIsShown(t *testing.T) {
 	h.becomes("left", map[string]string{"m2": "2 replicas of nginx:1"})
 }
 
-// A binding that goes while its template lives waits until its Work is shown, which is no failure, and marks it.
+// A binding that goes while its template lives waits until its Work is shown, which is no failure,
+// and marks it.
 func TestBindingGoneBeforeItsWorkIsShown(t *testing.T) {
 	h := newHub(t)
 	b, w, late := h.runLate("gone")
@@ -152,8 +156,8 @@ func TestBindingGoneBeforeItsWorkIsShown(t *testing.T) {
 	}
 }
 
-// runLate runs the controller with a cache that shows no Works of cluster m1 as long as late is set, until it has made that of a
-// binding.
+// runLate runs the controller with a cache that shows no Works of cluster m1 as long as late is
+// set, until it has made that of a binding.
 func (h *hub) runLate(name string) (b *workv1alpha2.ResourceBinding, w *writes, late *atomic.Bool) {
 	h.Helper()
 	d := deployment(name)

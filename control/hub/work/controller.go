@@ -1,7 +1,8 @@
-// Package work creates the Works of bindings and of the hub's namespaces: what each cluster is to hold of an object,
-// with replicas, overrides and identifying labels. It runs in pelago-hub and is the only writer of the metadata and
-// spec of Works and of the finalizer of bindings. It decides nothing about clusters or replicas (control/hub/propagate
-// does) and never writes to a member (control/execute does).
+// Package work creates the Works of bindings and of the hub's namespaces: what each cluster is to
+// hold of an object, with replicas, overrides and identifying labels. It runs in pelago-hub and is
+// the only writer of the metadata and spec of Works and of the finalizer of bindings. It decides
+// nothing about clusters or replicas (control/hub/propagate does) and never writes to a member
+// (control/execute does).
 package work
 
 import (
@@ -41,11 +42,13 @@ type BindingOptions struct {
 	Interpreter *kinds.Interpreter
 	// Workers is how many bindings are worked on at a time; 0: 16.
 	Workers int
-	// OptIn is that of NamespaceOptions: a namespace that does not go to all clusters goes where policies place it.
+	// OptIn is that of NamespaceOptions: a namespace that does not go to all clusters goes where
+	// policies place it.
 	OptIn bool
 	// Skips gets the override rules that are skipped; nil: they are not reported.
 	Skips *policy.Skips
-	// OrphanAfter is how long the binding that a Work names may be missing before that is reported; 0: a minute.
+	// OrphanAfter is how long the binding that a Work names may be missing before that is reported;
+	// 0: a minute.
 	OrphanAfter time.Duration
 }
 
@@ -53,8 +56,9 @@ const (
 	defaultWorkers = 16
 	// firstRetry and lastRetry bound the backoff after a failure.
 	firstRetry, lastRetry = 20 * time.Millisecond, 15 * time.Second
-	// firstPoll and lastPoll bound the requeue interval of a binding that waits for the end of Works, or of their template. The end of a
-	// Work is an event, that of a template whose binding is gone is not.
+	// firstPoll and lastPoll bound the requeue interval of a binding that waits for the end of
+	// Works, or of their template. The end of a Work is an event, that of a template whose binding
+	// is gone is not.
 	firstPoll, lastPoll = 5 * time.Second, time.Minute
 	// defaultOrphanAfter: a binding that is deleted and made again is away for less.
 	defaultOrphanAfter = time.Minute
@@ -203,9 +207,10 @@ func (r *reconciler) unchanged(ctx context.Context, b kube.Binding) error {
 
 func newID() string { return string(uuid.NewUUID()) }
 
-// finalize releases a binding. Its Works are deleted first, unless the template still exists and the binding is not detached (a user
-// deleted it, or the garbage collector of a restored hub does not find its owner): then they stay for the next binding. If a Job was
-// replaced, they are deleted all the same, so that the new Job runs.
+// finalize releases a binding. Its Works are deleted first, unless the template still exists and
+// the binding is not detached (a user deleted it, or the garbage collector of a restored hub does
+// not find its owner): then they stay for the next binding. If a Job was replaced, they are deleted
+// all the same, so that the new Job runs.
 func (r *reconciler) finalize(ctx context.Context, b kube.Binding) (time.Duration, error) {
 	if !controllerutil.ContainsFinalizer(b.Object, b.Finalizer()) {
 		return 0, nil
@@ -247,13 +252,15 @@ func (r *reconciler) finalize(ctx context.Context, b kube.Binding) (time.Duratio
 	return 0, r.release(ctx, b)
 }
 
-// detached reports whether control/hub/propagate deletes the binding because no other template depends on this one.
+// detached reports whether control/hub/propagate deletes the binding because no other template
+// depends on this one.
 func detached(b kube.Binding) bool {
 	return b.Spec.Placement == nil && !claimed(b) && len(b.Spec.Clusters) == 0 && len(b.Spec.RequiredBy) == 0
 }
 
-// alive returns the UID of the template of this kind and name, "" if the API server has none or it is being deleted. If the version in
-// the reference is no longer served the template is read in another one; a kind that is served in none has no objects.
+// alive returns the UID of the template of this kind and name, "" if the API server has none or it
+// is being deleted. If the version in the reference is no longer served the template is read in
+// another one; a kind that is served in none has no objects.
 func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference) (types.UID, error) {
 	key, kind := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, kindOf(ref)
 	u := &metav1.PartialObjectMetadata{}
@@ -276,8 +283,8 @@ func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference
 	return u.UID, nil
 }
 
-// holding reports whether a Work delays the end of its binding. One of a cluster that is leaving or gone does not: it may have no
-// executor any more, and its namespace is deleted with the cluster.
+// holding reports whether a Work delays the end of its binding. One of a cluster that is leaving or
+// gone does not: it may have no executor any more, and its namespace is deleted with the cluster.
 func (r *reconciler) holding(ctx context.Context, works []*workv1alpha1.Work) (bool, error) {
 	for _, w := range works {
 		cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace)
@@ -291,8 +298,8 @@ func (r *reconciler) holding(ctx context.Context, works []*workv1alpha1.Work) (b
 	return false, nil
 }
 
-// unseen reports whether the API server has Works of the binding that the cache does not show. After the binding is gone no reconcile
-// would delete them.
+// unseen reports whether the API server has Works of the binding that the cache does not show.
+// After the binding is gone no reconcile would delete them.
 func (r *reconciler) unseen(ctx context.Context, b kube.Binding) (bool, error) {
 	id := b.GetLabels()[b.IDLabel()]
 	if id == "" {
@@ -314,8 +321,9 @@ func (r *reconciler) release(ctx context.Context, b kube.Binding) error {
 	return nil
 }
 
-// leave annotates the Works of a deleted binding whose template exists: the next binding takes them over. If the template is deleted
-// before there is one, nothing else records that they are to be deleted.
+// leave annotates the Works of a deleted binding whose template exists: the next binding takes them
+// over. If the template is deleted before there is one, nothing else records that they are to be
+// deleted.
 func (r *reconciler) leave(ctx context.Context, b kube.Binding, works []*workv1alpha1.Work) error {
 	var left []*workv1alpha1.Work
 	for _, w := range works {
@@ -333,8 +341,9 @@ func isReleased(w *workv1alpha1.Work) bool {
 	return w.Annotations[workv1alpha1.AnnotationReleased] != ""
 }
 
-// released deletes the Works that a deleted binding has left, once their template is deleted, too. Until then it returns the requeue
-// interval. Other Works without a binding stay: their origin is not known.
+// released deletes the Works that a deleted binding has left, once their template is deleted, too.
+// Until then it returns the requeue interval. Other Works without a binding stay: their origin is
+// not known.
 func (r *reconciler) released(ctx context.Context, req reconcile.Request) (time.Duration, error) {
 	var list workv1alpha1.WorkList
 	if err := r.client.List(ctx, &list, client.MatchingFields{bindingIndex: req.String()}); err != nil {

@@ -30,10 +30,12 @@ type BindingInput struct {
 	Clusters map[string]*clusterv1alpha1.Cluster
 	// Overrides are the valid policies.
 	Overrides policy.OverridePolicies
-	// MemberOwned is the policy's AnnotationMemberOwned; nil: the policy is gone, and its last value stays in effect.
+	// MemberOwned is the policy's AnnotationMemberOwned; nil: the policy is gone, and its last
+	// value stays in effect.
 	MemberOwned *string
-	// Works are those of the template that exist, whatever binding they were made for. One that was made for none, such as the alias of a
-	// MultiClusterService, is taken over in a target; elsewhere its writer deletes it.
+	// Works are those of the template that exist, whatever binding they were made for. One that was
+	// made for none, such as the alias of a MultiClusterService, is taken over in a target;
+	// elsewhere its writer deletes it.
 	Works []*workv1alpha1.Work
 	// Owners are the bindings of spec.requiredBy, if those have no cluster.
 	Owners []kube.Binding
@@ -43,22 +45,23 @@ type BindingInput struct {
 	NewID func() string
 }
 
-// BindingPlan is what is to be written, in the order of the fields; Works in the order of their clusters.
+// BindingPlan is what is to be written, in the order of the fields; Works in the order of their
+// clusters.
 type BindingPlan struct {
-	// Purge is deleted before anything is written. While Wait names clusters nothing is written: these still have a Work that must
-	// be gone before the template starts elsewhere.
+	// Purge is deleted before anything is written. While Wait names clusters nothing is written:
+	// these still have a Work that must be gone before the template starts elsewhere.
 	Purge []*workv1alpha1.Work
 	Wait  []string
 	// Writes are the Works of targets.
 	Writes
-	// Surplus is deleted last. It is empty as long as a target has no Work and gets none: the surplus copies may be the only ones
-	// that run.
+	// Surplus is deleted last. It is empty as long as a target has no Work and gets none: the
+	// surplus copies may be the only ones that run.
 	Surplus []*workv1alpha1.Work
 }
 
-// DesiredWorks computes the plan. An error concerns the template: no Work can be rendered for any cluster. Works of clusters
-// that are leaving, or that do not exist, are left unchanged: their namespace is being deleted, or the Cluster has not been
-// restored yet.
+// DesiredWorks computes the plan. An error concerns the template: no Work can be rendered for any
+// cluster. Works of clusters that are leaving, or that do not exist, are left unchanged: their
+// namespace is being deleted, or the Cluster has not been restored yet.
 func DesiredWorks(in *BindingInput) (BindingPlan, error) {
 	all := targets(in.Binding.Spec)
 	directly, later := leaving(in.Binding.Spec, all)
@@ -116,8 +119,9 @@ func DesiredWorks(in *BindingInput) (BindingPlan, error) {
 	return plan, nil
 }
 
-// byCluster returns the Work of each cluster. If there are several, a Work with the binding's id is kept, otherwise the oldest Work of a
-// binding; further Works of bindings are duplicates (double). A Work that is being deleted is kept only if there is no other.
+// byCluster returns the Work of each cluster. If there are several, a Work with the binding's id is
+// kept, otherwise the oldest Work of a binding; further Works of bindings are duplicates (double).
+// A Work that is being deleted is kept only if there is no other.
 func byCluster(works []*workv1alpha1.Work, id, label string) (one map[string]*workv1alpha1.Work, double []*workv1alpha1.Work) {
 	sorted := slices.Clone(works)
 	rank := func(w *workv1alpha1.Work) int {
@@ -155,8 +159,8 @@ func inOrder(works []*workv1alpha1.Work) {
 	})
 }
 
-// undecided reports whether there is no decision yet that could have made a Work surplus: Works of an undecided binding exist only
-// in a restored hub, in which Clusters may still be missing.
+// undecided reports whether there is no decision yet that could have made a Work surplus: Works of
+// an undecided binding exist only in a restored hub, in which Clusters may still be missing.
 func (in *BindingInput) undecided() bool {
 	if len(targets(in.Binding.Spec)) > 0 {
 		return false
@@ -184,13 +188,14 @@ func decided(b kube.Binding) bool {
 // target is a cluster that is to hold the template.
 type target struct {
 	name string
-	// replicas are the cluster's share; scheduled is false for a cluster in which only a parent binding requires the template: there
-	// the template's own number of replicas stays.
+	// replicas are the cluster's share; scheduled is false for a cluster in which only a parent
+	// binding requires the template: there the template's own number of replicas stays.
 	replicas  int32
 	scheduled bool
 }
 
-// targets are the clusters of the decision, then those to which bindings go that require this one; each once.
+// targets are the clusters of the decision, then those to which bindings go that require this one;
+// each once.
 func targets(spec *workv1alpha2.ResourceBindingSpec) []target {
 	var out []target
 	seen := map[string]bool{}
@@ -211,8 +216,8 @@ func targets(spec *workv1alpha2.ResourceBindingSpec) []target {
 	return out
 }
 
-// leaving returns the clusters that the template is being evicted from: with purge mode Directly its copy is deleted at once, else
-// when the eviction task ends. Targets are not among them.
+// leaving returns the clusters that the template is being evicted from: with purge mode Directly
+// its copy is deleted at once, else when the eviction task ends. Targets are not among them.
 func leaving(spec *workv1alpha2.ResourceBindingSpec, targets []target) (directly, later map[string]bool) {
 	directly, later = map[string]bool{}, map[string]bool{}
 	for _, task := range spec.GracefulEvictionTasks {
@@ -228,8 +233,9 @@ func leaving(spec *workv1alpha2.ResourceBindingSpec, targets []target) (directly
 	return directly, later
 }
 
-// preserved are the labels that carry the state of a template that was moved away from its only cluster to the next one: those
-// of the newest eviction task, if that is Directly and the cluster is none of those that had the template before.
+// preserved are the labels that carry the state of a template that was moved away from its only
+// cluster to the next one: those of the newest eviction task, if that is Directly and the cluster
+// is none of those that had the template before.
 func preserved(spec *workv1alpha2.ResourceBindingSpec, cluster string) map[string]string {
 	tasks := spec.GracefulEvictionTasks
 	if len(tasks) == 0 || len(targets(spec)) != 1 {
@@ -265,7 +271,8 @@ func suspended(s *workv1alpha2.Suspension, cluster string) bool {
 	return s.DispatchingOnClusters != nil && slices.Contains(s.DispatchingOnClusters.ClusterNames, cluster)
 }
 
-// Labels and annotations of a Work that are ours: unwanted ones are removed; all others belong to others.
+// Labels and annotations of a Work that are ours: unwanted ones are removed; all others belong to
+// others.
 var (
 	ownLabels      = append([]string{workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID}, policyv1alpha1.ClaimLabels...)
 	ownAnnotations = append([]string{
@@ -275,8 +282,8 @@ var (
 	}, policyv1alpha1.ClaimAnnotations...)
 )
 
-// Updated returns the existing Work updated to the wanted one; nil if they are equal. Manifests are compared by content: their
-// bytes may differ after a round trip through the API server.
+// Updated returns the existing Work updated to the wanted one; nil if they are equal. Manifests are
+// compared by content: their bytes may differ after a round trip through the API server.
 func Updated(have, want *workv1alpha1.Work) *workv1alpha1.Work {
 	next := have.DeepCopy()
 	next.Labels = marked(next.Labels, want.Labels, ownLabels)

@@ -169,7 +169,8 @@ func owner(name, decision string, on ...workv1alpha2.TargetCluster) kube.Binding
 	return b
 }
 
-// alone is a Work of the template's object that was made for no binding, as for a MultiClusterService.
+// alone is a Work of the template's object that was made for no binding, as for a
+// MultiClusterService.
 func alone(w *world, cluster string) *workv1alpha1.Work {
 	x := w.work("m1").DeepCopy()
 	x.Namespace, x.Name = workv1alpha2.ExecutionNamespace(cluster), "alone"
@@ -178,8 +179,8 @@ func alone(w *world, cluster string) *workv1alpha1.Work {
 	return x
 }
 
-// TestPreservedState: karmada.md §1.8 (stateful injection), labels of an eviction task go to the only cluster that the template
-// moves to, as the user's own do.
+// TestPreservedState: karmada.md §1.8 (stateful injection), labels of an eviction task go to the
+// only cluster that the template moves to, as the user's own do.
 func TestPreservedState(t *testing.T) {
 	task := func(mode policyv1alpha1.PurgeMode, state string, before ...string) workv1alpha2.GracefulEvictionTask {
 		return workv1alpha2.GracefulEvictionTask{FromCluster: "m1", PurgeMode: mode, ClustersBeforeFailover: before,
@@ -367,7 +368,8 @@ spec:
 	}
 }
 
-// TestSettings: what of the binding and the template is passed on to the Work (karmada.md §2.9 suspension, §1.2 and §1.4).
+// TestSettings: what of the binding and the template is passed on to the Work (karmada.md §2.9
+// suspension, §1.2 and §1.4).
 func TestSettings(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -414,8 +416,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestPolicyGone: karmada.md §1.5, after the deletion of a policy Works stay as they are; a further cluster gets what the
-// others have.
+// TestPolicyGone: karmada.md §1.5, after the deletion of a policy Works stay as they are; a further
+// cluster gets what the others have.
 func TestPolicyGone(t *testing.T) {
 	w := newWorld(t, nginx, on("m1", 2))
 	w.MemberOwned = ptr.To("/spec/replicas")
@@ -433,7 +435,8 @@ func TestPolicyGone(t *testing.T) {
 	}
 }
 
-// TestReowned: Works of a binding of before, under another id and another name, are updated in place.
+// TestReowned: Works of a binding of before, under another id and another name, are updated in
+// place.
 func TestReowned(t *testing.T) {
 	w := newWorld(t, nginx, on("m1", 2), on("m2", 1))
 	w.settle()

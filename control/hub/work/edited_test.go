@@ -18,8 +18,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// While the binding does not follow an edit of its template, Works keep their object. Replicas follow the decision, and a further cluster
-// gets what the others have.
+// While the binding does not follow an edit of its template, Works keep their object. Replicas
+// follow the decision, and a further cluster gets what the others have.
 func TestTemplateEditedAheadOfItsBinding(t *testing.T) {
 	w := newWorld(t, nginx, on("m1", 2), on("m2", 1))
 	for _, m := range []string{"m1", "m2"} {

@@ -114,7 +114,8 @@ func (h hub) manager(w *writes, with ...func(*work.BindingOptions)) apiserver.Ma
 	}
 }
 
-// writes are those of a manager, as its client sees them. With a limit the client is dead after so many.
+// writes are those of a manager, as its client sees them. With a limit the client is dead after so
+// many.
 type writes struct {
 	limit *int
 	mu    sync.Mutex
@@ -237,7 +238,8 @@ func (h hub) works(template string) map[string]*workv1alpha1.Work {
 	return out
 }
 
-// end lets the Works go that are being deleted, as control/execute does once the member's object is gone.
+// end lets the Works go that are being deleted, as control/execute does once the member's object is
+// gone.
 func (h hub) end(template string) {
 	h.Helper()
 	for _, w := range h.works(template) {

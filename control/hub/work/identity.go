@@ -16,8 +16,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Identity names an object whatever version it is written in: by it a Work is found again when ids, names and UIDs are others
-// than before (a hub that was restored).
+// Identity names an object whatever version it is written in: by it a Work is found again when ids,
+// names and UIDs are others than before (a hub that was restored).
 type Identity struct{ Group, Kind, Namespace, Name string }
 
 // String is the identity as a key of an index.
@@ -31,8 +31,8 @@ func OfReference(ref workv1alpha2.ObjectReference) Identity {
 	return Identity{Group: group, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name}
 }
 
-// OfWork is the identity of what a Work of ours holds. ok is false for Works that somebody else made: they carry neither an id
-// nor the name of a binding, or hold something else than one object.
+// OfWork is the identity of what a Work of ours holds. ok is false for Works that somebody else
+// made: they carry neither an id nor the name of a binding, or hold something else than one object.
 func OfWork(w *workv1alpha1.Work) (id Identity, ok bool) {
 	if w.Labels[workv1alpha1.LabelWorkID] == "" && !OfBinding(w) || len(w.Spec.Workload.Manifests) != 1 {
 		return Identity{}, false
@@ -61,7 +61,8 @@ func OfBinding(w *workv1alpha1.Work) bool {
 // templateIndex finds Works by the identity of what they hold.
 const templateIndex = "manifest.template"
 
-// AddIndexes indexes the Works in the manager's cache by what they hold, as Writer.Works needs it: once for all controllers.
+// AddIndexes indexes the Works in the manager's cache by what they hold, as Writer.Works needs it:
+// once for all controllers.
 func AddIndexes(mgr ctrl.Manager) error {
 	return kube.AddIndex(mgr, &workv1alpha1.Work{}, templateIndex, func(w *workv1alpha1.Work) []string {
 		if id, ok := OfWork(w); ok {

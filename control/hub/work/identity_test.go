@@ -27,7 +27,8 @@ func manifestWork(manifests ...string) *workv1alpha1.Work {
 	return w
 }
 
-// TestIdentity: whose Work it is does not depend on the version of the object, nor on names and ids.
+// TestIdentity: whose Work it is does not depend on the version of the object, nor on names and
+// ids.
 func TestIdentity(t *testing.T) {
 	const hpa = `{"apiVersion":"autoscaling/v1","kind":"HorizontalPodAutoscaler","metadata":{"namespace":"default","name":"web"}}`
 	want := work.OfReference(workv1alpha2.ObjectReference{

@@ -15,7 +15,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// marks are the labels and annotations that name the binding and its policy on Works and on the objects in members.
+// marks are the labels and annotations that name the binding and its policy on Works and on the
+// objects in members.
 func marks(b kube.Binding, policyLabels, policyAnnotations map[string]string) (labels, annotations map[string]string) {
 	labels, annotations = maps.Clone(policyLabels), maps.Clone(policyAnnotations)
 	if id := b.GetLabels()[b.IDLabel()]; id != "" {
@@ -51,8 +52,8 @@ func only(m map[string]string, keys []string) map[string]string {
 	return out
 }
 
-// mark sets the labels and annotations that identify the object in the member. It runs last, so that no override changes them
-// and the lists of managed keys are complete.
+// mark sets the labels and annotations that identify the object in the member. It runs last, so
+// that no override changes them and the lists of managed keys are complete.
 func mark(obj *unstructured.Unstructured, work *workv1alpha1.Work, in RenderInput) {
 	labels := obj.GetLabels()
 	if labels == nil {

@@ -50,7 +50,8 @@ type multiClusterReconciler struct {
 	writer      *Writer
 }
 
-// SetupMultiClusterServices adds the controller of MultiClusterServices to the manager; it needs AddIndexes.
+// SetupMultiClusterServices adds the controller of MultiClusterServices to the manager; it needs
+// AddIndexes.
 func SetupMultiClusterServices(mgr ctrl.Manager, o MultiClusterOptions) error {
 	if o.Skips == nil {
 		o.Skips = &policy.Skips{}
@@ -90,7 +91,8 @@ func ownerService(o client.Object) (client.ObjectKey, bool) {
 	return client.ObjectKey{Namespace: id.Namespace, Name: id.Name}, ok && service
 }
 
-// appliedChanged lets those status updates of Works pass that change whether the object exists in the member.
+// appliedChanged lets those status updates of Works pass that change whether the object exists in
+// the member.
 func appliedChanged() predicate.Predicate {
 	applied := func(o client.Object) metav1.Condition {
 		if c := meta.FindStatusCondition(o.(*workv1alpha1.Work).Status.Conditions, workv1alpha1.ConditionApplied); c != nil {
@@ -205,8 +207,8 @@ func claimedByExposure(service *unstructured.Unstructured) bool {
 	return service != nil && service.GetLabels()[workv1alpha2.LabelClaimedBy] == networkingv1alpha1.ClaimedByMultiClusterService
 }
 
-// claim labels the Service that a MultiClusterService places, and no other, so that policies ignore it. A Service that a policy
-// has claimed already stays with the policy.
+// claim labels the Service that a MultiClusterService places, and no other, so that policies ignore
+// it. A Service that a policy has claimed already stays with the policy.
 func (r *multiClusterReconciler) claim(ctx context.Context, in *MultiClusterInput) error {
 	if in.Service == nil {
 		return nil
@@ -237,7 +239,8 @@ func (r *multiClusterReconciler) claim(ctx context.Context, in *MultiClusterInpu
 	return nil
 }
 
-// write executes the plan. Works are deleted only if live reads confirm the cached objects that the plan is based on.
+// write executes the plan. Works are deleted only if live reads confirm the cached objects that the
+// plan is based on.
 func (r *multiClusterReconciler) write(ctx context.Context, in *MultiClusterInput, plan MultiClusterPlan) error {
 	var errs []error
 	for _, ref := range references(in.Name) {
@@ -283,7 +286,8 @@ func (r *multiClusterReconciler) report(ctx context.Context, in *MultiClusterInp
 	if err != nil || string(patch) == "{}" {
 		return err
 	}
-	// The definition that Karmada installs has a status; a MultiClusterService that is gone needs none.
+	// The definition that Karmada installs has a status; a MultiClusterService that is gone needs
+	// none.
 	if err := client.IgnoreNotFound(r.client.Status().Patch(ctx, next, kube.MergeFrom(in.Exposure))); err != nil {
 		if apierrors.IsConflict(err) {
 			return kube.StaleCache(in.Exposure, in.Exposure.ResourceVersion, "a newer one")

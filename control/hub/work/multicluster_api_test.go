@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,7 +24,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// serviceHub is a hub with a Service web in a namespace of its own, of which the tests make MultiClusterServices.
+// serviceHub is a hub with a Service web in a namespace of its own, of which the tests make
+// MultiClusterServices.
 type serviceHub struct {
 	namespaceHub
 	ns string
@@ -86,7 +86,8 @@ func (h serviceHub) works() []workv1alpha1.Work {
 	})
 }
 
-// holds lists what clusters are to have: "cluster Service", "cluster Service>name" of type ExternalName, "cluster ServiceExport to clusters".
+// holds lists what clusters are to have: "cluster Service", "cluster Service>name" of type
+// ExternalName, "cluster ServiceExport to clusters".
 func (h serviceHub) holds() []string {
 	h.Helper()
 	h.end()
@@ -153,11 +154,11 @@ const (
 	accepted   = "Accepted=True Accepted"
 	succeeded  = accepted + ", EndpointSliceDispatched=True EndpointSliceDispatchedSucceed, ServiceApplied=True ServiceAppliedSucceed"
 	dispatches = accepted + ", EndpointSliceDispatched=False EndpointSliceDispatchedFailed, ServiceApplied=True ServiceAppliedSucceed"
-	fails      = accepted + ", EndpointSliceDispatched=False EndpointSliceDispatchedFailed, ServiceApplied=False ServiceAppliedFailed"
 )
 
-// TestMultiClusterService: karmada.md §1.10. The provider gets the Service and an export to the consumer, which reaches it by the plain
-// name; clusters come and go, and with the MultiClusterService everything goes but the provider's Service.
+// TestMultiClusterService: karmada.md §1.10. The provider gets the Service and an export to the
+// consumer, which reaches it by the plain name; clusters come and go, and with the
+// MultiClusterService everything goes but the provider's Service.
 func TestMultiClusterService(t *testing.T) {
 	h := newServiceHub(t, "exposed", "p1", "p2", "p3")
 	h.start()
@@ -206,53 +207,6 @@ func TestMultiClusterService(t *testing.T) {
 	})
 	h.Remove(web)
 	await.Equal(t, nil, h.holds)
-}
-
-// TestMultiClusterServiceCannotWork: what is missing or not supported stands in a condition that names the remedy.
-func TestMultiClusterServiceCannotWork(t *testing.T) {
-	h := newServiceHub(t, "unexposed", "q1", "q2")
-	h.start()
-	m := h.exposure(networkingv1alpha1.MultiClusterServiceSpec{ProviderClusters: of("q1"), Ports: []networkingv1alpha1.ExposurePort{{Port: 80}}})
-	h.Make(m)
-	await.Equal(t, fails, func() string { return h.says(m) })
-	if got, want := h.message(m, "ServiceApplied"), "the Service unexposed/web does not exist: create it at the hub"; got != want {
-		t.Errorf("ServiceApplied: %q, want %q", got, want)
-	}
-	web := h.service(map[string]string{policyv1alpha1.LabelPropagationPolicyID: "p1"})
-	h.Make(web)
-	// The policy places the Service; only its export is ours, and the plain name in the consumer.
-	await.Equal(t, []string{"q1 ServiceExport", "q2 Service>web.unexposed.svc.clusterset.local"}, h.holds)
-	await.Equal(t, dispatches, func() string { return h.says(m) })
-	if text := h.message(m, "ServiceApplied"); !strings.Contains(text, "spec.ports is not applied") {
-		t.Errorf("ServiceApplied: %q", text)
-	}
-	if err := h.Get(t.Context(), client.ObjectKeyFromObject(web), web); err != nil || web.Labels[workv1alpha2.LabelClaimedBy] != "" {
-		t.Errorf("labels of a Service that a policy claims: %v, %v", web.Labels, err)
-	}
-	placed := &workv1alpha1.Work{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-es-q2", Name: "placed",
-		Annotations: map[string]string{workv1alpha2.AnnotationBindingNamespace: h.ns, workv1alpha2.AnnotationBindingName: "web-serviceexport"}}}
-	placed.Spec.Workload.Manifests = []workv1alpha1.Manifest{{RawExtension: runtime.RawExtension{Raw: []byte(
-		`{"apiVersion":"multicluster.x-k8s.io/v1alpha1","kind":"ServiceExport","metadata":{"namespace":"unexposed","name":"web"}}`)}}}
-	h.Make(placed)
-	await.True(t, "q2 is a provider", func() bool {
-		h.says(m)
-		m.Spec.ProviderClusters = of("q1", "q2")
-		return h.Update(t.Context(), m) == nil
-	})
-	await.Equal(t, fails, func() string { return h.says(m) })
-	want := "make the Work of ServiceExport unexposed/web for cluster q2: a policy has placed one there: remove it from the policy"
-	if got := h.message(m, "ServiceApplied"); got != want {
-		t.Errorf("ServiceApplied: %q, want %q", got, want)
-	}
-	h.Remove(placed)
-	await.Equal(t, []string{"q1 ServiceExport", "q2 ServiceExport"}, h.holds)
-	await.True(t, "the type is changed", func() bool {
-		h.says(m)
-		m.Spec.Types = []networkingv1alpha1.ExposureType{networkingv1alpha1.ExposureTypeLoadBalancer}
-		return h.Update(t.Context(), m) == nil
-	})
-	await.Equal(t, nil, h.holds)
-	await.Equal(t, "Accepted=False NotSupportedYet", func() string { return h.says(m) })
 }
 
 // TestMultiClusterServiceGoesWhileTheHubIsAway: what was removed meanwhile is found by the Works.

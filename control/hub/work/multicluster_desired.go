@@ -23,7 +23,8 @@ import (
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
-// What the Works of a MultiClusterService hold. Members serve the kind: the network agent installs it.
+// What the Works of a MultiClusterService hold. Members serve the kind: the network agent installs
+// it.
 var (
 	serviceKind = corev1.SchemeGroupVersion.WithKind("Service")
 	exportKind  = schema.GroupVersionKind{Group: "multicluster.x-k8s.io", Version: "v1beta1", Kind: "ServiceExport"}
@@ -34,7 +35,8 @@ type MultiClusterInput struct {
 	Interpreter *kinds.Interpreter
 	HubID       string
 	Name        types.NamespacedName
-	// Exposure is nil if it does not exist or is being deleted, Service if the hub has none of that name.
+	// Exposure is nil if it does not exist or is being deleted, Service if the hub has none of that
+	// name.
 	Exposure *networkingv1alpha1.MultiClusterService
 	Service  *unstructured.Unstructured
 	// Clusters are those that exist and are not being deleted, by name.
@@ -49,19 +51,22 @@ type MultiClusterInput struct {
 	NewID func() string
 }
 
-// MultiClusterPlan is what is to be written, in the order of the clusters' names, and what is reported.
+// MultiClusterPlan is what is to be written, in the order of the clusters' names, and what is
+// reported.
 type MultiClusterPlan struct {
 	Writes
 	Delete []*workv1alpha1.Work
-	// Providers and Consumers are the clusters of the service that exist, Unknown those that are named and do not.
+	// Providers and Consumers are the clusters of the service that exist, Unknown those that are
+	// named and do not.
 	Providers, Consumers, Unknown []string
 	// NotApplied lists what does not exist in its cluster yet, with the reason.
 	NotApplied []string
 }
 
-// DesiredMultiClusterWorks gives each provider the Service and a ServiceExport, and each other consumer a Service of type ExternalName
-// that leads to the name in the clusterset. Works of bindings stay as they are: a policy has placed the object there. After the
-// MultiClusterService is gone providers keep the Service while the hub has it, as after the deletion of a policy.
+// DesiredMultiClusterWorks gives each provider the Service and a ServiceExport, and each other
+// consumer a Service of type ExternalName that leads to the name in the clusterset. Works of
+// bindings stay as they are: a policy has placed the object there. After the MultiClusterService is
+// gone providers keep the Service while the hub has it, as after the deletion of a policy.
 func DesiredMultiClusterWorks(in *MultiClusterInput) MultiClusterPlan {
 	var plan MultiClusterPlan
 	if crossCluster(in.Exposure) && in.Service != nil {
@@ -106,7 +111,8 @@ func DesiredMultiClusterWorks(in *MultiClusterInput) MultiClusterPlan {
 // heldIn names an object of a cluster by its kind.
 type heldIn struct{ cluster, kind string }
 
-// worksByCluster are the Works that this controller has made, and the objects that Works of bindings hold.
+// worksByCluster are the Works that this controller has made, and the objects that Works of
+// bindings hold.
 func (in *MultiClusterInput) worksByCluster() (ours map[heldIn]*workv1alpha1.Work, placed map[heldIn]bool) {
 	ours, placed = map[heldIn]*workv1alpha1.Work{}, map[heldIn]bool{}
 	for _, w := range in.Works {
@@ -156,7 +162,8 @@ func clustersetName(name types.NamespacedName) string {
 	return name.Name + "." + name.Namespace + ".svc.clusterset.local"
 }
 
-// keeps reports whether a Work stays that is not wanted: a provider's Service after the MultiClusterService is gone.
+// keeps reports whether a Work stays that is not wanted: a provider's Service after the
+// MultiClusterService is gone.
 func (in *MultiClusterInput) keeps(kind schema.GroupVersionKind, have *workv1alpha1.Work) bool {
 	var obj corev1.Service
 	return kind == serviceKind && in.Exposure == nil && in.Service != nil &&
@@ -190,7 +197,8 @@ func crossCluster(m *networkingv1alpha1.MultiClusterService) bool {
 	return m != nil && slices.Contains(m.Spec.Types, networkingv1alpha1.ExposureTypeCrossCluster)
 }
 
-// clustersOfExposure are the providers and consumers that exist, and those that are named and do not. Unset: all.
+// clustersOfExposure are the providers and consumers that exist, and those that are named and do
+// not. Unset: all.
 func clustersOfExposure(m *networkingv1alpha1.MultiClusterService, all map[string]*clusterv1alpha1.Cluster) (providers, consumers, unknown []string) {
 	chosen := func(names []string) (out []string) {
 		if len(names) == 0 {

@@ -35,8 +35,8 @@ import (
 type NamespaceOptions struct {
 	// HubID is the UID of the hub's namespace kube-system.
 	HubID string
-	// OptIn has only those namespaces go to the members that are labelled pelago.io/propagate=true: for a hub with namespaces of
-	// its own.
+	// OptIn has only those namespaces go to the members that are labelled pelago.io/propagate=true:
+	// for a hub with namespaces of its own.
 	OptIn bool
 	// Skips gets the override rules that are skipped; nil: they are not reported.
 	Skips *policy.Skips
@@ -145,7 +145,8 @@ func (r *namespaceReconciler) input(ctx context.Context, ns *metav1.PartialObjec
 	return in, err
 }
 
-// clean deletes the Works of a namespace that the server does not have any more. Those of a binding are written by the binding controller.
+// clean deletes the Works of a namespace that the server does not have any more. Those of a binding
+// are written by the binding controller.
 func (r *namespaceReconciler) clean(ctx context.Context, name string) error {
 	works, err := r.writer.Works(ctx, OfReference(reference(name)))
 	if err != nil {

@@ -60,7 +60,8 @@ func (h namespaceHub) run(optIn bool) (stop func()) {
 	return h.manager(optIn).Run(h, h.Config)
 }
 
-// holds lists who has a Work of a namespace, as cluster or cluster:label with the value of the label place.
+// holds lists who has a Work of a namespace, as cluster or cluster:label with the value of the
+// label place.
 func (h namespaceHub) holds(namespace string) []string {
 	h.Helper()
 	var list workv1alpha1.WorkList
@@ -191,7 +192,8 @@ func TestOptIn(t *testing.T) {
 	}
 }
 
-// TestCacheWithoutOurWorks: Works that we have made and the cache does not show yet are not made again.
+// TestCacheWithoutOurWorks: Works that we have made and the cache does not show yet are not made
+// again.
 func TestCacheWithoutOurWorks(t *testing.T) {
 	h := namespaceNewHub(t)
 	h.join("late")

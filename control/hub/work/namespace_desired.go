@@ -16,7 +16,8 @@ import (
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
-// Propagated reports whether a namespace is propagated to all clusters without a policy; with optIn only if a label asks for it.
+// Propagated reports whether a namespace is propagated to all clusters without a policy; with optIn
+// only if a label asks for it.
 func Propagated(ns metav1.Object, optIn bool) bool {
 	labels := ns.GetLabels()
 	switch {
@@ -41,15 +42,16 @@ type NamespaceInput struct {
 	// Clusters are those that exist and are not being deleted, by name.
 	Clusters  map[string]*clusterv1alpha1.Cluster
 	Overrides policy.OverridePolicies
-	// Works are those of the namespace that exist, by cluster. Those that a binding made are taken over.
+	// Works are those of the namespace that exist, by cluster. Those that a binding made are taken
+	// over.
 	Works map[string]*workv1alpha1.Work
 	Names Names
 	// NewID makes a permanent id.
 	NewID func() string
 }
 
-// DesiredNamespaceWorks gives each cluster a Work of the namespace, in the order of the clusters' names. It deletes none: Works of
-// a cluster that is leaving are deleted with their namespace.
+// DesiredNamespaceWorks gives each cluster a Work of the namespace, in the order of the clusters'
+// names. It deletes none: Works of a cluster that is leaving are deleted with their namespace.
 func DesiredNamespaceWorks(in *NamespaceInput) Writes {
 	works := assigner{interpreter: in.Interpreter, hubID: in.HubID, newID: in.NewID}
 	for _, cluster := range slices.Sorted(maps.Keys(in.Clusters)) {
@@ -60,7 +62,8 @@ func DesiredNamespaceWorks(in *NamespaceInput) Writes {
 	return works.Writes
 }
 
-// plain is a namespace without what each API server fills in itself: its finalizer, its status and the label with its name.
+// plain is a namespace without what each API server fills in itself: its finalizer, its status and
+// the label with its name.
 func plain(ns *metav1.PartialObjectMetadata) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{}
 	out.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))

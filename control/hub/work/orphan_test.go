@@ -22,7 +22,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestUserDeletesAWork: it is made again, but not before it is gone; one that a user changes is put right.
+// TestUserDeletesAWork: it is made again, but not before it is gone; one that a user changes is put
+// right.
 func TestUserDeletesAWork(t *testing.T) {
 	h := newHub(t)
 	d := deployment("again")
@@ -44,7 +45,8 @@ func TestUserDeletesAWork(t *testing.T) {
 	})
 }
 
-// TestOrphans: a Work whose binding does not exist is counted and told of, and stays; one whose binding comes is like any other.
+// TestOrphans: a Work whose binding does not exist is counted and told of, and stays; one whose
+// binding comes is like any other.
 func TestOrphans(t *testing.T) {
 	h := newHub(t)
 	lost, late := deployment("lost"), deployment("late")

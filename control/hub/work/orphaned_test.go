@@ -31,7 +31,8 @@ type synced struct{ cache.Informer }
 
 func (synced) HasSynced() bool { return true }
 
-// The binding of a template that was deleted with --cascade=orphan stays, without owner: its reconcile does not wait for the template.
+// The binding of a template that was deleted with --cascade=orphan stays, without owner: its
+// reconcile does not wait for the template.
 func TestOrphanedBinding(t *testing.T) {
 	web := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"}}
 	for name, test := range map[string]struct {

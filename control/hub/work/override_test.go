@@ -17,8 +17,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestOverrides: karmada.md §1.3, a change of an override policy or of a cluster reaches the Works; one that fails stops its
-// cluster only and says which rule.
+// TestOverrides: karmada.md §1.3, a change of an override policy or of a cluster reaches the Works;
+// one that fails stops its cluster only and says which rule.
 func TestOverrides(t *testing.T) {
 	h := newHub(t)
 	d := deployment("over")
@@ -104,25 +104,6 @@ func (h hub) said(reason string) string {
 	}
 	slices.Sort(out)
 	return strings.Join(out, "; ")
-}
-
-// TestInvalidOverride: a policy that Validate refuses is as if it were not there.
-func TestInvalidOverride(t *testing.T) {
-	h := newHub(t)
-	h.Make(&policyv1alpha1.OverridePolicy{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "invalid"},
-		Spec: policyv1alpha1.OverrideSpec{OverrideRules: []policyv1alpha1.RuleWithCluster{{Overriders: policyv1alpha1.Overriders{
-			LabelsOverrider: []policyv1alpha1.LabelAnnotationOverrider{{Operator: "add", Value: map[string]string{"not a label!": "x"}}},
-		}}}},
-	})
-	d := deployment("invalid")
-	h.Make(d)
-	h.Make(binding(d, "apps/v1", "Deployment", "b1", on("m1", 1)))
-	h.run(&writes{})
-	h.becomes("invalid", map[string]string{"m1": "1 replicas of nginx:1"})
-	if got := h.works("invalid")["m1"].Annotations[policyv1alpha1.AnnotationAppliedOverrides]; got != "" {
-		t.Errorf("applied: %s", got)
-	}
 }
 
 // TestMemberOwned: what a policy leaves to members comes with the policy's annotation.

@@ -11,8 +11,8 @@ import (
 	"github.com/pelago-net/pelago/control/hub/policy"
 )
 
-// Overrides reads from a cache the override policies that select an object and are valid. The others stop nothing:
-// control/hub/policy reports those that are not valid.
+// Overrides reads from a cache the override policies that select an object and are valid. The
+// others stop nothing: control/hub/policy reports those that are not valid.
 func Overrides(ctx context.Context, cache client.Reader, obj *unstructured.Unstructured) (policy.OverridePolicies, error) {
 	var out policy.OverridePolicies
 	var wide policyv1alpha1.ClusterOverridePolicyList
@@ -39,7 +39,8 @@ func Overrides(ctx context.Context, cache client.Reader, obj *unstructured.Unstr
 	return out, nil
 }
 
-// applies reports whether an override policy selects an object and is valid. Without selectors it selects everything.
+// applies reports whether an override policy selects an object and is valid. Without selectors it
+// selects everything.
 func applies(spec policyv1alpha1.OverrideSpec, namespace string, obj policy.Object) bool {
 	if len(spec.ResourceSelectors) > 0 {
 		precision, err := policy.Match(spec.ResourceSelectors, namespace, obj)

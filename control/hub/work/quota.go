@@ -29,7 +29,8 @@ import (
 
 var quotaKind = corev1.SchemeGroupVersion.WithKind("ResourceQuota")
 
-// usageInterval is the minimum between two writes of the use of a quota: each decision in its namespace changes it.
+// usageInterval is the minimum between two writes of the use of a quota: each decision in its
+// namespace changes it.
 const usageInterval = time.Second
 
 type quotaReconciler struct {
@@ -42,8 +43,9 @@ type quotaReconciler struct {
 	written     kube.Expectations[client.ObjectKey] // statuses
 }
 
-// SetupQuotas adds the controller of FederatedResourceQuotas to the manager; it needs AddIndexes. It writes the ResourceQuotas of static
-// assignments, and the status. Enforcement is in control/hub/placement.
+// SetupQuotas adds the controller of FederatedResourceQuotas to the manager; it needs AddIndexes.
+// It writes the ResourceQuotas of static assignments, and the status. Enforcement is in
+// control/hub/placement.
 func SetupQuotas(mgr ctrl.Manager, hubID string) error {
 	r := &quotaReconciler{hubID: hubID, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient())}
@@ -70,7 +72,8 @@ func quotaOf(o client.Object) (client.ObjectKey, bool) {
 	return client.ObjectKey{Namespace: id.Namespace, Name: id.Name}, ok && id.Kind == quotaKind.Kind && id.Group == "" && !OfBinding(o.(*workv1alpha1.Work))
 }
 
-// quotaChanged lets those updates of Works pass that bear on a ResourceQuota, without decoding the manifests of all others.
+// quotaChanged lets those updates of Works pass that bear on a ResourceQuota, without decoding the
+// manifests of all others.
 func quotaChanged(e event.UpdateEvent) bool {
 	before, after := e.ObjectOld.(*workv1alpha1.Work), e.ObjectNew.(*workv1alpha1.Work)
 	if before.Generation != after.Generation || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
@@ -143,7 +146,8 @@ func quotaReference(key client.ObjectKey) workv1alpha2.ObjectReference {
 	return workv1alpha2.ObjectReference{APIVersion: "v1", Kind: quotaKind.Kind, Namespace: key.Namespace, Name: key.Name}
 }
 
-// write executes the plan. Works are deleted only if a live read confirms the cached FederatedResourceQuota.
+// write executes the plan. Works are deleted only if a live read confirms the cached
+// FederatedResourceQuota.
 func (r *quotaReconciler) write(ctx context.Context, in *QuotaInput, plan QuotaPlan) error {
 	err := r.writer.Write(ctx, OfReference(quotaReference(in.Name)), plan.Writes)
 	if len(plan.Delete) == 0 {
@@ -152,7 +156,8 @@ func (r *quotaReconciler) write(ctx context.Context, in *QuotaInput, plan QuotaP
 	return errors.Join(err, r.remove(ctx, in.Name, in.Quota, plan.Delete))
 }
 
-// remove deletes Works, but only if a live read confirms the cached FederatedResourceQuota that they are computed from.
+// remove deletes Works, but only if a live read confirms the cached FederatedResourceQuota that
+// they are computed from.
 func (r *quotaReconciler) remove(ctx context.Context, key client.ObjectKey, q *policyv1alpha1.FederatedResourceQuota, works []*workv1alpha1.Work) error {
 	now := &policyv1alpha1.FederatedResourceQuota{}
 	err := r.live.Get(ctx, key, now)
@@ -166,7 +171,8 @@ func (r *quotaReconciler) remove(ctx context.Context, key client.ObjectKey, q *p
 	return r.writer.Delete(ctx, works)
 }
 
-// report writes the status, at most once per usageInterval unless something failed, and an Event for a condition that is new.
+// report writes the status, at most once per usageInterval unless something failed, and an Event
+// for a condition that is new.
 func (r *quotaReconciler) report(ctx context.Context, q *policyv1alpha1.FederatedResourceQuota, plan QuotaPlan, failure error) (time.Duration, error) {
 	var bindings workv1alpha2.ResourceBindingList
 	if err := r.client.List(ctx, &bindings, client.InNamespace(q.Namespace), client.UnsafeDisableDeepCopy); err != nil {

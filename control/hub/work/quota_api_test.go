@@ -23,8 +23,9 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// karmada.md §1.9: static assignments become ResourceQuotas of their clusters, also of one that joins later; the status has what bindings
-// request and what clusters report; what is unassigned, or whose FederatedResourceQuota is gone, goes.
+// karmada.md §1.9: static assignments become ResourceQuotas of their clusters, also of one that
+// joins later; the status has what bindings request and what clusters report; what is unassigned,
+// or whose FederatedResourceQuota is gone, goes.
 func TestFederatedResourceQuota(t *testing.T) {
 	h := newServiceHub(t, "quota", "quota-1", "quota-2")
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{work.AddIndexes, func(mgr ctrl.Manager) error {

@@ -48,8 +48,8 @@ type QuotaPlan struct {
 	Notes []string
 }
 
-// DesiredQuotaWorks gives each cluster with a static assignment a ResourceQuota. Works of bindings stay as they are: a policy has
-// placed a ResourceQuota of that name there.
+// DesiredQuotaWorks gives each cluster with a static assignment a ResourceQuota. Works of bindings
+// stay as they are: a policy has placed a ResourceQuota of that name there.
 func DesiredQuotaWorks(in *QuotaInput) QuotaPlan {
 	plan := QuotaPlan{Assigned: map[string]*workv1alpha1.Work{}}
 	placed := map[string]bool{}
@@ -106,8 +106,9 @@ func (in *QuotaInput) input(a policyv1alpha1.StaticClusterAssignment) (RenderInp
 	return RenderInput{Object: u, Cluster: in.Clusters[a.ClusterName]}, nil
 }
 
-// DesiredQuotaStatus is the status of a FederatedResourceQuota: what the bindings of its namespace request, and what clusters report
-// of their ResourceQuotas. failure is why a Work could not be made or written, nil if all are.
+// DesiredQuotaStatus is the status of a FederatedResourceQuota: what the bindings of its namespace
+// request, and what clusters report of their ResourceQuotas. failure is why a Work could not be
+// made or written, nil if all are.
 func DesiredQuotaStatus(q *policyv1alpha1.FederatedResourceQuota, bindings []workv1alpha2.ResourceBinding, plan QuotaPlan,
 	failure error) policyv1alpha1.FederatedResourceQuotaStatus {
 	var used scheduler.Load

@@ -18,8 +18,8 @@ import (
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
-// A cluster in which both names of the Work are taken stops the ResourceQuotas of no other cluster, neither new nor changed nor
-// stale ones.
+// A cluster in which both names of the Work are taken stops the ResourceQuotas of no other cluster,
+// neither new nor changed nor stale ones.
 func TestOneClusterStopsNoQuota(t *testing.T) {
 	name := types.NamespacedName{Namespace: "shop", Name: "limits"}
 	ref := workv1alpha2.ObjectReference{APIVersion: "v1", Kind: "ResourceQuota", Namespace: name.Namespace, Name: name.Name}

@@ -72,7 +72,8 @@ func workOfWeb(change func(*workv1alpha1.Work)) *workv1alpha1.Work {
 	return w
 }
 
-// polled reconciles the binding of web often and checks that the requeue interval grows, and that of the template only metadata is read.
+// polled reconciles the binding of web often and checks that the requeue interval grows, and that
+// of the template only metadata is read.
 func polled(t *testing.T, r *reconciler, reads *[]string) {
 	t.Helper()
 	req := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "web-deployment"}}
@@ -94,7 +95,8 @@ func polled(t *testing.T, r *reconciler, reads *[]string) {
 	}
 }
 
-// The Works of a binding that was deleted while its template lives are reported as orphans, if no other binding takes them over.
+// The Works of a binding that was deleted while its template lives are reported as orphans, if no
+// other binding takes them over.
 func TestReleasedWorks(t *testing.T) {
 	released := workOfWeb(func(w *workv1alpha1.Work) { w.Annotations[workv1alpha1.AnnotationReleased] = "true" })
 	r, events, reads := waiting(t, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"}}, released)
@@ -125,8 +127,9 @@ func TestFinalizationLeavesOtherWriters(t *testing.T) {
 	}
 }
 
-// A Job that was replaced runs anew: the Works of the former one end with its binding. In a hub that was restored with new UIDs, where an
-// import has written the binding, and for other kinds, they stay.
+// A Job that was replaced runs anew: the Works of the former one end with its binding. In a hub
+// that was restored with new UIDs, where an import has written the binding, and for other kinds,
+// they stay.
 func TestReplacedTemplate(t *testing.T) {
 	now := metav1.Now()
 	for name, test := range map[string]struct {
@@ -171,7 +174,8 @@ func TestReplacedTemplate(t *testing.T) {
 	}
 }
 
-// A binding that is deleted waits for a cluster that does not respond, without a read every few seconds.
+// A binding that is deleted waits for a cluster that does not respond, without a read every few
+// seconds.
 func TestFinalizationWaits(t *testing.T) {
 	now := metav1.Now()
 	b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-deployment", DeletionTimestamp: &now,

@@ -25,14 +25,16 @@ type RenderInput struct {
 	Overrides policy.OverridePolicies
 	// Name and ID of the Work; HubID of the hub.
 	Name, ID, HubID string
-	// Labels and Annotations go onto the Work and onto the object in it: the binding's and the policy's.
+	// Labels and Annotations go onto the Work and onto the object in it: the binding's and the
+	// policy's.
 	Labels, Annotations map[string]string
 	// Conflict is the policy's; the object's own annotation goes before it. Empty: abort.
 	Conflict policyv1alpha1.ConflictResolution
-	// Template is the hash of the object that the Work is made of, where one is kept; it goes onto the Work alone.
+	// Template is the hash of the object that the Work is made of, where one is kept; it goes onto
+	// the Work alone.
 	Template string
-	// MemberOwned are the fields that the policy leaves to the member, as AnnotationMemberOwned lists them; those of the object
-	// are added.
+	// MemberOwned are the fields that the policy leaves to the member, as AnnotationMemberOwned
+	// lists them; those of the object are added.
 	MemberOwned string
 	// Applied are the annotations of overrides that Object has already.
 	Applied map[string]string
@@ -46,8 +48,8 @@ type OverrideError struct{ Err error }
 func (e *OverrideError) Error() string { return "apply the overrides: " + e.Err.Error() }
 func (e *OverrideError) Unwrap() error { return e.Err }
 
-// Render makes the Work of one cluster, and returns the override rules that were skipped. An *OverrideError comes from an override
-// policy, any other from the interpreter.
+// Render makes the Work of one cluster, and returns the override rules that were skipped. An
+// *OverrideError comes from an override policy, any other from the interpreter.
 func Render(interpreter *kinds.Interpreter, in RenderInput) (*workv1alpha1.Work, []policy.SkippedRule, error) {
 	obj, applied, err := policy.ApplyOverrides(in.Object, in.Cluster, in.Overrides)
 	if err != nil {

@@ -17,12 +17,14 @@ import (
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
-// renderer computes what the Works of one template are made of. It holds what is the same for all clusters.
+// renderer computes what the Works of one template are made of. It holds what is the same for all
+// clusters.
 type renderer struct {
 	in          *BindingInput
 	workload    bool
 	completions map[string]int64 // of a divided Job; nil: not divided
-	// recorded is the hash of the template that the binding follows; edited: the template differs from it.
+	// recorded is the hash of the template that the binding follows; edited: the template differs
+	// from it.
 	recorded string
 	edited   bool
 }
@@ -52,10 +54,11 @@ func divided(spec *workv1alpha2.ResourceBindingSpec) bool {
 		spec.Placement.ReplicaScheduling.ReplicaSchedulingType == policyv1alpha1.ReplicaSchedulingTypeDivided
 }
 
-// source is the Work whose object is rendered again instead of the template: the target's own, for a new one that of another cluster.
-// It is nil unless the template was edited and the binding does not follow it, since no policy claims it or the policy cannot be used.
-// A Work that was rendered from another template is no source: it lags behind its binding, or the binding is about to follow the
-// template.
+// source is the Work whose object is rendered again instead of the template: the target's own, for
+// a new one that of another cluster. It is nil unless the template was edited and the binding does
+// not follow it, since no policy claims it or the policy cannot be used. A Work that was rendered
+// from another template is no source: it lags behind its binding, or the binding is about to follow
+// the template.
 func (r *renderer) source(have *workv1alpha1.Work) *workv1alpha1.Work {
 	candidates := r.in.Works
 	if have != nil {
@@ -114,7 +117,8 @@ func rendered(w *workv1alpha1.Work) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-// share gives an object the cluster's replicas and completions, and the state that is carried over to it.
+// share gives an object the cluster's replicas and completions, and the state that is carried over
+// to it.
 func (r *renderer) share(obj *unstructured.Unstructured, t target) error {
 	if state := preserved(r.in.Binding.Spec, t.name); len(state) > 0 {
 		labels := obj.GetLabels()
@@ -142,8 +146,9 @@ type bindingPolicy struct {
 	memberOwned         string
 }
 
-// policy returns the fields that come from the policy that claims the binding. After the policy was deleted, existing Works keep
-// theirs, and a Work for a further cluster copies those of another one.
+// policy returns the fields that come from the policy that claims the binding. After the policy was
+// deleted, existing Works keep theirs, and a Work for a further cluster copies those of another
+// one.
 func (r *renderer) policy(have *workv1alpha1.Work) bindingPolicy {
 	if have == nil && len(r.in.Works) > 0 {
 		have = r.in.Works[0]

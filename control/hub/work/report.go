@@ -23,7 +23,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// report emits Events of Works that could not be written. The binding's status shows those that were.
+// report emits Events of Works that could not be written. The binding's status shows those that
+// were.
 func (r *reconciler) report(b kube.Binding, template *unstructured.Unstructured, plan BindingPlan, err error) {
 	for _, f := range plan.Failed {
 		reason, text := workv1alpha2.EventSyncWorkFailed, fmt.Sprintf("Cluster %s keeps what it has: %v", f.Cluster, f.Err)
@@ -58,7 +59,8 @@ func (r *reconciler) event(b kube.Binding, template *unstructured.Unstructured, 
 	}
 }
 
-// durations is the metric of how long the Works of a binding take, in seconds, by result (success or error).
+// durations is the metric of how long the Works of a binding take, in seconds, by result (success
+// or error).
 type durations struct{ *prometheus.HistogramVec }
 
 func newDurations() (durations, error) {
@@ -81,8 +83,8 @@ func (d durations) observe(begin time.Time, err error) {
 	d.WithLabelValues(result).Observe(time.Since(begin).Seconds())
 }
 
-// orphans are Works whose binding has not existed for a while. They are counted and reported, never deleted: their workloads run
-// in a cluster, and a missing binding is no request to remove them.
+// orphans are Works whose binding has not existed for a while. They are counted and reported, never
+// deleted: their workloads run in a cluster, and a missing binding is no request to remove them.
 type orphans struct {
 	count *prometheus.GaugeVec // by cluster
 
@@ -114,7 +116,8 @@ func (o *orphans) since(binding reconcile.Request) time.Time {
 	return o.of[binding].since
 }
 
-// note counts the Works of a missing binding and returns those not reported yet. A binding without Works is forgotten.
+// note counts the Works of a missing binding and returns those not reported yet. A binding without
+// Works is forgotten.
 func (o *orphans) note(binding reconcile.Request, works []*workv1alpha1.Work) (unreported []*workv1alpha1.Work) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -193,8 +196,8 @@ func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.
 	return 0, nil
 }
 
-// recordOverrides makes one Event if overrides apply to Works that were written in another way than before. The Works name
-// them.
+// recordOverrides makes one Event if overrides apply to Works that were written in another way than
+// before. The Works name them.
 func (r *reconciler) recordOverrides(b kube.Binding, former []*workv1alpha1.Work, plan BindingPlan) {
 	if works := overridden(former, slices.Concat(plan.Create, plan.Update)); len(works) > 0 {
 		r.recorder.Event(b.Object, corev1.EventTypeNormal, workv1alpha2.EventApplyOverridePolicySucceed,
@@ -203,7 +206,8 @@ func (r *reconciler) recordOverrides(b kube.Binding, former []*workv1alpha1.Work
 	}
 }
 
-// overridden are the Works that have overrides which they, or a Work that is new, did not have before.
+// overridden are the Works that have overrides which they, or a Work that is new, did not have
+// before.
 func overridden(former, written []*workv1alpha1.Work) []*workv1alpha1.Work {
 	var out []*workv1alpha1.Work
 	for _, w := range written {

@@ -35,11 +35,12 @@ import (
 	"github.com/pelago-net/pelago/test/script"
 )
 
-// TestScripts: the objects of each step are reconciled until nothing changes. The output has the Works that differ from those after the
-// step before, changed status of MultiClusterServices and FederatedResourceQuotas, Events, and the errors for which a controller retries.
+// TestScripts: the objects of each step are reconciled until nothing changes. The output has the
+// Works that differ from those after the step before, changed status of MultiClusterServices and
+// FederatedResourceQuotas, Events, and the errors for which a controller retries.
 //
-// The test plays the parts of others: templates get the UID `uid-<name>`, bindings the permanent id `id-<name>`, and a Work or a binding
-// that is deleted stays until the next step begins.
+// The test plays the parts of others: templates get the UID `uid-<name>`, bindings the permanent id
+// `id-<name>`, and a Work or a binding that is deleted stays until the next step begins.
 func TestScripts(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, clusterv1alpha1.AddToScheme,

@@ -18,8 +18,9 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// A policy of everything whose path Namespaces lack does not keep them from the clusters: the other rules apply, and the policy's
-// condition names rule, object and path until the policy is corrected.
+// A policy of everything whose path Namespaces lack does not keep them from the clusters: the other
+// rules apply, and the policy's condition names rule, object and path until the policy is
+// corrected.
 func TestNamespaceLacksPathOfOverride(t *testing.T) {
 	h := namespaceNewHub(t)
 	h.join("skips")

@@ -70,8 +70,8 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 		Complete(works)
 }
 
-// clusterChanged passes updates of Clusters that affect Works: of labels and spec, which overrides refer to, but not of taints alone,
-// which change with conditions.
+// clusterChanged passes updates of Clusters that affect Works: of labels and spec, which overrides
+// refer to, but not of taints alone, which change with conditions.
 func clusterChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		was, is := e.ObjectOld.(*clusterv1alpha1.Cluster), e.ObjectNew.(*clusterv1alpha1.Cluster)
@@ -82,7 +82,8 @@ func clusterChanged() predicate.Predicate {
 	}}
 }
 
-// followRules enqueues the bindings of kinds whose rules have changed: what is pruned and how replicas are set depends on them.
+// followRules enqueues the bindings of kinds whose rules have changed: what is pruned and how
+// replicas are set depends on them.
 func (r *reconciler) followRules(ctx context.Context, q queue) error {
 	r.Interpreter.Follow(ctx, func(changed func(schema.GroupVersionKind) bool) {
 		for _, req := range r.bindings(ctx, func(b kube.Binding) bool { return changed(kindOf(b.Spec.Resource)) }) {
@@ -106,8 +107,8 @@ func memberOwnedChanged() predicate.Predicate {
 	}
 }
 
-// ofCluster are the bindings that name a cluster (overrides go by its labels and fields), and those that have a Work for it,
-// which may be surplus since before it was there.
+// ofCluster are the bindings that name a cluster (overrides go by its labels and fields), and those
+// that have a Work for it, which may be surplus since before it was there.
 func (r *reconciler) ofCluster(ctx context.Context, o client.Object) []reconcile.Request {
 	out := r.bindings(ctx, func(kube.Binding) bool { return true }, client.MatchingFields{clusterIndex: o.GetName()})
 	var works workv1alpha1.WorkList
@@ -131,8 +132,8 @@ func (r *reconciler) ofPolicy(ctx context.Context, o client.Object) []reconcile.
 	return r.bindings(ctx, func(kube.Binding) bool { return true }, client.MatchingLabels(labels))
 }
 
-// ofOverride are the bindings whose templates an override policy may select. Label selectors are not evaluated: a template
-// that they do not select gives the same Works as before.
+// ofOverride are the bindings whose templates an override policy may select. Label selectors are
+// not evaluated: a template that they do not select gives the same Works as before.
 func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcile.Request {
 	var spec policyv1alpha1.OverrideSpec
 	var within []client.ListOption
@@ -177,12 +178,13 @@ func (r *reconciler) bindings(ctx context.Context, holds func(kube.Binding) bool
 	return out
 }
 
-// settle is how long after an event of a Work it is compared with what is wanted. An event of our own write may arrive
-// before the response to it, while the cache still lacks the other writes of the same round.
+// settle is how long after an event of a Work it is compared with what is wanted. An event of our
+// own write may arrive before the response to it, while the cache still lacks the other writes of
+// the same round.
 const settle = 500 * time.Millisecond
 
-// Events enqueues what a Work was made of (owner): at once when a Work is gone, as a new one may wait for that; else after settle,
-// unless the event is that of a write by this Writer.
+// Events enqueues what a Work was made of (owner): at once when a Work is gone, as a new one may
+// wait for that; else after settle, unless the event is that of a write by this Writer.
 func (w *Writer) Events(owner func(client.Object) (client.ObjectKey, bool)) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	add := func(o client.Object, q queue, after time.Duration) {

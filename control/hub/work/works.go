@@ -95,15 +95,16 @@ func (r *reconciler) owners(ctx context.Context, b kube.Binding) (out []kube.Bin
 	return out, nil
 }
 
-// everywhere reports whether a template is a namespace that goes to all clusters: the namespace controller writes its Works, also
-// while it is being deleted.
+// everywhere reports whether a template is a namespace that goes to all clusters: the namespace
+// controller writes its Works, also while it is being deleted.
 func everywhere(template *unstructured.Unstructured, optIn bool) bool {
 	return template.GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Namespace") &&
 		Propagated(&metav1.ObjectMeta{Name: template.GetName(), Labels: template.GetLabels()}, optIn)
 }
 
-// template reads the template of a binding from the cache. It is a StaleCacheError if the cache does not have it, or has an older
-// version than the binding was made from: Works made from that one would be written twice.
+// template reads the template of a binding from the cache. It is a StaleCacheError if the cache
+// does not have it, or has an older version than the binding was made from: Works made from that
+// one would be written twice.
 func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectReference) (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{}
 	u.SetAPIVersion(ref.APIVersion)
@@ -130,8 +131,8 @@ func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectRefere
 	return u, nil
 }
 
-// current is a StaleCacheError if the API server has another version of a template than the cache. If both have the same, the
-// version in the binding is one of a hub before its restore.
+// current is a StaleCacheError if the API server has another version of a template than the cache.
+// If both have the same, the version in the binding is one of a hub before its restore.
 func (r *reconciler) current(ctx context.Context, u *unstructured.Unstructured) error {
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(u.GroupVersionKind())
@@ -195,15 +196,16 @@ func (r *reconciler) cluster(ctx context.Context, name string) (*clusterv1alpha1
 // parallel bounds how many Works of one object are written at a time.
 const parallel = 16
 
-// Writer writes Works, those of several clusters in parallel, and records its writes until the cache shows them. Methods that write
-// continue after an error and join the errors, each of which names the cluster.
+// Writer writes Works, those of several clusters in parallel, and records its writes until the
+// cache shows them. Methods that write continue after an error and join the errors, each of which
+// names the cluster.
 type Writer struct {
 	client  client.Client
 	written kube.Expectations[client.ObjectKey]
 
 	mu sync.Mutex
-	// unseen are written Works that no reconcile has read from the cache yet, by what they hold. The event of one does not remove it:
-	// a reconcile under way may have read the cache before.
+	// unseen are written Works that no reconcile has read from the cache yet, by what they hold.
+	// The event of one does not remove it: a reconcile under way may have read the cache before.
 	unseen map[Identity]map[client.ObjectKey]struct{}
 }
 
@@ -217,12 +219,14 @@ func (w *Writer) Write(ctx context.Context, holds Identity, all Writes) error {
 	return errors.Join(w.Create(ctx, holds, all.Create), w.Update(ctx, holds, all.Update))
 }
 
-// Create creates Works that hold an object. One that exists is an error of a stale cache (kube.IsStale).
+// Create creates Works that hold an object. One that exists is an error of a stale cache
+// (kube.IsStale).
 func (w *Writer) Create(ctx context.Context, holds Identity, works []*workv1alpha1.Work) error {
 	return each(works, "create", func(x *workv1alpha1.Work) error { return w.noted(holds, x, w.client.Create(ctx, x)) })
 }
 
-// Update writes Works as they were read. A newer version at the API server is an error of a stale cache (kube.IsStale).
+// Update writes Works as they were read. A newer version at the API server is an error of a stale
+// cache (kube.IsStale).
 func (w *Writer) Update(ctx context.Context, holds Identity, works []*workv1alpha1.Work) error {
 	return each(works, "update", func(x *workv1alpha1.Work) error { return w.noted(holds, x, w.client.Update(ctx, x)) })
 }
@@ -242,8 +246,9 @@ func (w *Writer) noted(holds Identity, x *workv1alpha1.Work, err error) error {
 	return nil
 }
 
-// Works reads our Works that hold an object, whatever binding they name. It returns a StaleCacheError as long as the cache does not
-// show a write of this Writer, also of a Work that is no longer wanted: the own-write event will not lead to a reconcile (Events).
+// Works reads our Works that hold an object, whatever binding they name. It returns a
+// StaleCacheError as long as the cache does not show a write of this Writer, also of a Work that is
+// no longer wanted: the own-write event will not lead to a reconcile (Events).
 func (w *Writer) Works(ctx context.Context, holds Identity) ([]*workv1alpha1.Work, error) {
 	works, err := find(ctx, w.client, holds)
 	if err != nil {
