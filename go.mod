@@ -11,6 +11,7 @@ tool (
 
 require (
 	github.com/cilium/ebpf v0.22.0
+	github.com/coredns/caddy v1.1.4
 	github.com/coreos/go-iptables v0.8.0
 	github.com/evanphx/json-patch/v5 v5.9.11
 	github.com/go-logr/logr v1.4.3

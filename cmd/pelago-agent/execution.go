@@ -3,25 +3,11 @@ package main
 import (
 	"fmt"
 	"log/slog"
-	"net/http"
 
 	"github.com/go-logr/logr"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
-	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/agent/peering"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/execute"
@@ -37,7 +23,7 @@ import (
 func (a *agent) addExecution(c config.Config, to hubclient.Options, tokens *peering.TokenSource, alone bool) error {
 	id, hubID := c.ClusterID, c.HubID
 	access, connected := hubclient.Config(to)
-	h, err := openWorks(access, id, to.Logger)
+	h, err := hubclient.NewWorks(access, id, to.Logger)
 	if err != nil {
 		return err
 	}
@@ -85,47 +71,4 @@ func (a *agent) addExecution(c config.Config, to hubclient.Options, tokens *peer
 		return peering.FollowToken(a.manager, config.SystemNamespace, tokens)
 	}
 	return nil
-}
-
-// openWorks prepares access to the hub for the execution of Works, without connecting yet. Its cache holds this cluster's Works
-// and the interpreter rules; the Cluster and the Lease are read individually, without the cache, since a member may not list them.
-func openWorks(access *rest.Config, id string, logger logr.Logger) (cluster.Cluster, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, clusterv1alpha1.AddToScheme,
-		configv1alpha1.AddToScheme, pelagov1alpha1.AddToScheme, workv1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("prepare access to the hub: %w", err)
-		}
-	}
-	c, err := cluster.New(access, func(o *cluster.Options) {
-		o.Scheme, o.Logger = scheme, logger
-		o.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return hubKinds(), nil }
-		o.Cache = cache.Options{
-			DefaultNamespaces: map[string]cache.Config{workv1alpha2.ExecutionNamespace(id): {}},
-			DefaultTransform:  cache.TransformStripManagedFields(),
-		}
-		o.Client = client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&clusterv1alpha1.Cluster{},
-			&coordinationv1.Lease{}}}}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("prepare access to the hub at %s: %w", access.Host, err)
-	}
-	return c, nil
-}
-
-// hubKinds is static: discovery at the hub would fail while the hub is unreachable.
-func hubKinds() meta.RESTMapper {
-	m := meta.NewDefaultRESTMapper(nil)
-	add := func(gvk schema.GroupVersionKind, scope meta.RESTScope) {
-		m.Add(gvk, scope)
-		m.Add(gvk.GroupVersion().WithKind(gvk.Kind+"List"), scope) // the cache maps list kinds as well
-	}
-	add(workv1alpha1.GroupVersion.WithKind("Work"), meta.RESTScopeNamespace)
-	add(pelagov1alpha1.GroupVersion.WithKind("KindRules"), meta.RESTScopeRoot)
-	add(configv1alpha1.GroupVersion.WithKind("ResourceInterpreterCustomization"), meta.RESTScopeRoot)
-	add(configv1alpha1.GroupVersion.WithKind("ResourceInterpreterWebhookConfiguration"), meta.RESTScopeRoot)
-	add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace) // of which tokens are requested
-	add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
-	add(clusterv1alpha1.GroupVersion.WithKind("Cluster"), meta.RESTScopeRoot)
-	return m
 }

@@ -21,10 +21,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
@@ -129,7 +127,7 @@ func New(o Options) (*Hub, error) {
 	c, err := cluster.New(config, func(co *cluster.Options) {
 		co.Scheme = scheme()
 		co.Logger = o.Logger
-		co.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper(), nil }
+		co.MapperProvider = mapper
 		co.Cache = cache.Options{
 			DefaultNamespaces: map[string]cache.Config{o.Namespace: {}},
 			DefaultTransform:  cache.TransformStripManagedFields(),
@@ -193,23 +191,6 @@ func scheme() *runtime.Scheme {
 		utilruntime.Must(add(s))
 	}
 	return s
-}
-
-// mapper knows the few kinds of the hub by heart: asking the hub would fail while it is away.
-func mapper() meta.RESTMapper {
-	m := meta.NewDefaultRESTMapper(nil)
-	for _, kind := range []schema.GroupVersionKind{
-		submarinerv1.GroupVersion.WithKind("Cluster"),
-		submarinerv1.GroupVersion.WithKind("Endpoint"),
-		v1alpha1.GroupVersion.WithKind("ServiceContribution"),
-		discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
-		corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
-	} {
-		m.Add(kind, meta.RESTScopeNamespace)
-		// The cache asks for the scope of lists as well.
-		m.Add(kind.GroupVersion().WithKind(kind.Kind+"List"), meta.RESTScopeNamespace)
-	}
-	return m
 }
 
 // Indexes over the cache.

@@ -207,7 +207,11 @@ func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
 	}
 	switch kind {
 	case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
-		o, err := d.as().read(text)
+		as := d.as()
+		if _, packed := as.(untyped); packed && kind == watch.Bookmark {
+			as = untyped{} // a packed object has not the annotation that ends a streamed list
+		}
+		o, err := as.read(text)
 		if err != nil {
 			return "", nil, fmt.Errorf("the object of an event of type %s: %w", kind, err)
 		}

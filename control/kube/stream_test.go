@@ -78,6 +78,26 @@ func TestAsClientGo(t *testing.T) {
 	}
 }
 
+// TestStreamedList: the bookmark that ends a list in a watch (sendInitialEvents) has its annotation,
+// although the objects are decoded into a form that lacks it. Without it, a reflector never syncs.
+func TestStreamedList(t *testing.T) {
+	end := `{"apiVersion":"work.karmada.io/v1alpha1","kind":"Work","metadata":{"resourceVersion":"7",` +
+		`"annotations":{"` + metav1.InitialEventsAnnotationKey + `":"true"}}}`
+	o := from(t, serve(t, line("ADDED", oneWork)+line("BOOKMARK", end)))
+	o.untyped = func([]byte) (*unstructured.Unstructured, error) { return &unstructured.Unstructured{}, nil }
+	events := drain(t, ours(t, o, &unstructured.Unstructured{}))
+	if len(events) != 2 || events[1].Type != watch.Bookmark {
+		t.Fatalf("events %v, want an object and a bookmark", events)
+	}
+	got, err := meta.Accessor(events[1].Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" || got.GetResourceVersion() != "7" {
+		t.Errorf("bookmark %v", got)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	o := from(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -2,7 +2,8 @@ package clusterdns
 
 import (
 	"strings"
-	"unicode"
+
+	"github.com/coredns/caddy/caddyfile"
 )
 
 // server is one address of a server block: [scheme://]zone[:port].
@@ -29,10 +30,9 @@ func parseServer(key string) server {
 	return s
 }
 
-// servers lists the addresses of all server blocks of a Corefile in order. It
-// follows the Caddyfile grammar as far as needed for that: quotes, comments,
-// nested blocks, address lists continued after a comma, snippets, imports, and
-// a last server without braces.
+// servers lists the addresses of all server blocks of a Corefile in order. It follows the grammar as
+// far as needed for that: nested blocks, address lists continued after a comma, snippets, imports,
+// and a last server without braces.
 func servers(corefile string) []server {
 	var out []server
 	tokens := tokenize(corefile)
@@ -99,49 +99,12 @@ type token struct {
 	line int
 }
 
-// tokenize splits a Corefile into words: separated by white space, or in
-// double quotes at the start of a word; from # to the end of the line nothing
-// counts.
+// tokenize splits a Corefile into words as CoreDNS does. Only the lexer of its library is used: the
+// parser would read the files of imports and replace environment variables by those of this process.
 func tokenize(corefile string) []token {
 	var out []token
-	var word []rune
-	line, start := 1, 1
-	var inWord, quoted, escaped, comment bool
-	end := func() {
-		if inWord {
-			out = append(out, token{string(word), start})
-		}
-		word, inWord, quoted = nil, false, false
+	for d := caddyfile.NewDispenser("Corefile", strings.NewReader(corefile)); d.Next(); {
+		out = append(out, token{d.Val(), d.Line()})
 	}
-	for _, c := range corefile {
-		switch {
-		case quoted && escaped:
-			escaped = false
-			word = append(word, c)
-		case quoted && c == '\\':
-			escaped = true
-		case quoted && c == '"':
-			end()
-		case quoted:
-			word = append(word, c)
-		case unicode.IsSpace(c):
-			end()
-		case comment:
-		case c == '#':
-			comment = true
-		case !inWord && c == '"':
-			inWord, quoted, start = true, true, line
-		default:
-			if !inWord {
-				inWord, start = true, line
-			}
-			word = append(word, c)
-		}
-		if c == '\n' {
-			line++
-			comment = false
-		}
-	}
-	end()
 	return out
 }

@@ -64,23 +64,23 @@ func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 }
 
 // admissible checks a cluster's ranges and index.
-func (o Options) admissible(c submarinerv1.Cluster, spec v1alpha1.PeerSpec, t *taken) verdict {
+func (o Options) admissible(c submarinerv1.Cluster, spec v1alpha1.PeerSpec, t *taken) acceptance {
 	id := c.Spec.ClusterID
 	if own, other := len(o.GlobalCIDRs) > 0, len(c.Spec.GlobalCIDR) > 0; own != other {
 		with, without := o.ClusterID, id
 		if other {
 			with, without = id, o.ClusterID
 		}
-		return verdict{reason: v1alpha1.ReasonGlobalnetMismatch, message: fmt.Sprintf(
+		return acceptance{reason: v1alpha1.ReasonGlobalnetMismatch, message: fmt.Sprintf(
 			"cluster %s has a GlobalCIDR and cluster %s has none: in one clusterset all have one or none; join one of them again", with, without)}
 	}
 	for _, r := range parsed(allocated(c)) {
 		if err := config.CheckRange(r); err != nil {
-			return verdict{reason: v1alpha1.ReasonUnroutableCIDR, message: fmt.Sprintf(
+			return acceptance{reason: v1alpha1.ReasonUnroutableCIDR, message: fmt.Sprintf(
 				"cluster %s: %v: join it with other ranges, or use globalnet", id, err)}
 		}
 		if r.Overlaps(o.Fabric) {
-			return verdict{reason: v1alpha1.ReasonOverlappingCIDR, message: fmt.Sprintf(
+			return acceptance{reason: v1alpha1.ReasonOverlappingCIDR, message: fmt.Sprintf(
 				"%s of cluster %s overlaps the clusterset's fabric range %s: give it another range, or deploy the broker with another --fabric-cidr", r, id, o.Fabric)}
 		}
 	}
@@ -90,17 +90,17 @@ func (o Options) admissible(c submarinerv1.Cluster, spec v1alpha1.PeerSpec, t *t
 	if other, ok := t.indexes[spec.ClusterIndex]; ok {
 		return invalid("cluster index %d is that of cluster %s", spec.ClusterIndex, other)
 	}
-	return verdict{ok: true}
+	return acceptance{ok: true}
 }
 
-// verdict is the content of condition Accepted.
-type verdict struct {
+// acceptance is the content of condition Accepted.
+type acceptance struct {
 	ok      bool
 	reason  string
 	message string
 }
 
-func (v verdict) condition() metav1.Condition {
+func (v acceptance) condition() metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.PeerAccepted, Status: metav1.ConditionFalse, Reason: v.reason, Message: v.message}
 	if v.ok {
 		c.Status = metav1.ConditionTrue
@@ -108,18 +108,18 @@ func (v verdict) condition() metav1.Condition {
 	return c
 }
 
-func invalid(format string, args ...any) verdict {
-	return verdict{reason: v1alpha1.ReasonInvalidEndpoint, message: fmt.Sprintf(format, args...)}
+func invalid(format string, args ...any) acceptance {
+	return acceptance{reason: v1alpha1.ReasonInvalidEndpoint, message: fmt.Sprintf(format, args...)}
 }
 
 // peer merges the Endpoints of one cluster.
-func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarinerv1.Endpoint, t *taken) (*v1alpha1.Peer, verdict) {
+func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarinerv1.Endpoint, t *taken) (*v1alpha1.Peer, acceptance) {
 	peer := &v1alpha1.Peer{
 		ObjectMeta: metav1.ObjectMeta{Name: c.Spec.ClusterID},
 		Spec:       v1alpha1.PeerSpec{ClusterIndex: index, Subnets: o.routed(c, index), Gateways: []v1alpha1.PeerGateway{}, Labels: maps.Clone(c.Labels)},
 	}
 	delete(peer.Spec.Labels, v1alpha1.LabelManagedBy) // of the copy
-	var bad []verdict
+	var bad []acceptance
 	for _, e := range endpoints {
 		if e.Spec.ClusterID != c.Spec.ClusterID {
 			continue
@@ -144,20 +144,20 @@ func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarine
 		}
 		return !v.ok
 	})
-	slices.SortFunc(bad, func(a, b verdict) int {
+	slices.SortFunc(bad, func(a, b acceptance) int {
 		return cmp.Or(cmp.Compare(a.reason, b.reason), cmp.Compare(a.message, b.message))
 	})
 	switch {
 	case len(peer.Spec.Gateways) == 0 && len(bad) > 0:
 		return peer, bad[0]
 	case len(peer.Spec.Gateways) == 0:
-		return peer, verdict{reason: v1alpha1.ReasonNoGateway, message: fmt.Sprintf(
+		return peer, acceptance{reason: v1alpha1.ReasonNoGateway, message: fmt.Sprintf(
 			"cluster %s has no ready gateway: label a node of it with %s=true and see that pelago-node is ready there", c.Spec.ClusterID, submarinerv1.LabelGateway)}
 	case len(bad) > 0:
-		return peer, verdict{ok: true, reason: v1alpha1.ReasonAccepted, message: fmt.Sprintf("%d of %d gateways are used; %s",
+		return peer, acceptance{ok: true, reason: v1alpha1.ReasonAccepted, message: fmt.Sprintf("%d of %d gateways are used; %s",
 			len(peer.Spec.Gateways), len(peer.Spec.Gateways)+len(bad), bad[0].message)}
 	}
-	return peer, verdict{ok: true, reason: v1alpha1.ReasonAccepted, message: fmt.Sprintf("%d gateways are used", len(peer.Spec.Gateways))}
+	return peer, acceptance{ok: true, reason: v1alpha1.ReasonAccepted, message: fmt.Sprintf("%d gateways are used", len(peer.Spec.Gateways))}
 }
 
 // parsed leaves out texts that are not prefixes; the hub refuses Clusters that have such.

@@ -25,11 +25,11 @@ var ownFields = []string{
 }
 
 // gateway checks one Endpoint and returns how this cluster reaches it.
-func (o Options) gateway(c submarinerv1.Cluster, index int32, e submarinerv1.Endpoint) (v1alpha1.PeerGateway, verdict) {
+func (o Options) gateway(c submarinerv1.Cluster, index int32, e submarinerv1.Endpoint) (v1alpha1.PeerGateway, acceptance) {
 	var g v1alpha1.PeerGateway
 	settings := e.Spec.BackendConfig
 	if e.Spec.Backend != o.CableDriver {
-		return g, verdict{reason: v1alpha1.ReasonWireMismatch, message: fmt.Sprintf(
+		return g, acceptance{reason: v1alpha1.ReasonWireMismatch, message: fmt.Sprintf(
 			"gateway %s of cluster %s uses cable driver %s, this cluster %s: join both with the same --cable-driver", e.Spec.Hostname, c.Spec.ClusterID, e.Spec.Backend, o.CableDriver)}
 	}
 	version, err := number(settings[submarinerv1.BackendWireVersion])
@@ -37,7 +37,7 @@ func (o Options) gateway(c submarinerv1.Cluster, index int32, e submarinerv1.End
 		return g, invalid("Endpoint %s: %s: %v", e.Name, submarinerv1.BackendWireVersion, err)
 	}
 	if d := int(version) - o.WireVersion; d < -1 || d > 1 {
-		return g, verdict{reason: v1alpha1.ReasonWireMismatch, message: fmt.Sprintf(
+		return g, acceptance{reason: v1alpha1.ReasonWireMismatch, message: fmt.Sprintf(
 			"gateway %s of cluster %s speaks version %d of the overlay header over %s, this cluster version %d over %s: neighbouring versions work together",
 			e.Spec.Hostname, c.Spec.ClusterID, version, e.Spec.Backend, o.WireVersion, o.CableDriver)}
 	}
@@ -83,7 +83,7 @@ func (o Options) gateway(c submarinerv1.Cluster, index int32, e submarinerv1.End
 	if len(g.Identity) == 0 {
 		g.Identity = nil // as it comes back from the API server
 	}
-	return g, verdict{ok: true}
+	return g, acceptance{ok: true}
 }
 
 // addresses returns a gateway's two addresses in canonical form. The one that nat_enabled selects is required.

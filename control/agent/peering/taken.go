@@ -155,7 +155,7 @@ func (t *taken) elsewhere(g *v1alpha1.PeerGateway) {
 
 // distinct refuses a gateway whose address, key or fabric address belongs to another one. mine holds the keys and addresses of the same
 // cluster's gateways that have passed so far; those of this gateway are added if it passes.
-func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]string) verdict {
+func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]string) acceptance {
 	me := fmt.Sprintf("gateway %s of cluster %s", g.Name, id)
 	if who, ok := t.nodes[g.Address]; ok {
 		return invalid("%s has the address %s of %s: give it a public address by the annotation %s", me, g.Address, who, submarinerv1.AnnotationPublicIP)
@@ -182,20 +182,20 @@ func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]stri
 	for _, key := range append(keys, g.FabricAddress) {
 		mine[key] = me
 	}
-	return verdict{ok: true}
+	return acceptance{ok: true}
 }
 
 // overlap reports the first range of a cluster that overlaps what is taken.
-func (t *taken) overlap(id string, ranges []netip.Prefix) verdict {
+func (t *taken) overlap(id string, ranges []netip.Prefix) acceptance {
 	for _, r := range ranges {
 		for _, c := range t.claims {
 			if i := slices.IndexFunc(c.ranges, r.Overlaps); i >= 0 {
-				return verdict{reason: v1alpha1.ReasonOverlappingCIDR, message: fmt.Sprintf(
+				return acceptance{reason: v1alpha1.ReasonOverlappingCIDR, message: fmt.Sprintf(
 					"%s of cluster %s overlaps %s of %s: give one of them another range, or use globalnet", r, id, c.ranges[i], c.who)}
 			}
 		}
 	}
-	return verdict{ok: true}
+	return acceptance{ok: true}
 }
 
 // allocated is a cluster's GlobalCIDRs, else its pod and service ranges.

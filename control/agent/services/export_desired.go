@@ -52,14 +52,14 @@ type state struct {
 type offer struct {
 	contribution *v1alpha1.ServiceContribution // nil: nothing is published
 	slices       []*discoveryv1.EndpointSlice
-	valid        verdict
+	valid        validity
 	waiting      string // why the service is not or not wholly published yet; empty if it is
 	unreachable  bool   // waiting is that no endpoint can be reached from other clusters, which does not change by itself
 	exportTo     []string
 }
 
-// verdict is the content of condition Valid.
-type verdict struct {
+// validity is the content of condition Valid.
+type validity struct {
 	ok      bool
 	reason  mcs.ServiceExportConditionReason
 	message string
@@ -118,19 +118,19 @@ const reasonInvalidMetadata mcs.ServiceExportConditionReason = "InvalidExportedM
 // reasonInvalidAudience is the reason of Valid=False for an annotation pelago.io/export-to that names no clusters.
 const reasonInvalidAudience mcs.ServiceExportConditionReason = "InvalidExportTo"
 
-func judge(export *mcs.ServiceExport, service *corev1.Service, audience error) verdict {
+func judge(export *mcs.ServiceExport, service *corev1.Service, audience error) validity {
 	invalid := invalidMetadata(export.Spec.ExportedLabels, export.Spec.ExportedAnnotations)
 	switch {
 	case service == nil:
-		return verdict{reason: mcs.ServiceExportReasonNoService, message: "ServiceUnavailable: there is no Service of this name to be exported"}
+		return validity{reason: mcs.ServiceExportReasonNoService, message: "ServiceUnavailable: there is no Service of this name to be exported"}
 	case service.Spec.Type == corev1.ServiceTypeExternalName:
-		return verdict{reason: mcs.ServiceExportReasonInvalidServiceType, message: "UnsupportedServiceType: a Service of type ExternalName cannot be exported"}
+		return validity{reason: mcs.ServiceExportReasonInvalidServiceType, message: "UnsupportedServiceType: a Service of type ExternalName cannot be exported"}
 	case invalid != "":
-		return verdict{reason: reasonInvalidMetadata, message: invalid}
+		return validity{reason: reasonInvalidMetadata, message: invalid}
 	case audience != nil:
-		return verdict{reason: reasonInvalidAudience, message: audience.Error()}
+		return validity{reason: reasonInvalidAudience, message: audience.Error()}
 	}
-	return verdict{ok: true, reason: mcs.ServiceExportReasonValid, message: "the Service can be exported"}
+	return validity{ok: true, reason: mcs.ServiceExportReasonValid, message: "the Service can be exported"}
 }
 
 func is4(text string) bool {

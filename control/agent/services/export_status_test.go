@@ -16,7 +16,7 @@ import (
 )
 
 func TestConditions(t *testing.T) {
-	valid := verdict{ok: true, reason: "Valid", message: "the Service can be exported"}
+	valid := validity{ok: true, reason: "Valid", message: "the Service can be exported"}
 	offered := offer{valid: valid, contribution: &v1alpha1.ServiceContribution{}}
 	waits := offer{valid: valid, waiting: "no address"}
 	partly := offer{valid: valid, contribution: &v1alpha1.ServiceContribution{}, waiting: "1 of 2 pods"}
@@ -35,7 +35,7 @@ func TestConditions(t *testing.T) {
 			"Synced=True/Exported: ServiceImport was successfully synced to the broker",
 			"Conflict=False/NoConflicts: all exporting clusters agree",
 		}},
-		"no Service": {wasReady, outcome{offer: offer{valid: verdict{reason: "NoService", message: "none"}}, synced: true, published: true}, []string{
+		"no Service": {wasReady, outcome{offer: offer{valid: validity{reason: "NoService", message: "none"}}, synced: true, published: true}, []string{
 			"Ready=False/Pending: AwaitingExport: the export is not valid",
 			"Valid=False/NoService: none",
 			"Synced=False/Pending: AwaitingExport: the export is not valid",
@@ -119,8 +119,8 @@ func TestLongMessages(t *testing.T) {
 	}
 	offers := []offer{
 		plain.desired(state{export: e, service: service("10.77.0.5")}),
-		{valid: verdict{ok: true, reason: "Valid"}, waiting: long},
-		{valid: verdict{ok: true, reason: "Valid"}, contribution: &v1alpha1.ServiceContribution{}},
+		{valid: validity{ok: true, reason: "Valid"}, waiting: long},
+		{valid: validity{ok: true, reason: "Valid"}, contribution: &v1alpha1.ServiceContribution{}},
 	}
 	if offers[0].valid.ok || strings.Contains(offers[0].valid.message, "secret") {
 		t.Errorf("Valid is %t, %.200q…", offers[0].valid.ok, offers[0].valid.message)
@@ -138,7 +138,7 @@ func TestLongMessages(t *testing.T) {
 }
 
 func TestConditionsCarryTheGenerationThatTheySpeakOf(t *testing.T) {
-	for _, c := range conditions(exported(), outcome{offer: offer{valid: verdict{ok: true, reason: "Valid"}}, synced: true}) {
+	for _, c := range conditions(exported(), outcome{offer: offer{valid: validity{ok: true, reason: "Valid"}}, synced: true}) {
 		if c.ObservedGeneration != 3 || c.LastTransitionTime.IsZero() {
 			t.Errorf("condition %+v", c)
 		}
