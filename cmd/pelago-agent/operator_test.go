@@ -31,6 +31,7 @@ import (
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 const operatorNamespace = "submariner-operator"
@@ -72,6 +73,7 @@ func kubeconfigFile(t *testing.T, cfg *rest.Config) string {
 
 func newOperated(t *testing.T, opts ...apiserver.Option) *operated {
 	t.Helper()
+	need.Kubernetes(t)
 	ctx := t.Context()
 	dir, err := pelagoDir()
 	must(t, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane/dump"
 	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/test/bpffs"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 func TestMissingFeatures(t *testing.T) {
@@ -39,8 +40,12 @@ func TestMissingFeatures(t *testing.T) {
 	if err := checkRequirements(reqs[:1], "5.4.0-test"); err != nil {
 		t.Errorf("nothing is missing: %v", err)
 	}
+}
+
+func TestThisKernelHasAllFeatures(t *testing.T) {
+	need.Root(t)
 	if err := CheckKernel(); err != nil {
-		t.Errorf("this kernel, on which the tests run: %v", err)
+		t.Error(err)
 	}
 }
 
@@ -51,6 +56,7 @@ func TestNotRoot(t *testing.T) {
 }
 
 func TestNoBPFFS(t *testing.T) {
+	need.Root(t)
 	_, err := Open(Options{PinPath: filepath.Join(t.TempDir(), "pelago")})
 	if err == nil || !strings.Contains(err.Error(), "no bpffs is mounted on") || !strings.Contains(err.Error(), "mount -t bpf bpf") {
 		t.Errorf("without a bpffs: %v", err)

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // maxStack is MAX_BPF_STACK of the kernel. Kernels before 6.8 round the frame of every function up to frameUnit, later ones to less.
@@ -20,6 +21,7 @@ const (
 // The frames of every chain of calls fit into the stack on the oldest kernel, which this one need not be. The kernel tells the frames
 // in the order of the functions.
 func TestStackFitsOldKernels(t *testing.T) {
+	need.Root(t)
 	if err := CheckKernel(); err != nil {
 		t.Fatal(err)
 	}
