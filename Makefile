@@ -142,7 +142,7 @@ vm: $(BIN)/pelago-lab ## test WireGuard, ESP and netem on Debian kernels in an e
 	go run ./test/vm -kernel "$(KERNEL)" -json $(OUT)/vm.json
 
 ## ---- maintain
-.PHONY: generate generate-api charts clean
+.PHONY: generate generate-api charts deps clean
 generate: ## generate eBPF objects, deepcopy functions, CRDs, charts
 	@for tool in $(CLANG_TOOLS); do command -v $$tool >/dev/null || { echo "$$tool is missing: apt-get install clang-16 llvm-16"; exit 1; }; done
 	go generate ./bpf
@@ -160,6 +160,9 @@ generate-api:
 
 charts: ## write the derived files of the Helm charts: manifests and definitions
 	go test ./deploy -run TestChartsAreCurrent -update
+
+deps: ## list direct dependencies of all modules that are behind their newest release
+	go run ./test/deps
 
 clean: ## remove bin/ and out/
 	rm -rf $(BIN) $(OUT)
