@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -37,7 +38,6 @@ type reconciler struct {
 	recorder record.EventRecorder
 	clock    clock.PassiveClock
 	ledger   *ledger[netip.Addr, pelagov1alpha1.AddressOwner, *Pool]
-	filled   bool
 	// exhausted owners wait for free addresses, unacknowledged ones for the acknowledgements of gateways.
 	exhausted, unacknowledged waiters[request]
 }
@@ -65,28 +65,10 @@ func SetupAddresses(mgr ctrl.Manager, opts AddressOptions) error {
 
 // Reconcile brings one owner's claims and status in line. One worker does it: allocation has an order.
 func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, error) {
-	if err := r.fill(ctx); err != nil {
+	if err := r.ledger.fill(ctx, r.client, &pelagov1alpha1.GlobalAddressList{}, addressOf); err != nil {
 		return ctrl.Result{}, err
 	}
 	return kube.Result(r.reconcile(ctx, req))
-}
-
-// fill adds the existing claims to the ledger, once: event handlers may run later than the first reconcile.
-func (r *reconciler) fill(ctx context.Context) error {
-	if r.filled {
-		return nil
-	}
-	var list pelagov1alpha1.GlobalAddressList
-	if err := r.client.List(ctx, &list); err != nil {
-		return fmt.Errorf("list GlobalAddresses: %w", err)
-	}
-	for i := range list.Items {
-		if ip, err := netip.ParseAddr(list.Items[i].Spec.IP); err == nil {
-			r.ledger.observed(ip)
-		}
-	}
-	r.filled = true
-	return nil
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req request) (time.Duration, error) {
@@ -144,9 +126,9 @@ func (r *reconciler) claims(ctx context.Context, req request) (map[netip.Addr]re
 	}
 	for i := range list.Items {
 		a := &list.Items[i]
-		ip, err := netip.ParseAddr(a.Spec.IP)
-		if err != nil {
-			continue // not ours: the agent writes addresses
+		ip, ok := addressOf(a)
+		if !ok {
+			continue
 		}
 		leased, err := r.leased(ctx, a.Spec.IP)
 		if err != nil {
@@ -309,4 +291,14 @@ func (r *reconciler) free(ctx context.Context, claims map[netip.Addr]recorded, i
 // name is the name of the GlobalAddress of an address: 120-1-0-9.
 func name(ip netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(ip.StringExpanded())
+}
+
+// addressOf is the address of a GlobalAddress. ok is false if it is not ours: the agent writes addresses.
+func addressOf(o runtime.Object) (ip netip.Addr, ok bool) {
+	a, is := o.(*pelagov1alpha1.GlobalAddress)
+	if !is {
+		return ip, false
+	}
+	ip, err := netip.ParseAddr(a.Spec.IP)
+	return ip, err == nil
 }

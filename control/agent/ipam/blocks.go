@@ -11,6 +11,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -61,7 +62,6 @@ type blockReconciler struct {
 	clock    clock.PassiveClock
 	minimum  int
 	ledger   *ledger[PortSpace, pelagov1alpha1.PortBlock, *Space]
-	filled   bool
 	// shares is that of the number of nodes at the last event.
 	shares atomic.Int64
 	// exhausted nodes wait for blocks that their pool lacks.
@@ -88,28 +88,10 @@ func SetupBlocks(mgr ctrl.Manager, opts BlockOptions) error {
 
 // Reconcile brings a node's blocks of one pool in line. One worker does it: a node gets its blocks on one IP.
 func (r *blockReconciler) Reconcile(ctx context.Context, req blockRequest) (ctrl.Result, error) {
-	if err := r.fill(ctx); err != nil {
+	if err := r.ledger.fill(ctx, r.client, &pelagov1alpha1.PortBlockList{}, leaseOf); err != nil {
 		return ctrl.Result{}, err
 	}
 	return kube.Result(r.reconcile(ctx, req))
-}
-
-// fill adds the existing leases to the ledger, once: event handlers may run later than the first reconcile.
-func (r *blockReconciler) fill(ctx context.Context) error {
-	if r.filled {
-		return nil
-	}
-	var list pelagov1alpha1.PortBlockList
-	if err := r.client.List(ctx, &list); err != nil {
-		return fmt.Errorf("list PortBlocks: %w", err)
-	}
-	for i := range list.Items {
-		if p, ok := portsOf(&list.Items[i]); ok {
-			r.ledger.observed(p)
-		}
-	}
-	r.filled = true
-	return nil
 }
 
 func (r *blockReconciler) reconcile(ctx context.Context, req blockRequest) (time.Duration, error) {
@@ -274,6 +256,14 @@ func (r *blockReconciler) delete(ctx context.Context, b *pelagov1alpha1.PortBloc
 	log.FromContext(ctx).Info("ended the lease of a port block", "egressIP", b.Spec.EgressIP, "firstPort", b.Spec.FirstPort, "ports", pelagov1alpha1.BlockPorts,
 		"node", b.Spec.Node, "nodeUID", b.Spec.NodeUID, "from", b.CreationTimestamp.UTC().Format(time.RFC3339), "until", r.clock.Now().UTC().Format(time.RFC3339))
 	return nil
+}
+
+// leaseOf are the ports of a PortBlock. ok is false if it is not ours: the agent writes addresses.
+func leaseOf(o runtime.Object) (p PortSpace, ok bool) {
+	if b, is := o.(*pelagov1alpha1.PortBlock); is {
+		return portsOf(b)
+	}
+	return p, false
 }
 
 func portsOf(b *pelagov1alpha1.PortBlock) (PortSpace, bool) {

@@ -1,9 +1,15 @@
 package ipam
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // allocator is the in-memory set of allocated resources of one kind: Pool for addresses, Space for port blocks.
@@ -20,10 +26,30 @@ type ledger[K comparable, L any, P allocator[K]] struct {
 	// created are allocations of this process that the informer cache does not show yet. Without them the next reconcile
 	// would allocate once more.
 	created map[K]L
+	filled  bool // used by the worker only
 }
 
 func newLedger[L any, K comparable, P allocator[K]](pool P) *ledger[K, L, P] {
 	return &ledger[K, L, P]{pool: pool, created: map[K]L{}}
+}
+
+// fill records the allocations that a list of the cache has, once: event handlers may run later than
+// the first reconcile.
+func (l *ledger[K, L, P]) fill(ctx context.Context, cache client.Reader, list client.ObjectList, key func(runtime.Object) (K, bool)) error {
+	if l.filled {
+		return nil
+	}
+	if err := cache.List(ctx, list); err != nil {
+		return fmt.Errorf("list %T: %w", list, err)
+	}
+	err := meta.EachListItem(list, func(o runtime.Object) error {
+		if k, ok := key(o); ok {
+			l.observed(k)
+		}
+		return nil
+	})
+	l.filled = err == nil
+	return err
 }
 
 // observed records that the cache shows an allocation.
