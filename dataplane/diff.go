@@ -6,36 +6,26 @@ import (
 	"slices"
 )
 
-// Table names a map of the kernel side.
-type Table string
-
-// The maps that user space writes, by their names on bpffs.
-const (
-	TableSettings  Table = "settings"
-	TableRoutes    Table = "routes"
-	TableNodes     Table = "nodes"
-	TableGateways  Table = "gateways"
-	TableClusters  Table = "clusters"
-	TablePeers     Table = "peers"
-	TableSources   Table = "sources"
-	TableExternals Table = "externals"
-	TableEndpoints Table = "endpoints"
-	TableEgresses  Table = "egresses"
-	TableGlobals   Table = "globals"
-	TableAudiences Table = "audiences"
-	TableBlocks    Table = "blocks"
-	TableServices  Table = "services"
-	TableVIPRange  Table = "vip_ranges"
-	TableVIPs      Table = "vips"
-	TableBackings  Table = "vip_backings"
-)
-
-// Change is one step: put Value under Key, or remove Key if Value is nil. Key and Value have the types of the State's
-// field of that name; Settings, Gateways and VIPRange have no key.
-type Change struct {
-	Table Table
-	Key   any
-	Value any
+// Steps makes the steps of Diff, with a function for each field of State: for a map of State the step that puts *v under k, or, where v is
+// nil, the one that removes k; for the other fields the step that replaces the value.
+type Steps[S any] struct {
+	Settings  func(v Settings) S
+	Gateways  func(v []uint16) S
+	VIPRange  func(v netip.Prefix) S
+	Routes    func(k netip.Prefix, v *uint16) S
+	Nodes     func(k uint16, v *Hop) S
+	Clusters  func(k uint16, v *[]RemoteGateway) S
+	Peers     func(k netip.Addr, v *Peer) S
+	Sources   func(k netip.Addr, v *Source) S
+	Externals func(k netip.Prefix, v *Source) S
+	Endpoints func(k netip.Addr, v *Endpoint) S
+	Egresses  func(k netip.Addr, v *[]uint16) S
+	Globals   func(k netip.Addr, v *Global) S
+	Audiences func(k netip.Addr, v *ClusterSet) S
+	Blocks    func(k BlockKey, v *uint16) S
+	Services  func(k ServiceKey, v *Service) S
+	VIPs      func(k ServiceKey, v *VIP) S
+	Backings  func(k netip.Addr, v *bool) S // State.Backings
 }
 
 // Diff returns the steps from have to want, in an order in which no intermediate state misroutes a packet:
@@ -47,62 +37,68 @@ type Change struct {
 //     is to be closed is closed first.
 //
 // A changed entry is one atomic put. The order within a table is by key, so the result is the same for the same input.
-func Diff(have, want State) []Change {
-	var put, remove []Change
-	both := func(p, r []Change) {
-		put = append(put, p...)
-		remove = append(r, remove...) // later tables are taken down first
-	}
-	both(diffMap(TableNodes, have.Nodes, want.Nodes, cmp.Compare[uint16], same))
-	both(diffMap(TableClusters, have.Clusters, want.Clusters, cmp.Compare[uint16], sameGateways))
-	both(diffMap(TablePeers, have.Peers, want.Peers, netip.Addr.Compare, same))
-	both(diffMap(TableBlocks, have.Blocks, want.Blocks, compareBlock, same))
-	both(diffMap(TableServices, have.Services, want.Services, compareService, sameService))
-	both(diffMap(TableAudiences, have.Audiences, want.Audiences, netip.Addr.Compare, same))
-	both(diffMap(TableGlobals, have.Globals, want.Globals, netip.Addr.Compare, same))
+func Diff[S any](have, want State, steps Steps[S]) []S {
+	d := &diff[S]{}
+	diffMap(d, steps.Nodes, have.Nodes, want.Nodes, cmp.Compare[uint16], same)
+	diffMap(d, steps.Clusters, have.Clusters, want.Clusters, cmp.Compare[uint16], sameGateways)
+	diffMap(d, steps.Peers, have.Peers, want.Peers, netip.Addr.Compare, same)
+	diffMap(d, steps.Blocks, have.Blocks, want.Blocks, compareBlock, same)
+	diffMap(d, steps.Services, have.Services, want.Services, compareService, sameService)
+	diffMap(d, steps.Audiences, have.Audiences, want.Audiences, netip.Addr.Compare, same)
+	diffMap(d, steps.Globals, have.Globals, want.Globals, netip.Addr.Compare, same)
 	if !slices.Equal(have.Gateways, want.Gateways) {
-		put = append(put, Change{Table: TableGateways, Value: want.Gateways})
+		d.put = append(d.put, steps.Gateways(want.Gateways))
 	}
-	both(diffMap(TableRoutes, have.Routes, want.Routes, comparePrefix, same))
-	both(diffMap(TableBackings, have.Backings(), want.Backings(), netip.Addr.Compare, same))
-	both(diffMap(TableVIPs, have.VIPs, want.VIPs, compareService, sameVIP))
+	diffMap(d, steps.Routes, have.Routes, want.Routes, comparePrefix, same)
+	diffMap(d, steps.Backings, have.Backings(), want.Backings(), netip.Addr.Compare, same)
+	diffMap(d, steps.VIPs, have.VIPs, want.VIPs, compareService, sameVIP)
 	if have.VIPRange != want.VIPRange {
-		put = append(put, Change{Table: TableVIPRange, Value: want.VIPRange})
+		d.put = append(d.put, steps.VIPRange(want.VIPRange))
 	}
-	both(diffMap(TableEgresses, have.Egresses, want.Egresses, netip.Addr.Compare, slices.Equal))
-	both(diffMap(TableSources, have.Sources, want.Sources, netip.Addr.Compare, same))
-	both(diffMap(TableExternals, have.Externals, want.Externals, comparePrefix, same))
-	both(diffMap(TableEndpoints, have.Endpoints, want.Endpoints, netip.Addr.Compare, same))
+	diffMap(d, steps.Egresses, have.Egresses, want.Egresses, netip.Addr.Compare, slices.Equal)
+	diffMap(d, steps.Sources, have.Sources, want.Sources, netip.Addr.Compare, same)
+	diffMap(d, steps.Externals, have.Externals, want.Externals, comparePrefix, same)
+	diffMap(d, steps.Endpoints, have.Endpoints, want.Endpoints, netip.Addr.Compare, same)
 
 	// A gate is closed before everything else and opened after everything else.
 	closed := have.Settings
 	closed.Ready = have.Settings.Ready && want.Settings.Ready
 	closed.Gateway = have.Settings.Gateway && want.Settings.Gateway
-	var changes []Change
+	var out []S
 	if closed != have.Settings {
-		changes = append(changes, Change{Table: TableSettings, Value: closed})
+		out = append(out, steps.Settings(closed))
 	}
-	changes = append(append(changes, put...), remove...)
+	out = append(out, d.put...)
+	for _, table := range slices.Backward(d.remove) { // later tables are taken down first
+		out = append(out, table...)
+	}
 	if closed != want.Settings {
-		changes = append(changes, Change{Table: TableSettings, Value: want.Settings})
+		out = append(out, steps.Settings(want.Settings))
 	}
-	return changes
+	return out
 }
 
-func diffMap[K comparable, V any](table Table, have, want map[K]V, compare func(a, b K) int, same func(a, b V) bool) (put, remove []Change) {
+// diff collects steps: puts in order, removals by table.
+type diff[S any] struct {
+	put    []S
+	remove [][]S
+}
+
+func diffMap[S any, K comparable, V any](d *diff[S], step func(K, *V) S, have, want map[K]V, compare func(a, b K) int, same func(a, b V) bool) {
 	for _, k := range sortedKeys(want, compare) {
-		if v, ok := have[k]; !ok || !same(v, want[k]) {
-			put = append(put, Change{Table: table, Key: k, Value: want[k]})
+		if old, ok := have[k]; !ok || !same(old, want[k]) {
+			v := want[k]
+			d.put = append(d.put, step(k, &v))
 		}
 	}
+	var remove []S
 	for _, k := range sortedKeys(have, compare) {
 		if _, ok := want[k]; !ok {
-			remove = append(remove, Change{Table: table, Key: k})
+			remove = append(remove, step(k, nil))
 		}
 	}
-	return put, remove
+	d.remove = append(d.remove, remove)
 }
-
 func same[V comparable](a, b V) bool { return a == b }
 
 func sameService(a, b Service) bool {

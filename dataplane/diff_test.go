@@ -79,15 +79,11 @@ func TestDiffOrder(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
-			changes := Diff(tt.have, tt.want)
+			changes := Diff(tt.have, tt.want, steps)
 			for _, c := range changes {
-				verb := "put"
-				if c.Value == nil {
-					verb = "remove"
-				}
-				line := fmt.Sprintf("%s %s", verb, c.Table)
-				if s, ok := c.Value.(Settings); ok && tt.name == "it ceases to be a gateway and becomes ready" {
-					line += fmt.Sprintf(" gateway=%t ready=%t", s.Gateway, s.Ready)
+				line := c.what
+				if tt.name == "it ceases to be a gateway and becomes ready" {
+					line += fmt.Sprintf(" gateway=%t ready=%t", c.settings.Gateway, c.settings.Ready)
 				}
 				got = append(got, line)
 			}
@@ -100,52 +96,70 @@ func TestDiffOrder(t *testing.T) {
 
 func closedGateway() State { return State{Settings: Settings{Node: 1, Gateway: true}} }
 
-// apply takes one step.
-func apply(s State, c Change) State {
-	switch c.Table {
-	case TableSettings:
-		s.Settings = c.Value.(Settings)
-	case TableGateways:
-		s.Gateways = c.Value.([]uint16)
-	case TableRoutes:
-		s.Routes = step(s.Routes, c)
-	case TableNodes:
-		s.Nodes = step(s.Nodes, c)
-	case TableClusters:
-		s.Clusters = step(s.Clusters, c)
-	case TablePeers:
-		s.Peers = step(s.Peers, c)
-	case TableSources:
-		s.Sources = step(s.Sources, c)
-	case TableEndpoints:
-		s.Endpoints = step(s.Endpoints, c)
-	case TableEgresses:
-		s.Egresses = step(s.Egresses, c)
-	case TableGlobals:
-		s.Globals = step(s.Globals, c)
-	case TableAudiences:
-		s.Audiences = step(s.Audiences, c)
-	case TableBlocks:
-		s.Blocks = step(s.Blocks, c)
-	case TableServices:
-		s.Services = step(s.Services, c)
-	default:
-		panic(c.Table)
-	}
-	return s
+// step is one of a test: it changes a State.
+type step struct {
+	what     string // put or remove, and the table
+	entry    string
+	settings Settings
+	apply    func(*State)
 }
 
-func step[K comparable, V any](m map[K]V, c Change) map[K]V {
-	m = maps.Clone(m)
-	if m == nil {
-		m = map[K]V{}
+var steps = Steps[step]{
+	Settings: func(v Settings) step {
+		return step{"put settings", fmt.Sprint(v), v, func(s *State) { s.Settings = v }}
+	},
+	Gateways: func(v []uint16) step {
+		return step{what: "put gateways", entry: fmt.Sprint(v), apply: func(s *State) { s.Gateways = v }}
+	},
+	VIPRange: func(v netip.Prefix) step {
+		return step{what: "put VIP range", entry: fmt.Sprint(v), apply: func(s *State) { s.VIPRange = v }}
+	},
+	Routes:    stepOf("routes", func(s *State) *map[netip.Prefix]uint16 { return &s.Routes }),
+	Nodes:     stepOf("nodes", func(s *State) *map[uint16]Hop { return &s.Nodes }),
+	Clusters:  stepOf("clusters", func(s *State) *map[uint16][]RemoteGateway { return &s.Clusters }),
+	Peers:     stepOf("peers", func(s *State) *map[netip.Addr]Peer { return &s.Peers }),
+	Sources:   stepOf("sources", func(s *State) *map[netip.Addr]Source { return &s.Sources }),
+	Externals: stepOf("externals", func(s *State) *map[netip.Prefix]Source { return &s.Externals }),
+	Endpoints: stepOf("endpoints", func(s *State) *map[netip.Addr]Endpoint { return &s.Endpoints }),
+	Egresses:  stepOf("egresses", func(s *State) *map[netip.Addr][]uint16 { return &s.Egresses }),
+	Globals:   stepOf("globals", func(s *State) *map[netip.Addr]Global { return &s.Globals }),
+	Audiences: stepOf("audiences", func(s *State) *map[netip.Addr]ClusterSet { return &s.Audiences }),
+	Blocks:    stepOf("blocks", func(s *State) *map[BlockKey]uint16 { return &s.Blocks }),
+	Services:  stepOf("services", func(s *State) *map[ServiceKey]Service { return &s.Services }),
+	VIPs:      stepOf("vips", func(s *State) *map[ServiceKey]VIP { return &s.VIPs }),
+	Backings:  stepOf("backings", func(*State) *map[netip.Addr]bool { return &map[netip.Addr]bool{} }), // no field of State
+}
+
+func stepOf[K comparable, V any](table string, field func(*State) *map[K]V) func(K, *V) step {
+	return func(k K, v *V) step {
+		out := step{what: "put " + table, entry: fmt.Sprint(k)}
+		if v == nil {
+			out.what = "remove " + table
+		} else {
+			out.entry += fmt.Sprintf(": %+v", *v)
+		}
+		out.apply = func(s *State) {
+			m := maps.Clone(*field(s))
+			switch {
+			case v == nil:
+				delete(m, k)
+			case m == nil:
+				m = map[K]V{k: *v}
+			default:
+				m[k] = *v
+			}
+			*field(s) = m
+		}
+		return out
 	}
-	if c.Value == nil {
-		delete(m, c.Key.(K))
-	} else {
-		m[c.Key.(K)] = c.Value.(V)
+}
+
+// words are the steps without the functions that take them.
+func words(steps []step) (out []string) {
+	for _, s := range steps {
+		out = append(out, s.what+" "+s.entry)
 	}
-	return m
+	return out
 }
 
 // problems are the references of a state to what is not there.
@@ -249,24 +263,24 @@ func TestDiffLeadsThere(t *testing.T) {
 			t.Fatalf("the test draws broken states: %v", p)
 		}
 		s := have
-		changes := Diff(have, want)
+		changes := Diff(have, want, steps)
 		for i, c := range changes {
-			s = apply(s, c)
+			c.apply(&s)
 			if p := problems(s); len(p) > 0 {
-				t.Fatalf("after step %d (%+v): %v", i, c, p)
+				t.Fatalf("after step %d (%s %s): %v", i, c.what, c.entry, p)
 			}
 			if half := i < len(changes)-1; half && (s.Settings.Ready && !(have.Settings.Ready && want.Settings.Ready) ||
 				s.Settings.Gateway && !(have.Settings.Gateway && want.Settings.Gateway)) {
-				t.Fatalf("after step %d (%+v) of %d a gate is open: %+v", i, c, len(changes), s.Settings)
+				t.Fatalf("after step %d (%s %s) of %d a gate is open: %+v", i, c.what, c.entry, len(changes), s.Settings)
 			}
 		}
 		if diff := cmp.Diff(want, s, equal...); diff != "" {
 			t.Fatalf("the steps lead elsewhere (-want +got):\n%s", diff)
 		}
-		if again := Diff(s, want); len(again) > 0 {
-			t.Fatalf("there is something to do at the end: %+v", again)
+		if again := Diff(s, want, steps); len(again) > 0 {
+			t.Fatalf("there is something to do at the end: %q", words(again))
 		}
-		if diff := cmp.Diff(changes, Diff(have, want), equal...); diff != "" {
+		if diff := cmp.Diff(words(changes), words(Diff(have, want, steps))); diff != "" {
 			t.Fatalf("a second time the steps are others:\n%s", diff)
 		}
 	})

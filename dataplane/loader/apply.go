@@ -3,10 +3,6 @@ package loader
 import (
 	"errors"
 	"fmt"
-	"net/netip"
-
-	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
@@ -34,19 +30,19 @@ func (l *Loader) Apply(want dataplane.State) error {
 		l.have = &have
 	}
 	want.Settings.Generation = l.have.Settings.Generation
-	changes := dataplane.Diff(*l.have, want)
-	if len(changes) > 0 {
+	steps := dataplane.Diff(*l.have, want, l.steps())
+	if len(steps) > 0 {
 		want.Settings.Generation++
-		changes = dataplane.Diff(*l.have, want)
+		steps = dataplane.Diff(*l.have, want, l.steps())
 	}
 	var errs []error
-	for i := 0; i < len(changes); {
-		if run := serviceRun(changes[i:]); run > 0 {
-			errs = append(errs, l.writeServices(changes[i:i+run]))
-			i += run
+	for i := 0; i < len(steps); {
+		if services := leadingServices(steps[i:]); len(services) > 0 {
+			errs = append(errs, l.writeServices(services))
+			i += len(services)
 			continue
 		}
-		errs = append(errs, l.write(changes[i]))
+		errs = append(errs, steps[i].write())
 		i++
 	}
 	errs = append(errs, l.applyPaths(want.Paths()), l.confirm())
@@ -111,50 +107,6 @@ func checkBlock(b dataplane.BlockKey) error {
 	return nil
 }
 
-func (l *Loader) write(c dataplane.Change) error {
-	m := &l.objs.PelagoMaps
-	switch c.Table {
-	case dataplane.TableSettings:
-		return l.writeSettings(c.Value.(dataplane.Settings))
-	case dataplane.TableGateways:
-		return put(m.Gateways, uint32(0), encodeGateways(c.Value.([]uint16)))
-	case dataplane.TableVIPRange:
-		return put(m.VipRanges, uint32(0), encodeVIPRange(c.Value.(netip.Prefix)))
-	case dataplane.TableVIPs:
-		return putOrRemove(m.Vips, encodeServiceKey(c.Key.(dataplane.ServiceKey)), c.Value, func(v dataplane.VIP) any { return encodeVIP(v) })
-	case dataplane.TableBackings:
-		return putOrRemove(m.VipBackings, be32(c.Key.(netip.Addr)), c.Value, func(bool) any { return uint32(0) })
-	case dataplane.TableNodes:
-		var v bpf.PelagoNode // the zero value is "not present": arrays have no delete
-		if c.Value != nil {
-			v = bpf.PelagoNode{Hop: encodeHop(c.Value.(dataplane.Hop)), Present: 1}
-		}
-		return put(m.Nodes, uint32(c.Key.(uint16)), v)
-	case dataplane.TableRoutes:
-		key := encodePrefix(c.Key.(netip.Prefix))
-		return putOrRemove(m.Routes, key, c.Value, func(v uint16) any { return bpf.PelagoRoute{Cluster: v} })
-	case dataplane.TableClusters:
-		return putOrRemove(m.Clusters, uint32(c.Key.(uint16)), c.Value, func(v []dataplane.RemoteGateway) any { return encodeCluster(v) })
-	case dataplane.TablePeers:
-		return putOrRemove(m.Peers, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Peer) any { return encodePeer(v) })
-	case dataplane.TableSources:
-		return putOrRemove(m.Sources, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Source) any { return encodeSource(v) })
-	case dataplane.TableExternals:
-		return putOrRemove(m.Externals, encodePrefix(c.Key.(netip.Prefix)), c.Value, func(v dataplane.Source) any { return encodeSource(v) })
-	case dataplane.TableEndpoints:
-		return putOrRemove(m.Endpoints, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Endpoint) any { return encodeEndpoint(v) })
-	case dataplane.TableEgresses:
-		return putOrRemove(m.Egresses, be32(c.Key.(netip.Addr)), c.Value, func(v []uint16) any { return encodeEgress(v) })
-	case dataplane.TableGlobals:
-		return putOrRemove(m.Globals, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Global) any { return encodeGlobal(v) })
-	case dataplane.TableAudiences:
-		return putOrRemove(m.Audiences, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.ClusterSet) any { return bpf.PelagoAudience{Clusters: v} })
-	case dataplane.TableBlocks:
-		return putOrRemove(m.Blocks, encodeBlockKey(c.Key.(dataplane.BlockKey)), c.Value, func(v uint16) any { return bpf.PelagoBlock{Node: v} })
-	}
-	return fmt.Errorf("write map %s: no such map", c.Table)
-}
-
 func (l *Loader) writeSettings(s dataplane.Settings) error {
 	var old bpf.PelagoNodeSettings
 	if err := l.objs.Settings.Lookup(uint32(0), &old); err != nil {
@@ -177,29 +129,4 @@ func (l *Loader) writeSettings(s dataplane.Settings) error {
 		v.Ready = 1
 	}
 	return put(l.objs.Settings, uint32(0), v)
-}
-
-func put(m *ebpf.Map, key, value any) error {
-	err := m.Put(key, value)
-	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("write map %s: full with %d entries: %w", m.String(), m.MaxEntries(), err)
-	}
-	if err != nil {
-		return fmt.Errorf("write map %s: %w", m.String(), err)
-	}
-	return nil
-}
-
-func remove(m *ebpf.Map, key any) error {
-	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("remove from map %s: %w", m.String(), err)
-	}
-	return nil
-}
-
-func putOrRemove[V any](m *ebpf.Map, key, value any, encode func(V) any) error {
-	if value == nil {
-		return remove(m, key)
-	}
-	return put(m, key, encode(value.(V)))
 }

@@ -15,17 +15,24 @@ import (
 	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
-// serviceRun returns the number of changes of services at the head of changes.
-func serviceRun(changes []dataplane.Change) int {
-	for i, c := range changes {
-		if c.Table != dataplane.TableServices {
-			return i
-		}
-	}
-	return len(changes)
+// serviceChange is a step for the map of services; nil: the service is removed.
+type serviceChange struct {
+	key  dataplane.ServiceKey
+	want *dataplane.Service
 }
 
-// serviceStep is the change of one service from old to want; gone: it is removed.
+// leadingServices are the changes of services at the head of steps.
+func leadingServices(steps []step) (out []serviceChange) {
+	for _, s := range steps {
+		if s.service == nil {
+			break
+		}
+		out = append(out, *s.service)
+	}
+	return out
+}
+
+// serviceStep is the change of one service from old to want; gone: it is removed, and want is empty.
 type serviceStep struct {
 	key  bpf.PelagoServiceKey
 	old  bpf.PelagoService
@@ -36,15 +43,17 @@ type serviceStep struct {
 // writeServices writes and removes services. Backends and tables are written before the entries that hold their sizes, and
 // removed after them: between two steps a reader finds a backend or a node, perhaps of the old set. Tables are written in
 // batches, because the kernel waits for an RCU grace period at every write to a map of maps.
-func (l *Loader) writeServices(changes []dataplane.Change) error {
+func (l *Loader) writeServices(changes []serviceChange) error {
 	m := &l.objs.PelagoMaps
 	var errs []error
 	var steps []serviceStep
 	first, last := map[bpf.PelagoServiceKey][]uint16{}, map[bpf.PelagoServiceKey][]uint16{}
 	var removed []bpf.PelagoServiceKey
 	for _, c := range changes {
-		s := serviceStep{key: encodeServiceKey(c.Key.(dataplane.ServiceKey)), gone: c.Value == nil}
-		s.want, _ = c.Value.(dataplane.Service) // an empty one where it is to be removed
+		s := serviceStep{key: encodeServiceKey(c.key), gone: c.want == nil}
+		if c.want != nil {
+			s.want = *c.want
+		}
 		if err := m.Services.Lookup(s.key, &s.old); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			errs = append(errs, fmt.Errorf("read map services: %w", err))
 			continue
