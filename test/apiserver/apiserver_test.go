@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -174,4 +175,19 @@ func (f *fatal) Helper() {}
 func (f *fatal) Fatal(args ...any) {
 	f.text = args[0].(error).Error()
 	panic("fatal")
+}
+
+// Servers are clusters of their own, though their data comes from one copy.
+func TestServersHaveDifferentIdentities(t *testing.T) {
+	seen := map[types.UID]bool{}
+	for range 2 {
+		ns, err := client(t, apiserver.Start(t)).CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[ns.UID] {
+			t.Errorf("two servers have the kube-system with UID %s", ns.UID)
+		}
+		seen[ns.UID] = true
+	}
 }

@@ -104,7 +104,7 @@ func (s *server) apiserverFlags(port int) []string {
 	return flags
 }
 
-// awaitAPI waits until the server is ready and has made the namespace default, which it does after readiness.
+// awaitAPI waits until the server is ready and has made its namespaces, which it does after readiness.
 func awaitAPI(ctx context.Context, p *process, config *rest.Config) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -115,7 +115,12 @@ func awaitAPI(ctx context.Context, p *process, config *rest.Config) error {
 		if err := api.Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
 			return err
 		}
-		return api.Get().AbsPath("/api/v1/namespaces/default").Do(ctx).Error()
+		for _, namespace := range []string{"default", "kube-system"} {
+			if err := api.Get().AbsPath("/api/v1/namespaces/" + namespace).Do(ctx).Error(); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

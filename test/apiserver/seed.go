@@ -15,11 +15,17 @@ import (
 	"strings"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
 	"github.com/pelago-net/pelago/test/lab/binaries"
 )
 
 // seedAge is how long seeds of other definitions are kept: long enough for work on two branches.
 const seedAge = 7 * 24 * time.Hour
+
+// seedFormat changes with what makeSeed does to the data.
+const seedFormat = 2
 
 // seed puts the data of an etcd in place in which an API server of the same options has served once:
 // its own objects and the CRDs exist. That data is made once per machine and copied from the cache.
@@ -45,7 +51,7 @@ func (s *server) seed(ctx context.Context) error {
 // seedKey names the data by all that goes into it: the programs, the range of ClusterIPs, the CRDs.
 func (o options) seedKey(bin string) (string, error) {
 	hash := sha256.New()
-	fmt.Fprintln(hash, filepath.Base(bin), o.serviceCIDR)
+	fmt.Fprintln(hash, seedFormat, filepath.Base(bin), o.serviceCIDR)
 	if o.crds != nil {
 		crds, err := o.crds.chosen()
 		if err != nil {
@@ -87,13 +93,36 @@ func makeSeed(ctx context.Context, o options, parent, dir string) (err error) {
 			return err
 		}
 	}
-	s.end("kube-apiserver", "etcd")
+	s.end("kube-apiserver")
+	if err := s.forgetNamespaces(ctx); err != nil {
+		return err
+	}
+	s.end("etcd")
 	tmp := fmt.Sprintf("%s.%d", dir, os.Getpid())
 	defer os.RemoveAll(tmp)
 	if err := copySparse(s.data(), tmp); err != nil {
 		return err
 	}
 	return os.Rename(tmp, dir)
+}
+
+// forgetNamespaces removes the namespaces that each API server makes at its start: the UID of
+// kube-system is the identity of a cluster, and no two servers may share one.
+func (s *server) forgetNamespaces(ctx context.Context) error {
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(s.dir.path, "client:0")},
+		Context: ctx, DialTimeout: startTimeout, Logger: zap.NewNop()})
+	if err != nil {
+		return fmt.Errorf("connect to etcd: %w", err)
+	}
+	defer c.Close()
+	gone, err := c.Delete(ctx, "/registry/namespaces/", clientv3.WithPrefix())
+	if err == nil && gone.Deleted == 0 {
+		err = errors.New("there are none")
+	}
+	if err != nil {
+		return fmt.Errorf("remove the namespaces of the prepared data: %w", err)
+	}
+	return nil
 }
 
 func removeOldSeeds(parent string) error {
