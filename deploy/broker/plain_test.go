@@ -53,9 +53,9 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 		"external hosts among another's pods": {func(r *Request) { r.External = prefixes("10.7.9.0/24") },
 			[]string{"10.7.9.0/24 overlaps 10.7.0.0/16", `"c1"`}},
 		"external hosts with a node among them": {func(r *Request) { r.External = prefixes("192.0.2.0/24") },
-			[]string{"--external-cidr 192.0.2.0/24 contains the address 192.0.2.2 of a node", "without the nodes"}},
+			[]string{"spec.externalCIDR 192.0.2.0/24 contains the address 192.0.2.2 of a node", "without the nodes"}},
 		"a GlobalCIDR": {func(r *Request) { r.GlobalCIDR = netip.MustParsePrefix("120.1.0.0/24") },
-			[]string{"no globalnet", "join without --globalnet-cidr"}},
+			[]string{"no globalnet", "join without spec.globalCIDR"}},
 	} {
 		r := good
 		tt.change(&r)
@@ -140,5 +140,5 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 // Of a clusterset with globalnet no cluster stays outside.
 func TestGlobalnetIsForAll(t *testing.T) {
 	_, _, err := walkthrough(t).Allocate(Request{ClusterID: "c2", ClusterUID: "uid-2", NoGlobalnet: true, Pods: prefixes("10.8.0.0/16")})
-	refused(t, "a cluster without globalnet", err, "has globalnet (120.0.0.0/8)", "without --globalnet=false", "pelago deploy-broker")
+	refused(t, "a cluster without globalnet", err, "has globalnet (120.0.0.0/8)", "without spec.globalnet=false", "pelago deploy-broker")
 }
