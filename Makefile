@@ -43,13 +43,13 @@ release: $(BIN)/pelago-lab ## build programs and one image for amd64 and arm64, 
 ## ---- test
 .PHONY: check test test-clusters test-full setup race unit walk netns lab e2e wires generated verify lint
 .PHONY: conformance conformance-karmada test-migrate gateway-api test-charts
-check: ## what needs Go alone, without root: lint, generated files, pure tests (5 minutes, then 1)
+check: ## what needs Go alone, without root: lint, generated files, pure tests
 	go run ./test/suites -tier check
 
-test: setup images ## check, packets, namespaces, API servers, a walk through two clusters (15 minutes)
+test: setup images ## check, packets, namespaces, API servers, a walk through two clusters (half an hour)
 	go run ./test/suites -tier test
 
-test-clusters: setup images ## what else must hold at each landing: race, lab, failures, benchmarks (25 minutes)
+test-clusters: setup images ## what else must hold at each landing: race, lab, failures, benchmarks (half an hour)
 	go run ./test/suites -tier clusters
 
 test-full: test test-clusters ## all tests, with the rare variants that need clusters of their own: before a release

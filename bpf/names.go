@@ -19,7 +19,7 @@ func (v PelagoVerdict) Dropped() bool { return strings.HasPrefix(v.String(), "dr
 // Verdicts are all that are counted, in the order of the counters.
 func Verdicts() []PelagoVerdict { return upTo(PelagoVerdictVERDICT_MAX) }
 
-// ParseVerdict returns the verdict of a word; ok is false if there is none, such as that of a newer version.
+// ParseVerdict returns the verdict of a word; ok is false for a word of another version.
 func ParseVerdict(word string) (v PelagoVerdict, ok bool) {
 	i := slices.Index(names().verdicts, word)
 	return PelagoVerdict(i), i >= 0 && PelagoVerdict(i) < PelagoVerdictVERDICT_MAX

@@ -18,7 +18,7 @@ func (l *Loader) Paths() (map[netip.Addr]liveness.Path, error) {
 	return readMap(l.objs.Paths, addr, func(v bpf.PelagoPath) liveness.Path { return liveness.Decode(v, now) })
 }
 
-// Path reads the state of one path; ok is false if there is none.
+// Path reads the state of one path; ok reports whether the path exists.
 func (l *Loader) Path(peer netip.Addr) (p liveness.Path, ok bool, err error) {
 	var v bpf.PelagoPath
 	if err := l.objs.Paths.Lookup(be32(peer), &v); errors.Is(err, ebpf.ErrKeyNotExist) {

@@ -139,7 +139,7 @@ func (t Tables) toCluster(cluster uint16, hash uint32) (h *Header, doubtful bool
 	return &Header{Source: s.CableAddress, Destination: g.Hop.Address, Port: g.Port, Cable: true, Token: s.Cable.Current}, doubtful
 }
 
-// route is the longest prefix of an address; ok is false if there is none.
+// route returns the longest prefix that contains an address; ok reports whether one does.
 func (t Tables) route(a netip.Addr) (cluster uint16, ok bool) {
 	best := netip.Prefix{}
 	for p, c := range t.State.Routes {

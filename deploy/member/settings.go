@@ -30,7 +30,7 @@ const (
 	ClusterEgress = "cluster-egress.submariner.io"
 )
 
-// Former is the configuration that an earlier join has left; the zero value if there is none.
+// Former returns the configuration of an earlier join, or the zero value without one.
 func Former(ctx context.Context, c client.Reader) (config.Config, error) {
 	cm := &corev1.ConfigMap{}
 	err := c.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: config.ConfigMapName}, cm)

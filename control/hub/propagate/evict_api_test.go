@@ -164,7 +164,7 @@ func TestEvictionEndsWithoutChange(t *testing.T) {
 	await.Equal(t, "", func() string { return h.tasks("web-deployment") })
 }
 
-// Nothing that runs is taken away where no other cluster can have it, or where too many clusters
+// No running replica is removed if no other cluster can take it, or if too many clusters
 // have failed.
 func TestFailoverHolds(t *testing.T) {
 	h := readyHub(t, "member1", "member2", "member3")

@@ -52,7 +52,7 @@ func TestCrashBetweenClaimAndBinding(t *testing.T) {
 	}
 }
 
-// A restart completes what was decided and writes nothing: it decides anew only if an input
+// A restart completes the recorded decision and writes nothing: it decides again only if an input
 // changed.
 func TestRestartWritesNothing(t *testing.T) {
 	h := newHub(t, "member1", "member2")
