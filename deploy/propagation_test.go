@@ -297,7 +297,7 @@ func TestMemberWorkloads(t *testing.T) {
 	bare.SetResourceVersion(own.GetResourceVersion())
 	for name, err := range map[string]error{
 		"patch": g1.Patch(t.Context(), own.DeepCopy(), accept), "update": g1.Update(t.Context(), bare), "delete": g1.Delete(t.Context(), own.DeepCopy()),
-		"apply":             g1.Patch(t.Context(), cluster("g1", pull("uid-1")), client.Apply, client.FieldOwner("test")),
+		"apply":             g1.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(cluster("g1", pull("uid-1"))), client.FieldOwner("test")),
 		"delete collection": g1.DeleteAllOf(t.Context(), own.DeepCopy()),
 	} {
 		if !apierrors.IsForbidden(err) {

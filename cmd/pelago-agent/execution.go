@@ -14,6 +14,7 @@ import (
 	"github.com/pelago-net/pelago/control/execute/collect"
 	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/tunnel"
 )
 
@@ -36,7 +37,7 @@ func (a *agent) addExecution(c config.Config, to hubclient.Options, tokens *peer
 	custom := kinds.NewCustom()
 	works, err := execute.New(execute.Options{
 		Cluster: id, HubID: hubID, Interpreter: custom.Interpreter(), Hub: h.GetClient(), Works: execute.NewWorks(h.GetCache()),
-		Member: member, Recorder: h.GetEventRecorderFor("pelago-agent"), Log: log,
+		Member: member, Recorder: kube.EventRecorder(h, "pelago-agent"), Log: log,
 	})
 	if err != nil {
 		return err

@@ -28,6 +28,7 @@ import (
 	"github.com/pelago-net/pelago/control/hub/status"
 	"github.com/pelago-net/pelago/control/hub/work"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -108,7 +109,7 @@ func (e executions) execute(ctx context.Context, cluster string, member *rest.Co
 	x, err := execute.New(execute.Options{
 		Cluster: cluster, HubID: e.hubID, Interpreter: e.kinds, Workers: e.workers,
 		Hub: e.hub, Works: e.works, Member: member,
-		Recorder: e.mgr.GetEventRecorderFor("pelago-hub"), Log: e.log.With("cluster", cluster), Metrics: e.counts,
+		Recorder: kube.EventRecorder(e.mgr, "pelago-hub"), Log: e.log.With("cluster", cluster), Metrics: e.counts,
 		AllEvents: e.allEvents,
 	})
 	if err != nil {

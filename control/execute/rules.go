@@ -36,7 +36,7 @@ var allRules = ctrl.Request{}
 // interpreter of kinds, and write their condition Accepted, to the hub's manager, whose scheme has
 // the groups pelago.io and config.karmada.io.
 func SetupRules(mgr ctrl.Manager, rules *kinds.Custom) error {
-	recorder := mgr.GetEventRecorderFor("pelago-hub")
+	recorder := kube.EventRecorder(mgr, "pelago-hub")
 	ofRules, err := kube.NewStaleCaches[ctrl.Request]("kindrules", slog.Default(), recorder)
 	if err != nil {
 		return fmt.Errorf("set up the controllers of rules of kinds: %w", err)

@@ -34,6 +34,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Names of Cluster API (its api/core/v1beta1 and v1beta2, util/secret, cmd/clusterctl/api/v1alpha3).
@@ -113,7 +114,7 @@ func clusterAPI(mgr ctrl.Manager, o *operator, giveUp time.Duration) manager.Run
 			mapping, err := mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: capiGroup, Kind: "Cluster"})
 			if err == nil {
 				r := &capi{operator: o, manager: mgr, kind: mapping.GroupVersionKind, giveUp: cmp.Or(giveUp, giveUpAfter),
-					events: mgr.GetEventRecorderFor(Deployment), states: map[client.ObjectKey]*capiState{}, names: map[string]client.ObjectKey{}}
+					events: kube.EventRecorder(mgr, Deployment), states: map[client.ObjectKey]*capiState{}, names: map[string]client.ObjectKey{}}
 				err = r.start(ctx)
 				if err == nil {
 					return nil

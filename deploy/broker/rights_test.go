@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"strings"
 	"testing"
@@ -102,7 +103,11 @@ func TestMemberWritesItsOwnObjectsOnly(t *testing.T) {
 	}
 	apply := func(ctx context.Context, c client.Client, o client.Object) error {
 		o.GetObjectKind().SetGroupVersionKind(gvk(t, c, o))
-		return c.Patch(ctx, o, client.Apply, client.FieldOwner("test"), client.ForceOwnership)
+		data, err := json.Marshal(o)
+		if err != nil {
+			return err
+		}
+		return c.Patch(ctx, o, client.RawPatch(types.ApplyPatchType, data), client.FieldOwner("test"), client.ForceOwnership)
 	}
 	foreign := maps.Clone(verbs)
 	foreign["take over by its labels"], foreign["delete collection"], foreign["apply"] = steal, all, apply

@@ -81,7 +81,7 @@ var rooms = map[string][]string{
 	"control/agent/ipam":       {"control/kube", "control/topology"},
 	"control/agent/peering":    {"control/config", "control/hubclient", "control/kube", "control/topology"},
 	"control/agent/services":   {"control/hubclient", "control/kube", "control/topology"},
-	"control/agent/clusterdns": {"control/config", "dns"},
+	"control/agent/clusterdns": {"control/config", "control/kube", "dns"},
 	"control/hub/policy":       {"control/kube", "scheduler"},
 	"control/hub/autoscale":    {"control/kube"},
 	"control/hub/placement":    {"control/kube", "scheduler"},

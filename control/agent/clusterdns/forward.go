@@ -22,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // service is in front of pelago-dns.
@@ -43,7 +45,7 @@ type ForwardOptions struct {
 
 // SetupForward has the manager run a controller for each of Targets, and one for OpenShift's DNS operator where the API server has its kind.
 func SetupForward(m manager.Manager, o ForwardOptions) error {
-	events := m.GetEventRecorderFor("pelago-agent")
+	events := kube.EventRecorder(m, "pelago-agent")
 	var errs []error
 	targets := Targets(o.Custom)
 	for i, t := range targets {

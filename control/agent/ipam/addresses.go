@@ -51,7 +51,7 @@ func SetupAddresses(mgr ctrl.Manager, opts AddressOptions) error {
 		opts.Clock = clock.RealClock{}
 	}
 	r := &reconciler{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-agent"),
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: kube.EventRecorder(mgr, "pelago-agent"),
 		clock: opts.Clock, ledger: newLedger[pelagov1alpha1.AddressOwner](NewPool(opts.GlobalCIDR...)),
 	}
 	if err := r.watch(mgr); err != nil {

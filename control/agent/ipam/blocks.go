@@ -77,7 +77,7 @@ func SetupBlocks(mgr ctrl.Manager, opts BlockOptions) error {
 		opts.Clock = clock.RealClock{}
 	}
 	r := &blockReconciler{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-agent"),
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: kube.EventRecorder(mgr, "pelago-agent"),
 		clock: opts.Clock, minimum: opts.Minimum, ledger: newLedger[pelagov1alpha1.PortBlock](new(Space)),
 	}
 	if err := r.watch(mgr); err != nil {

@@ -54,7 +54,7 @@ type Options struct {
 
 // Setup adds the four controllers to the manager.
 func Setup(mgr ctrl.Manager, o Options) error {
-	r := reconciler{Options: o, local: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-agent")}
+	r := reconciler{Options: o, local: mgr.GetClient(), events: kube.EventRecorder(mgr, "pelago-agent")}
 	atHub := func(client.Object) []reconcile.Request { return once }
 	onSync := func(context.Context) []reconcile.Request { return once }
 	here := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return once })

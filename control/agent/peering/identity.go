@@ -51,7 +51,7 @@ func SetupIdentity(mgr ctrl.Manager, o IdentityOptions) error {
 	}
 	r := &identityReconciler{
 		kind:   mapping.GroupVersionKind,
-		client: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-agent"), owner: kube.Owner{HubID: o.HubID},
+		client: mgr.GetClient(), events: kube.EventRecorder(mgr, "pelago-agent"), owner: kube.Owner{HubID: o.HubID},
 		values: map[string]string{propertyCluster: o.ClusterID, propertyClusterSet: o.HubID},
 	}
 	property := &unstructured.Unstructured{}

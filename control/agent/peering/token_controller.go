@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // DefaultTokenLife is how long a token is valid: a member that loses the hub for less than half of it recovers without an
@@ -63,7 +64,7 @@ func SetupToken(mgr ctrl.Manager, o TokenOptions) error {
 	if o.Life == 0 {
 		o.Life = DefaultTokenLife
 	}
-	r := &tokenReconciler{TokenOptions: o, local: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-agent"), now: time.Now}
+	r := &tokenReconciler{TokenOptions: o, local: mgr.GetClient(), events: kube.EventRecorder(mgr, "pelago-agent"), now: time.Now}
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("credential").
 		Watches(&corev1.Secret{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(only(o.Namespace))).

@@ -59,7 +59,7 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 		local:   mgr.GetClient(),
 		live:    mgr.GetAPIReader(),
 		hub:     o.Hub,
-		events:  mgr.GetEventRecorderFor("pelago-agent"),
+		events:  kube.EventRecorder(mgr, "pelago-agent"),
 		cluster: cluster{
 			id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace(), routed: o.Routed, fabric: o.Fabric,
 			clusterSetIPs: o.ClusterSetIPs, dashedHostnames: o.DashedHostnames,

@@ -52,7 +52,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 		local:   mgr.GetClient(),
 		hub:     o.Hub,
 		told:    map[types.NamespacedName]map[string]string{},
-		events:  mgr.GetEventRecorderFor("pelago-agent"),
+		events:  kube.EventRecorder(mgr, "pelago-agent"),
 		cluster: sourceCluster{
 			id: o.ClusterID, systemNamespace: o.SystemNamespace, modeMCS: o.ModeMCS,
 			owner: kube.Owner{HubID: o.HubID},

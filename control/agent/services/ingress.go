@@ -52,7 +52,7 @@ func SetupIngress(mgr ctrl.Manager, opts IngressOptions) error {
 		return fmt.Errorf("find %s in version v1beta1 or v1alpha1: %w (install the CRDs of the MCS API)", kind, err)
 	}
 	r := &ingressReconciler{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-agent"),
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: kube.EventRecorder(mgr, "pelago-agent"),
 		exports: mapping.GroupVersionKind,
 	}
 	if err := r.watch(mgr); err != nil {

@@ -36,7 +36,7 @@ type cronReconciler struct {
 }
 
 func setupCron(mgr ctrl.Manager, o Options) error {
-	r := &cronReconciler{client: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-hub"), now: o.Now}
+	r := &cronReconciler{client: mgr.GetClient(), events: kube.EventRecorder(mgr, "pelago-hub"), now: o.Now}
 	var errs [2]error
 	r.took, errs[0] = histogram("cronfederatedhpa_process_duration_seconds", "How long a reconcile of a CronFederatedHPA takes.")
 	r.ruleTook, errs[1] = histogram("cronfederatedhpa_rule_process_duration_seconds", "How long the application of a rule takes.")

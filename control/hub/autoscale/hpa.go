@@ -52,7 +52,7 @@ type hpaReconciler struct {
 }
 
 func setupHPA(mgr ctrl.Manager, o Options) error {
-	r := &hpaReconciler{Options: o, client: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-hub"), memories: map[client.ObjectKey]*memory{}}
+	r := &hpaReconciler{Options: o, client: mgr.GetClient(), events: kube.EventRecorder(mgr, "pelago-hub"), memories: map[client.ObjectKey]*memory{}}
 	err := errors.Join(
 		kube.AddIndex(mgr, &workv1alpha1.Work{}, hpaIndex, func(w *workv1alpha1.Work) []string {
 			if hpa := requestOf(w).HPA; hpa != "" {

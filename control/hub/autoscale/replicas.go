@@ -26,7 +26,7 @@ type replicasReconciler struct {
 }
 
 func setupReplicas(mgr ctrl.Manager) error {
-	r := &replicasReconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorderFor("pelago-hub")}
+	r := &replicasReconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), events: kube.EventRecorder(mgr, "pelago-hub")}
 	do, err := kube.Reconciler("deploymentreplicas", r.events, r.reconcile)
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ type retainReconciler struct {
 
 func setupRetain(mgr ctrl.Manager) error {
 	r := &retainReconciler{client: mgr.GetClient(), live: mgr.GetAPIReader()}
-	do, err := kube.Reconciler("retainreplicas", mgr.GetEventRecorderFor("pelago-hub"), r.reconcile)
+	do, err := kube.Reconciler("retainreplicas", kube.EventRecorder(mgr, "pelago-hub"), r.reconcile)
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func SetupMembership(mgr ctrl.Manager, o MembershipOptions) error {
 	o.Every = cmp.Or(o.Every, 2*time.Second)
 	o.Grace = cmp.Or(o.Grace, 15*time.Second)
 	o.StartupGrace = cmp.Or(o.StartupGrace, 60*time.Second)
-	events := mgr.GetEventRecorderFor("pelago-hub")
+	events := kube.EventRecorder(mgr, "pelago-hub")
 	r := &reconciler{MembershipOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), events: events}
 	taints := &tainter{client: mgr.GetClient(), events: events}
 	remedies := &remedier{client: mgr.GetClient(), events: events}

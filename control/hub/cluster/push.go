@@ -50,7 +50,7 @@ func SetupPush(mgr ctrl.Manager, o PushOptions) error {
 		Name: "cluster_sync_status_duration_seconds", Help: "How long it took to look at the cluster once.",
 	}, []string{"member_cluster"})
 	r.runs = newRuns(r.run, cmp.Or(o.Status.Every, collect.DefaultEvery))
-	members, err := kube.Reconciler("members", mgr.GetEventRecorderFor("pelago-hub"), r.reconcile)
+	members, err := kube.Reconciler("members", kube.EventRecorder(mgr, "pelago-hub"), r.reconcile)
 	if o.Registry != nil {
 		err = errors.Join(err, o.Registry.Register(r.duration))
 	}

@@ -58,7 +58,7 @@ func Setup(mgr ctrl.Manager, skips *Skips) error {
 	for name, fresh := range policyKinds {
 		o, _ := fresh()
 		r := &reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), fresh: fresh, skips: skips}
-		policies, err := kube.Reconciler(name, mgr.GetEventRecorderFor("pelago-hub"), r.reconcile)
+		policies, err := kube.Reconciler(name, kube.EventRecorder(mgr, "pelago-hub"), r.reconcile)
 		if err != nil {
 			return fmt.Errorf("set up the controller of policies %s: %w", name, err)
 		}

@@ -31,7 +31,7 @@ import (
 // manager's scheme has them in version searchv1alpha1.Stored.
 func SetupRegistries(mgr ctrl.Manager, searched bool) error {
 	c := mgr.GetClient()
-	r, err := kube.Reconciler("resourceregistry", mgr.GetEventRecorderFor("pelago-hub"), func(ctx context.Context, req ctrl.Request) (time.Duration, error) {
+	r, err := kube.Reconciler("resourceregistry", kube.EventRecorder(mgr, "pelago-hub"), func(ctx context.Context, req ctrl.Request) (time.Duration, error) {
 		o := &searchv1alpha1.ResourceRegistry{}
 		if err := c.Get(ctx, req.NamespacedName, o); err != nil {
 			return 0, client.IgnoreNotFound(fmt.Errorf("read the ResourceRegistry %s: %w", req.Name, err))

@@ -35,7 +35,7 @@ func unsupported[T any, P interface {
 	*T
 	client.Object
 }](mgr ctrl.Manager, kind, instead string, conditions func(P) *[]metav1.Condition) error {
-	events := mgr.GetEventRecorderFor("pelago-hub")
+	events := kube.EventRecorder(mgr, "pelago-hub")
 	r, err := kube.Reconciler(strings.ToLower(kind), events, func(ctx context.Context, req ctrl.Request) (time.Duration, error) {
 		var o P = new(T)
 		if err := mgr.GetClient().Get(ctx, req.NamespacedName, o); err != nil {

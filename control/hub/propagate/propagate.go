@@ -90,7 +90,7 @@ func setup(mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	r := &reconciler{Options: o, order: newOrder(), client: mgr.GetClient(), cache: mgr.GetCache(), informers: mgr.GetCache(), live: mgr.GetAPIReader(),
-		events: mgr.GetEventRecorderFor("pelago-hub"), wake: make(chan struct{}, 1), clusters: make(chan bool, 1),
+		events: kube.EventRecorder(mgr, "pelago-hub"), wake: make(chan struct{}, 1), clusters: make(chan bool, 1),
 		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{}, ended: map[Key]bool{}, conflicts: map[Key]string{},
 		evictions: placement.EvictionRates{QPS: o.Eviction.Rate}, tracker: scheduler.RTTTracker{Hold: o.RTTHold}}
 	templates, err := kube.Reconciler("propagate", r.events, r.reconcile)

@@ -23,7 +23,7 @@ import (
 // of Setup.
 func SetupRebalancer(mgr ctrl.Manager) error {
 	r := &rebalancer{client: mgr.GetClient()}
-	do, err := kube.Reconciler("rebalance", mgr.GetEventRecorderFor("pelago-hub"), r.reconcile)
+	do, err := kube.Reconciler("rebalance", kube.EventRecorder(mgr, "pelago-hub"), r.reconcile)
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("set up the aggregation of statuses: %w", err)
 	}
 	r := &reconciler{
-		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-hub"),
+		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: kube.EventRecorder(mgr, "pelago-hub"),
 		kinds: &templateKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter, progress: o.Progress,
 	}
 	if err := watch(mgr, r, o); err != nil {

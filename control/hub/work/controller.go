@@ -85,7 +85,7 @@ func SetupBindings(mgr ctrl.Manager, o BindingOptions) error {
 	}
 	r := &reconciler{
 		BindingOptions: o, client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
-		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()), polls: newPolls(),
+		recorder: kube.EventRecorder(mgr, "pelago-hub"), writer: NewWriter(mgr.GetClient()), polls: newPolls(),
 	}
 	var err error
 	if r.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient()); err != nil {

@@ -58,7 +58,7 @@ func SetupMultiClusterServices(mgr ctrl.Manager, o MultiClusterOptions) error {
 	}
 	r := &multiClusterReconciler{
 		MultiClusterOptions: o, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
-		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()),
+		recorder: kube.EventRecorder(mgr, "pelago-hub"), writer: NewWriter(mgr.GetClient()),
 	}
 	do, err := kube.Reconciler("multiclusterservices", r.recorder, r.reconcile)
 	if err != nil {

@@ -60,7 +60,7 @@ func SetupNamespaces(mgr ctrl.Manager, o NamespaceOptions) error {
 	}
 	r := &namespaceReconciler{
 		NamespaceOptions: o, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
-		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()),
+		recorder: kube.EventRecorder(mgr, "pelago-hub"), writer: NewWriter(mgr.GetClient()),
 	}
 	if err := r.watch(mgr, controller.Options{MaxConcurrentReconciles: workers, RateLimiter: limiter()}); err != nil {
 		return fmt.Errorf("set up the controller of namespaces: %w", err)

@@ -48,7 +48,7 @@ type quotaReconciler struct {
 // control/hub/placement.
 func SetupQuotas(mgr ctrl.Manager, hubID string) error {
 	r := &quotaReconciler{hubID: hubID, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
-		events: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient())}
+		events: kube.EventRecorder(mgr, "pelago-hub"), writer: NewWriter(mgr.GetClient())}
 	do, err := kube.Reconciler("federatedresourcequota", r.events, r.reconcile)
 	if err != nil {
 		return err

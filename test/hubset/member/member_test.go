@@ -105,8 +105,8 @@ func (u *user) again(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return fresh
 }
 
-func (u *user) apply(o *unstructured.Unstructured, manager string, opts ...client.PatchOption) error {
-	return u.Patch(u.t.Context(), o, client.Apply, append(opts, client.FieldOwner(manager))...)
+func (u *user) apply(o *unstructured.Unstructured, manager string, opts ...client.ApplyOption) error {
+	return u.Apply(u.t.Context(), client.ApplyConfigurationFromUnstructured(o), append(opts, client.FieldOwner(manager))...)
 }
 
 // table is what clients of the hub do in members.

@@ -17,8 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/test/await"
@@ -88,10 +88,8 @@ func work(t *testing.T, hub, member client.WithWatch) {
 			must(hub.Create(ctx, binding))
 			binding.Data["clusters"] = "member1"
 			must(hub.Update(ctx, binding))
-			applied := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-				ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Annotations: map[string]string{"template": string(d.UID)}}}
-			must(member.Patch(ctx, applied, client.Apply, client.FieldOwner("pelago"),
-				client.ForceOwnership))
+			applied := corev1ac.ConfigMap(name, ns).WithAnnotations(map[string]string{"template": string(d.UID)})
+			must(member.Apply(ctx, applied, client.FieldOwner("pelago"), client.ForceOwnership))
 			d.Status.ObservedGeneration = 1
 			must(hub.Status().Update(ctx, d))
 			if i%3 == 0 {
@@ -99,7 +97,8 @@ func work(t *testing.T, hub, member client.WithWatch) {
 				must(hub.Get(ctx, client.ObjectKeyFromObject(binding), binding))
 				binding.Finalizers = nil
 				must(hub.Update(ctx, binding))
-				must(member.Delete(ctx, applied, client.Preconditions{UID: ptr.To(applied.UID)}))
+				copied := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
+				must(member.Delete(ctx, copied, client.Preconditions{UID: applied.UID}))
 			}
 		})
 	}
