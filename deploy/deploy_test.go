@@ -245,7 +245,7 @@ func TestContainerOfTheIKEDaemon(t *testing.T) {
 		var got []string
 		for _, c := range pod.Containers {
 			got = append(got, c.Name)
-			if slices.Contains(c.VolumeMounts, shared) != with || c.Image != "image" {
+			if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return cmp.Equal(m, shared) }) != with || c.Image != "image" {
 				t.Errorf("with IKE daemon: %t: container %s has the image %s and the mounts %v", with, c.Name, c.Image, c.VolumeMounts)
 			}
 		}

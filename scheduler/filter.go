@@ -130,7 +130,6 @@ func (r *Request) tolerates(taint corev1.Taint) bool {
 		return false
 	}
 	return slices.ContainsFunc(r.Placement.ClusterTolerations, func(t policyv1alpha1.Toleration) bool {
-		toleration := corev1.Toleration(t)
-		return toleration.ToleratesTaint(&taint)
+		return t.Tolerates(taint)
 	})
 }

@@ -58,6 +58,20 @@ type Toleration struct {
 	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`
 }
 
+// Tolerates reports whether t covers a taint, by the rules of tolerations of pods.
+func (t Toleration) Tolerates(taint corev1.Taint) bool {
+	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
+		return false
+	}
+	switch t.Operator {
+	case corev1.TolerationOpExists:
+		return true
+	case "", corev1.TolerationOpEqual:
+		return t.Value == taint.Value
+	}
+	return false
+}
+
 // SpreadField is a field by which clusters are grouped.
 //
 // +kubebuilder:validation:Enum=cluster;region;zone;provider

@@ -452,8 +452,7 @@ func (v *Evictor) task(b kube.Binding, t workv1alpha2.TargetCluster, task workv1
 // not tolerated.
 func tolerationOf(t corev1.Taint, p *policyv1alpha1.Placement) *policyv1alpha1.Toleration {
 	i := slices.IndexFunc(p.ClusterTolerations, func(c policyv1alpha1.Toleration) bool {
-		toleration := corev1.Toleration(c)
-		return toleration.ToleratesTaint(&t)
+		return c.Tolerates(t)
 	})
 	if i < 0 {
 		return nil

@@ -33,7 +33,7 @@ type Local struct {
 }
 
 // localVersions are those that the tests run.
-const localVersions = "etcd 3.6 (with etcdutl, for a restore), kube-apiserver and kube-controller-manager 1.34"
+const localVersions = "etcd 3.7 (with etcdutl, for a restore), kube-apiserver and kube-controller-manager 1.37"
 
 const (
 	// defaultPort is that of the API server. The hub's other programs listen on the seven ports from there on, at 127.0.0.1.
