@@ -5,12 +5,13 @@
 // links of those names; "kube COMPONENT ARGS…" works as well.
 //
 // One binary links in a fifth of the disk space of seven, and all processes of
-// all clusters of a lab share its text pages.
+// all clusters of a lab share its text pages. With the build tag controlplane it
+// has no components of nodes.
 package main
 
 import (
-	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -22,9 +23,7 @@ import (
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
-	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
-	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 
 	// What the components' own main packages register.
 	_ "k8s.io/component-base/logs/json/register"
@@ -41,11 +40,10 @@ var components = map[string]func() int{
 	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },
 	"kube-controller-manager": func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) },
 	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
-	"kubelet":                 func() int { return cli.Run(kubeletCommand()) },
-	"kube-proxy":              func() int { return cli.Run(proxy.NewProxyCommand()) },
 }
 
 func main() {
+	maps.Copy(components, nodeComponents)
 	if run, ok := components[filepath.Base(os.Args[0])]; ok {
 		os.Exit(run())
 	}
@@ -76,8 +74,4 @@ func runKubectl() int {
 		kubectlutil.CheckErr(err) // prints and exits with kubectl's own status
 	}
 	return 0
-}
-
-func kubeletCommand() *cobra.Command {
-	return kubelet.NewKubeletCommand(context.Background())
 }

@@ -15,6 +15,7 @@ import (
 // assets are the files on the host that a lab is made of.
 type assets struct {
 	kubernetes string // directory of the component binaries
+	containerd string // directory of containerd, its shim and ctr
 	nodeInit   string // the node's first process
 	images     string // directory of pause.tar and coredns.tar
 }
@@ -32,6 +33,9 @@ func buildAssets(ctx context.Context, progress binaries.Progress) (assets, error
 		return a, err
 	}
 	if a.kubernetes, err = binaries.Kubernetes(ctx, progress); err != nil {
+		return a, err
+	}
+	if a.containerd, err = binaries.Containerd(ctx, progress); err != nil {
 		return a, err
 	}
 	coredns, err := binaries.CoreDNS(ctx, progress)

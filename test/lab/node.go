@@ -82,7 +82,8 @@ func (l *Lab) prepareNode(c Cluster, n Node) error {
 		return err
 	}
 	return writeJSON(machine.SpecFile(dir), machine.Spec{
-		Hostname: n.Name, BootID: newBootID(), Dir: dir, Kubernetes: l.record.Kubernetes, Images: l.record.Images,
+		Hostname: n.Name, BootID: newBootID(), Dir: dir, Kubernetes: l.record.Kubernetes,
+		Containerd: l.record.Containerd, Images: l.record.Images,
 		CgroupRoot: l.cgroup(n.Name), Ruleset: ruleset, Server: c.URL(),
 	})
 }

@@ -27,7 +27,6 @@ type Package struct {
 func Packages() []Package { return slices.Clone(packages) }
 
 var packages = []Package{
-	{"containerd", "container runtime of every node, with ctr and the runc shim", "/usr/bin/containerd", true},
 	{"runc", "starts containers for containerd", "/usr/sbin/runc", true},
 	{"containernetworking-plugins", "CNI plugins bridge, host-local, loopback and portmap", "/usr/lib/cni/bridge", true},
 	{"iptables", "kube-proxy in iptables mode, kubelet; copied into the image of the node daemon", "/usr/sbin/xtables-nft-multi", true},

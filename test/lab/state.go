@@ -33,10 +33,11 @@ type record struct {
 	ID      string  `json:"id"`
 	Options Options `json:"options"`
 	Plan    Plan    `json:"plan"`
-	// Kubernetes is the directory of the component binaries, NodeInit the
-	// directory of the node's first process, Images that of the images which
-	// every node imports when it starts.
+	// Kubernetes is the directory of the component binaries, Containerd that
+	// of the container runtime's, NodeInit the node's first process, Images the
+	// directory of the images which every node imports when it starts.
 	Kubernetes string `json:"kubernetes"`
+	Containerd string `json:"containerd"`
 	NodeInit   string `json:"nodeInit"`
 	Images     string `json:"images"`
 }

@@ -85,7 +85,8 @@ func prepare(o Options, built assets) (*Lab, error) {
 	if l.record.Plan, err = newPlan(l.record.Options); err != nil {
 		return nil, err
 	}
-	l.record.Kubernetes, l.record.NodeInit, l.record.Images = built.kubernetes, built.nodeInit, built.images
+	l.record.Kubernetes, l.record.Containerd = built.kubernetes, built.containerd
+	l.record.NodeInit, l.record.Images = built.nodeInit, built.images
 	if err := writeJSON(filepath.Join(l.dir, "lab.json"), l.record); err != nil {
 		return nil, fmt.Errorf("record lab %s: %w", o.Name, err)
 	}

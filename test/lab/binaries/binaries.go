@@ -1,6 +1,6 @@
 // Package binaries builds the programs that a lab runs from source and keeps
-// them in a cache: Kubernetes with etcd, CoreDNS and metrics-server from the
-// nested modules under test/kube, and small programs of this module.
+// them in a cache: Kubernetes with etcd, containerd, CoreDNS and metrics-server
+// from the nested modules under test/kube, and small programs of this module.
 //
 // A cached build is named by its version and a hash of everything that goes
 // into it (module files, sources, flags, Go version, platform), so a second
@@ -28,33 +28,68 @@ type Progress func(line string)
 
 // artifact is one binary built from a nested module.
 type artifact struct {
-	title   string   // what people read: "Kubernetes 1.34.4"
-	name    string   // cache directory and file name of the binary
-	version string   // part of the cache directory's name
-	source  string   // module directory, relative to the repository
-	ldflags string   // flags of the linker
-	links   []string // further names of the binary
-	cold    string   // how long a first build takes on two cores
+	title    string   // what people read: "Kubernetes 1.37.2"
+	name     string   // cache directory and file name of the binary
+	version  string   // part of the cache directory's name
+	source   string   // module directory, relative to the repository
+	modfile  string   // file of the module directory used in place of go.mod; empty: go.mod
+	tags     string   // build tags
+	packages []string // import paths to build, each into a file of its last element; none: the module's root, into name
+	ldflags  string   // flags of the linker
+	links    []string // further names of the binary
+	cold     string   // how long a first build takes on two cores
 }
 
 const (
 	// KubernetesVersion is the Kubernetes release that test/kube pins.
-	KubernetesVersion = "1.34.4"
+	KubernetesVersion = "1.37.2"
+	// ContainerdVersion is the containerd release that test/kube/containerd pins.
+	ContainerdVersion = "2.4.2"
 	// CoreDNSVersion is the CoreDNS release that test/kube/coredns pins.
-	CoreDNSVersion = "1.14.4"
+	CoreDNSVersion = "1.15.0"
 	// MetricsServerVersion is the metrics-server release that test/kube/metricsserver pins.
-	MetricsServerVersion = "0.8.0"
+	MetricsServerVersion = "0.9.0"
 )
+
+// controlPlane are the programs that every build of Kubernetes has.
+var controlPlane = []string{"etcd", "etcdutl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"}
 
 var kubernetes = artifact{
 	title: "Kubernetes " + KubernetesVersion, name: "kube", version: KubernetesVersion, source: "test/kube",
-	ldflags: strings.Join([]string{"-s -w",
-		"-X k8s.io/component-base/version.gitVersion=v" + KubernetesVersion,
+	ldflags: kubernetesFlags(KubernetesVersion), links: append([]string{"kubelet", "kube-proxy"}, controlPlane...), cold: "6 minutes",
+}
+
+// kubernetesFlags have the programs report their version.
+func kubernetesFlags(version string) string {
+	minor := strings.Split(version, ".")[1]
+	return strings.Join([]string{"-s -w",
+		"-X k8s.io/component-base/version.gitVersion=v" + version,
 		"-X k8s.io/component-base/version.gitMajor=1",
-		"-X k8s.io/component-base/version.gitMinor=34",
-		"-X k8s.io/client-go/pkg/version.gitVersion=v" + KubernetesVersion}, " "),
-	links: []string{"etcd", "etcdutl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"},
-	cold:  "6 minutes",
+		"-X k8s.io/component-base/version.gitMinor=" + minor,
+		"-X k8s.io/client-go/pkg/version.gitVersion=v" + version}, " ")
+}
+
+// OldestHub and OldestMember are the oldest supported releases of Kubernetes (docs/reference.md), which test/kube can build, too.
+const (
+	OldestHub    = "1.35.4"
+	OldestMember = "1.33.13"
+)
+
+// olderKubernetes is a control plane of an older release, from the module file of its minor version.
+func olderKubernetes(version string) artifact {
+	return artifact{
+		title: "Kubernetes " + version, name: "kube", version: version, source: "test/kube",
+		modfile: "release-" + version[:strings.LastIndex(version, ".")] + ".mod", tags: "controlplane",
+		ldflags: kubernetesFlags(version), links: controlPlane, cold: "5 minutes",
+	}
+}
+
+const containerdModule = "github.com/containerd/containerd/v2"
+
+var containerd = artifact{
+	title: "containerd " + ContainerdVersion, name: "containerd", version: ContainerdVersion, source: "test/kube/containerd",
+	packages: []string{containerdModule + "/cmd/containerd", containerdModule + "/cmd/containerd-shim-runc-v2", containerdModule + "/cmd/ctr"},
+	ldflags:  "-s -w -X " + containerdModule + "/version.Version=" + ContainerdVersion, cold: "2 minutes",
 }
 
 var coredns = artifact{
@@ -72,6 +107,24 @@ var metricsServer = artifact{
 // etcd and etcdutl, building them first if the cache lacks them.
 func Kubernetes(ctx context.Context, progress Progress) (dir string, err error) {
 	return kubernetes.ensure(ctx, progress)
+}
+
+// KubernetesRelease is Kubernetes for KubernetesVersion, OldestHub or
+// OldestMember; the latter two without kubelet and kube-proxy.
+func KubernetesRelease(ctx context.Context, version string, progress Progress) (dir string, err error) {
+	switch version {
+	case KubernetesVersion:
+		return Kubernetes(ctx, progress)
+	case OldestHub, OldestMember:
+		return olderKubernetes(version).ensure(ctx, progress)
+	}
+	return "", fmt.Errorf("find Kubernetes %s: test/kube builds %s, %s and %s", version, OldestMember, OldestHub, KubernetesVersion)
+}
+
+// Containerd returns a directory that holds containerd, containerd-shim-runc-v2
+// and ctr, building them first if the cache lacks them.
+func Containerd(ctx context.Context, progress Progress) (dir string, err error) {
+	return containerd.ensure(ctx, progress)
 }
 
 // CoreDNS returns the path of a static CoreDNS binary, building it first if the
@@ -139,7 +192,18 @@ func (a artifact) build(ctx context.Context, module, dir string, progress Progre
 		return fmt.Errorf("build %s: %w", a.title, err)
 	}
 	defer os.RemoveAll(tmp)
-	if err := goBuild(ctx, module, ".", filepath.Join(tmp, a.name), runtime.GOARCH, a.ldflags); err != nil {
+	packages, out := a.packages, tmp
+	if packages == nil {
+		packages, out = []string{"."}, filepath.Join(tmp, a.name)
+	}
+	var flags []string
+	if a.modfile != "" {
+		flags = append(flags, "-modfile="+a.modfile)
+	}
+	if a.tags != "" {
+		flags = append(flags, "-tags="+a.tags)
+	}
+	if err := goBuild(ctx, module, out, runtime.GOARCH, a.ldflags, append(flags, packages...)...); err != nil {
 		return fmt.Errorf("build %s: %w", a.title, err)
 	}
 	for _, link := range a.links {
@@ -179,7 +243,7 @@ func compile(ctx context.Context, pkg, out, arch, ldflags string) error {
 	}
 	tmp := fmt.Sprintf("%s.%d", out, os.Getpid())
 	defer os.Remove(tmp)
-	if err := goBuild(ctx, root, pkg, tmp, arch, ldflags); err != nil {
+	if err := goBuild(ctx, root, tmp, arch, ldflags, pkg); err != nil {
 		return fmt.Errorf("build %s: %w", pkg, err)
 	}
 	if err := os.Rename(tmp, out); err != nil {
@@ -190,12 +254,13 @@ func compile(ctx context.Context, pkg, out, arch, ldflags string) error {
 
 // goBuild runs "go build" in module. The result depends on nothing but sources,
 // flags and Go version.
-func goBuild(ctx context.Context, module, pkg, out, arch, ldflags string) error {
+func goBuild(ctx context.Context, module, out, arch, ldflags string, flagsAndPackages ...string) error {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
 		return errors.New("the Go tool is not in PATH: install Go and put its bin directory into PATH (with sudo: sudo env PATH=\"$PATH\" …)")
 	}
-	cmd := exec.CommandContext(ctx, goTool, "build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", out, pkg)
+	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", out}, flagsAndPackages...)
+	cmd := exec.CommandContext(ctx, goTool, args...)
 	cmd.Dir = module
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS=linux", "GOARCH="+arch)
 	if output, err := cmd.CombinedOutput(); err != nil {

@@ -129,6 +129,9 @@ func TestVersions(t *testing.T) {
 	}
 	for file, line := range map[string]string{
 		"test/kube/go.mod":               "k8s.io/kubernetes v" + KubernetesVersion,
+		"test/kube/release-1.35.mod":     "k8s.io/kubernetes v" + OldestHub,
+		"test/kube/release-1.33.mod":     "k8s.io/kubernetes v" + OldestMember,
+		"test/kube/containerd/go.mod":    "github.com/containerd/containerd/v2 v" + ContainerdVersion,
 		"test/kube/coredns/go.mod":       "github.com/coredns/coredns v" + CoreDNSVersion,
 		"test/kube/metricsserver/go.mod": "sigs.k8s.io/metrics-server v" + MetricsServerVersion,
 	} {

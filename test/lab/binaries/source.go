@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -83,13 +82,13 @@ func (a artifact) key(module string) (string, error) {
 		return "", err
 	}
 	for _, e := range entries {
-		if e.Type().IsRegular() && wanted(e) {
+		if e.Type().IsRegular() && a.wanted(e.Name()) {
 			files = append(files, e.Name())
 		}
 	}
 	sort.Strings(files)
 	h := sha256.New()
-	fmt.Fprintln(h, a.name, a.version, a.ldflags, a.links, runtime.Version(), runtime.GOARCH)
+	fmt.Fprintln(h, a.name, a.version, a.ldflags, a.links, a.packages, a.tags, runtime.Version(), runtime.GOARCH)
 	for _, name := range files {
 		f, err := os.Open(filepath.Join(module, name))
 		if err != nil {
@@ -105,7 +104,11 @@ func (a artifact) key(module string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 
-func wanted(e fs.DirEntry) bool {
-	name := e.Name()
-	return name == "go.mod" || name == "go.sum" || strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
+// wanted reports whether a build of a depends on a file of this name in its module directory.
+func (a artifact) wanted(name string) bool {
+	modfile := "go.mod"
+	if a.modfile != "" {
+		modfile = a.modfile
+	}
+	return name == modfile || name == strings.TrimSuffix(modfile, ".mod")+".sum" || strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
 }

@@ -36,7 +36,7 @@ func Run(s Spec) error {
 	if err := r.run("nft", service{argv: []string{"nft", "-f", "-"}, input: s.Ruleset}); err != nil {
 		return fmt.Errorf("load the masquerade rules: %w", err)
 	}
-	go r.supervise("containerd", service{argv: []string{"containerd", "--config", ContainerdConfig}})
+	go r.supervise("containerd", service{argv: []string{filepath.Join(ContainerdDir, "containerd"), "--config", ContainerdConfig}})
 	awaitSocket(Socket)
 	if err := importImages(r); err != nil {
 		return err
@@ -59,7 +59,7 @@ func importImages(r *reaper) error {
 		return err
 	}
 	for _, archive := range archives {
-		if err := r.run("ctr", service{argv: []string{"ctr", "--namespace=k8s.io", "images", "import", archive}}); err != nil {
+		if err := r.run("ctr", service{argv: []string{filepath.Join(ContainerdDir, "ctr"), "--namespace=k8s.io", "images", "import", archive}}); err != nil {
 			return fmt.Errorf("import image %s: %w", archive, err)
 		}
 	}

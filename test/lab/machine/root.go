@@ -51,6 +51,7 @@ func enterRoot(s Spec) error {
 	b.system()
 	b.bind("/", HostDir, true)
 	b.bind(s.Kubernetes, BinDir, true)
+	b.bind(s.Containerd, ContainerdDir, true)
 	b.bind(s.Images, ImageDir, true)
 	b.mkdir("opt/cni", 0o755)
 	b.symlink("/usr/lib/cni", "opt/cni/bin") // where upstream's documentation has the plugins

@@ -29,6 +29,8 @@ type Spec struct {
 	Dir string `json:"dir"`
 	// Kubernetes is a directory with kubelet, kube-proxy and kubectl.
 	Kubernetes string `json:"kubernetes"`
+	// Containerd is a directory with containerd, its shim for runc and ctr.
+	Containerd string `json:"containerd"`
 	// Images is a directory of image archives (*.tar) to import at each start.
 	Images string `json:"images"`
 	// CgroupRoot is the cgroup below which the kubelet puts pods, such as
@@ -45,12 +47,14 @@ type Spec struct {
 const (
 	// BinDir holds the Kubernetes binaries.
 	BinDir = "/opt/pelago-lab/bin"
+	// ContainerdDir holds containerd's binaries.
+	ContainerdDir = "/opt/pelago-lab/containerd"
 	// ImageDir holds the archives of Spec.Images.
 	ImageDir = "/opt/pelago-lab/images"
 	// Socket is containerd's.
 	Socket = "/run/containerd/containerd.sock"
 	// Path is the PATH of a node's processes.
-	Path = BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	Path = BinDir + ":" + ContainerdDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// HostDir shows the host's root file system, read-only, without what is
 	// mounted in it.
 	HostDir = "/host"
