@@ -86,7 +86,7 @@ func template(t *testing.T, name string, values map[string]any, crds bool) (*rel
 	must(t, err)
 	install := action.NewInstall(&action.Configuration{Log: t.Logf})
 	install.ClientOnly, install.DryRun, install.IncludeCRDs, install.ReleaseName, install.Namespace = true, true, crds, "pelago", "default"
-	version, err := chartutil.ParseKubeVersion("1.34.0")
+	version, err := chartutil.ParseKubeVersion("1.37.0")
 	must(t, err)
 	install.KubeVersion = version
 	return install.Run(c, values)

@@ -4,9 +4,9 @@ go 1.26.7
 
 require (
 	github.com/envoyproxy/gateway v1.9.1
-	k8s.io/api v0.36.3
-	k8s.io/apimachinery v0.36.3
-	sigs.k8s.io/gateway-api v1.6.1
+	k8s.io/api v0.36.3 // that of Envoy Gateway
+	k8s.io/apimachinery v0.36.3 // that of Envoy Gateway
+	sigs.k8s.io/gateway-api v1.6.1 // that of Envoy Gateway
 	sigs.k8s.io/mcs-api v0.5.2
 	sigs.k8s.io/yaml v1.6.0
 )
