@@ -42,7 +42,7 @@ release: $(BIN)/pelago-lab ## build programs and one image for amd64 and arm64, 
 
 ## ---- test
 .PHONY: check test test-clusters test-full setup race unit walk netns lab e2e wires generated verify lint
-.PHONY: conformance conformance-karmada test-migrate gateway-api test-charts
+.PHONY: conformance conformance-karmada test-migrate gateway-api test-charts test-versions
 check: ## what needs Go alone, without root: lint, generated files, pure tests
 	go run ./test/suites -tier check
 
@@ -104,6 +104,9 @@ gateway-api: ## test that Envoy Gateway resolves ServiceImports (compiles it the
 
 test-charts: setup ## test the Helm charts with Helm's library against API servers (compiles it the first time: 8 minutes)
 	cd test/charts && go test -count=1 ./...
+
+test-versions: setup ## test the oldest and newest supported Kubernetes in hub and members, all four pairs (compiles two: 10 minutes)
+	go run ./test/versions
 
 ## ---- measure and break
 .PHONY: failover chaos bench bench-scheduler bench-hub bench-dns vm fuzz

@@ -6,6 +6,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,15 @@ type options struct {
 	serviceCIDR string
 	audit       []byte
 	scheduler   bool
+	hub         bool
 }
+
+// Environment variables that set the version of Kubernetes of hubs (HubControllers) and of all other servers, one of those that
+// binaries.KubernetesRelease builds, for tests of what a release of Pelago supports (test/versions).
+const (
+	HubVersion    = "PELAGO_HUB_KUBERNETES"
+	MemberVersion = "PELAGO_MEMBER_KUBERNETES"
+)
 
 // CRDs installs the definitions of deploy/crds and those of the MCS API, or only the named ones of them (such as
 // "portblocks.pelago.io"), and waits until they are served.
@@ -49,12 +58,16 @@ func Controllers(names ...string) Option {
 
 // HubControllers are the controllers that a hub runs: those that serve the API itself and start no workload.
 func HubControllers() Option {
-	return Controllers("namespace-controller", "garbage-collector-controller", "serviceaccount-controller",
+	controllers := Controllers("namespace-controller", "garbage-collector-controller", "serviceaccount-controller",
 		"serviceaccount-token-controller", "root-ca-certificate-publisher-controller",
 		"certificatesigningrequest-signing-controller", "certificatesigningrequest-approving-controller",
 		"certificatesigningrequest-cleaner-controller", "bootstrap-signer-controller", "token-cleaner-controller",
 		"clusterrole-aggregation-controller", "ttl-after-finished-controller",
 		"validatingadmissionpolicy-status-controller")
+	return func(o *options) {
+		controllers(o)
+		o.hub = true
+	}
 }
 
 // WorkloadControllers runs all controllers of a cluster that runs workloads, except those that monitor node heartbeats, and
@@ -123,7 +136,7 @@ func start(opts []Option) (*server, error) {
 }
 
 func newServer(o options) (*server, error) {
-	bin, err := binDirectory()
+	bin, err := binDirectory(o.hub)
 	if err != nil {
 		return nil, err
 	}
@@ -181,15 +194,18 @@ func (s *server) stop() error {
 	return s.dir.remove()
 }
 
-// binDirectory holds etcd, kube-apiserver and kube-controller-manager: the lab's cached build, or PELAGO_KUBE_BIN. A
-// test does not build them itself, that takes longer than a test may run.
-func binDirectory() (string, error) {
-	dir := os.Getenv("PELAGO_KUBE_BIN")
+// binDirectory holds etcd, kube-apiserver and kube-controller-manager: the cached build of the version asked for, by default the
+// lab's, or PELAGO_KUBE_BIN. A test does not build them itself, that takes longer than a test may run.
+func binDirectory(hub bool) (string, error) {
+	dir, version := os.Getenv("PELAGO_KUBE_BIN"), os.Getenv(MemberVersion)
+	if hub {
+		version = os.Getenv(HubVersion)
+	}
 	if dir == "" {
 		onlyLook, cancel := context.WithCancel(context.Background())
 		cancel()
 		var err error
-		if dir, err = binaries.Kubernetes(onlyLook, func(string) {}); err != nil {
+		if dir, err = binaries.KubernetesRelease(onlyLook, cmp.Or(version, binaries.KubernetesVersion), func(string) {}); err != nil {
 			return "", fmt.Errorf("find the cached build of Kubernetes: %w: make it with `make setup`, "+
 				"or set PELAGO_KUBE_BIN to a directory that holds etcd, kube-apiserver and kube-controller-manager", err)
 		}

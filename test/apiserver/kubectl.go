@@ -15,7 +15,7 @@ import (
 // the user's; said is what it has printed, both streams. An exit code other than 0 is an error.
 func Kubectl(t testing.TB, c *rest.Config) (run func(args ...string) (said string, err error)) {
 	t.Helper()
-	bin, err := binDirectory()
+	bin, err := binDirectory(false)
 	if err != nil {
 		t.Fatal(err)
 	}

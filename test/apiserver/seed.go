@@ -80,7 +80,7 @@ func makeSeed(ctx context.Context, o options, parent, dir string) (err error) {
 	if err := removeOldSeeds(parent); err != nil {
 		return err
 	}
-	s, err := newServer(options{crds: o.crds, serviceCIDR: o.serviceCIDR})
+	s, err := newServer(options{crds: o.crds, serviceCIDR: o.serviceCIDR, hub: o.hub})
 	if err != nil {
 		return err
 	}
