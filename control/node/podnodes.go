@@ -19,7 +19,7 @@ import (
 	"github.com/pelago-net/pelago/control/node/tables"
 )
 
-// podsPage bounds how many whole pods are in memory at once.
+// podsPage bounds how many whole pods of a list are in memory at once, where the API server does not stream it.
 const podsPage = 500
 
 // podsTimeout bounds how long a reconcile waits for the first list of the cluster's pods.
@@ -178,6 +178,16 @@ func (s *podNodesStore) Replace(list []any, _ string) error {
 }
 
 func (s *podNodesStore) Resync() error { return nil }
+
+// Transformer implements cache.TransformingStore: the reflector keeps a streamed list until it is complete.
+func (s *podNodesStore) Transformer() clientcache.TransformFunc {
+	return func(obj any) (any, error) {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			return slim(pod), nil
+		}
+		return obj, nil
+	}
+}
 
 // PodsOfCluster lists and watches the pods of all nodes for Options.Pods, page by page, and of each only what is kept. The server
 // filters out those without a node and those that have ended.

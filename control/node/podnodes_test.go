@@ -37,7 +37,14 @@ func newServer(pods ...corev1.Pod) *server {
 	return &server{pods: pods, events: watch.NewFake(), gate: gate}
 }
 
-func (s *server) source() clientcache.ListerWatcher {
+func (s *server) source() clientcache.ListerWatcher { return listWatch{s.listWatch()} }
+
+// listWatch is a source that does not stream lists.
+type listWatch struct{ *clientcache.ListWatch }
+
+func (listWatch) IsWatchListSemanticsUnSupported() bool { return true }
+
+func (s *server) listWatch() *clientcache.ListWatch {
 	return &clientcache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (kruntime.Object, error) {
 			s.lists.Add(1)

@@ -166,8 +166,11 @@ func TestBlocksWaitForAllReadyGateways(t *testing.T) {
 	c := blockNewCluster(t)
 	c.agent(2, nil)
 	c.addPool("", clusterPool, nil, "120.1.0.1", "120.1.0.2")
+	// One after the other: nodes that a starting controller lists are reconciled after those that it watches.
 	c.addNode("n1", 1, "b1")
+	await.Equal(c, map[string]int{"n1": 2}, c.perNode)
 	c.addNode("n2", 2, "b1")
+	await.Equal(c, map[string]int{"n1": 2, "n2": 2}, c.perNode)
 	c.addNode("n3", 3, "b1")
 	pendingAll := map[string]string{
 		"120-1-0-1-1024": "n1 Pending", "120-1-0-1-1280": "n1 Pending", "120-1-0-2-1024": "n2 Pending", "120-1-0-2-1280": "n2 Pending",

@@ -56,7 +56,11 @@ func syncedHub(t *testing.T, s importState) *hubclient.Hub {
 	}
 	lists := map[string]any{"clusters": clusters, "endpoints": endpoints, "servicecontributions": contributions, "endpointslices": slices}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("watch") != "" {
+		switch {
+		case r.URL.Query().Get("sendInitialEvents") != "":
+			w.WriteHeader(http.StatusUnprocessableEntity) // as an API server without streamed lists
+			return
+		case r.URL.Query().Get("watch") != "":
 			<-r.Context().Done() // nothing changes
 			return
 		}

@@ -12,11 +12,13 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/klog/v2"
@@ -28,15 +30,28 @@ import (
 type summaryStore[T any] struct {
 	cache.Store
 	changed func()
+	strip   func(runtime.Object)
 
 	mu      sync.Mutex
 	synced  bool  // a list has succeeded
 	listErr error // of the last list
 }
 
-func newSummaryStore[T any](changed func(), summarize func(any) T) *summaryStore[T] {
+// newSummaryStore makes a store of summaries. strip removes from an object what summarize does not read, in place: lists in progress
+// are kept that way.
+func newSummaryStore[T any](changed func(), strip func(runtime.Object), summarize func(any) T) *summaryStore[T] {
 	transform := cache.WithTransformer(func(obj any) (any, error) { return summarize(obj), nil })
-	return &summaryStore[T]{changed: changed, Store: cache.NewStore(cache.MetaNamespaceKeyFunc, transform)}
+	return &summaryStore[T]{changed: changed, strip: strip, Store: cache.NewStore(cache.MetaNamespaceKeyFunc, transform)}
+}
+
+// Transformer implements cache.TransformingStore, for lists that the API server streams.
+func (s *summaryStore[T]) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		if o, ok := obj.(runtime.Object); ok {
+			s.strip(o)
+		}
+		return obj, nil
+	}
 }
 
 // all returns the items, in no order; ok is false before the first list.
@@ -84,7 +99,7 @@ func (s *summaryStore[T]) Replace(list []any, version string) error {
 		return err
 	}
 	s.mu.Lock()
-	s.synced = true
+	s.synced, s.listErr = true, nil
 	s.mu.Unlock()
 	s.changed()
 	return nil
@@ -102,9 +117,7 @@ func (s *summaryStore[T]) listed(err error) {
 
 // run lists and watches a resource of the member until ctx ends, and strips the objects of a list before the next page is read. The
 // reflector retries with backoff, up to 30 s; its errors are reported by state and not logged.
-func (s *summaryStore[T]) run(
-	ctx context.Context, core cache.Getter, resource string, like runtime.Object, selector fields.Selector, strip func(runtime.Object),
-) {
+func (s *summaryStore[T]) run(ctx context.Context, core cache.Getter, resource string, like runtime.Object, selector fields.Selector) {
 	watcher := cache.NewFilteredListWatchFromClient(core, resource, metav1.NamespaceAll, func(o *metav1.ListOptions) {
 		o.FieldSelector = selector.String()
 	})
@@ -120,7 +133,16 @@ func (s *summaryStore[T]) run(
 		if err != nil {
 			return nil, err
 		}
-		return l, meta.EachListItem(l, func(o runtime.Object) error { strip(o); return nil })
+		return l, meta.EachListItem(l, func(o runtime.Object) error { s.strip(o); return nil })
+	}
+	start := watcher.WatchFuncWithContext
+	watcher.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		w, err := start(ctx, o)
+		// An API server that does not stream lists answers with Invalid, and is asked for a list.
+		if o.SendInitialEvents != nil && err != nil && !apierrors.IsInvalid(err) && ctx.Err() == nil {
+			s.listed(err)
+		}
+		return w, err
 	}
 	silent := klog.NewContext(ctx, logr.Discard())
 	cache.NewReflectorWithOptions(watcher, like, s, cache.ReflectorOptions{Name: "clusterstatus"}).RunWithContext(silent)
@@ -134,8 +156,8 @@ type inventory struct {
 
 func newInventory(changed func()) *inventory {
 	return &inventory{
-		nodes: newSummaryStore(changed, func(o any) node { return nodeOf(o.(*corev1.Node)) }),
-		pods:  newSummaryStore(changed, func(o any) pod { return podOf(o.(*corev1.Pod)) }),
+		nodes: newSummaryStore(changed, stripNode, func(o any) node { return nodeOf(o.(*corev1.Node)) }),
+		pods:  newSummaryStore(changed, stripPod, func(o any) pod { return podOf(o.(*corev1.Pod)) }),
 	}
 }
 
@@ -146,10 +168,10 @@ func (i *inventory) run(ctx context.Context, core cache.Getter) {
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
 	var both sync.WaitGroup
 	both.Go(func() {
-		i.nodes.run(ctx, core, "nodes", &corev1.Node{}, fields.Everything(), func(o runtime.Object) { stripNode(o.(*corev1.Node)) })
+		i.nodes.run(ctx, core, "nodes", &corev1.Node{}, fields.Everything())
 	})
 	both.Go(func() {
-		i.pods.run(ctx, core, "pods", &corev1.Pod{}, running, func(o runtime.Object) { stripPod(o.(*corev1.Pod)) })
+		i.pods.run(ctx, core, "pods", &corev1.Pod{}, running)
 	})
 	both.Wait()
 }
@@ -168,14 +190,16 @@ func (i *inventory) synced() (ok bool, err error) {
 }
 
 // stripNode and stripPod keep only the fields that nodeOf and podOf read, to bound the memory of a list in progress.
-func stripNode(n *corev1.Node) {
+func stripNode(o runtime.Object) {
+	n := o.(*corev1.Node)
 	*n = corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, ResourceVersion: n.ResourceVersion},
 		Status:     corev1.NodeStatus{Allocatable: n.Status.Allocatable, Conditions: n.Status.Conditions},
 	}
 }
 
-func stripPod(p *corev1.Pod) {
+func stripPod(o runtime.Object) {
+	p := o.(*corev1.Pod)
 	containers := func(of []corev1.Container) []corev1.Container {
 		var stripped []corev1.Container
 		for _, c := range of {
