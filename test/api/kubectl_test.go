@@ -140,7 +140,7 @@ func invalid(t *testing.T, kubectl kubectl) {
 				switch {
 				case !ok:
 					t.Errorf("%s was not refused:\n%v", filepath.Base(file), r.object(r.spec()).Object)
-				case !strings.Contains(typeNames.Replace(answer), r.Want):
+				case !says(answer, r.Want):
 					t.Errorf("refused with\n%s\nwant\n%s", answer, r.Want)
 				case !field.MatchString(answer):
 					t.Errorf("the answer names no field:\n%s", answer)
