@@ -89,6 +89,7 @@ var suites = []suite{
 	{name: "e2e-rare", about: "more failures and changes, nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, an upgrade from the first layout and back, a move from Submariner",
 		tiers: []string{tierFull}, packages: []string{"./test/e2e"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=3h", "-run=" + rareE2E, "-args", "-kills=20", "-flood=1m"}},
+	{name: "versions", about: "the oldest and the newest supported Kubernetes in hub and members", tiers: []string{tierFull}, target: "test-versions"},
 	{name: "release", about: "the image for amd64 and arm64 as make release builds it", tiers: []string{tierFull}, packages: []string{"./test/images"},
 		flags: []string{"-timeout=60m", "-run=" + release}},
 	{name: "model", about: "ten million random steps of the model of the flow table against the programs", tiers: []string{tierFull}, packages: []string{"./test/packet"},

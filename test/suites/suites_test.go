@@ -239,7 +239,7 @@ func TestChoose(t *testing.T) {
 		tierCheck:    {"generated", "lint", "pure"},
 		tierTest:     {"verify", "lint", "unit", "walk", "netns"},
 		tierClusters: {"race", "lab", "e2e", "smoke"},
-		tierFull:     {"lab-rare", "e2e-rare", "release", "model", "wires"},
+		tierFull:     {"lab-rare", "e2e-rare", "versions", "release", "model", "wires"},
 	} {
 		got, err := choose(nil, tier)
 		if err != nil || !slices.Equal(suiteNames(got), want) {
