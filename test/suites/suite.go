@@ -111,7 +111,7 @@ func (s suite) command(packages []string, jsonFile string) *exec.Cmd {
 	if s.rerun {
 		args = append(args, "--rerun-fails=1", "--rerun-fails-max-failures=5")
 	}
-	args = append(args, "--")
+	args = append(args, "--", "-vet=off") // lint vets all packages
 	if !s.cached {
 		args = append(args, "-count=1")
 	}
