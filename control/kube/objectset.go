@@ -1,8 +1,8 @@
 // Package kube holds what pelago adds to controller-runtime, one noun per file: ObjectSet (apply a set
-// of owned objects), Claim (create-once names), Owner (ownership labels), Binding (a binding of either
-// kind), Expectations and StaleCaches (own writes that a cache does not show yet), Result and
-// rate limiters, Fence (refuse writes without the leader lease), indexes, StringTable and the stream
-// cache (memory and CPU of large caches), Main, Connect and Liveness (a program with a manager).
+// of owned objects), Claim (create-once names), Owner (ownership labels), Expectations and StaleCaches
+// (own writes that a cache does not show yet), Result and rate limiters, Fence (refuse writes without
+// the leader lease), indexes, StringTable and the stream cache (memory and CPU of large caches), Main,
+// Connect and Liveness (a program with a manager).
 //
 // It knows no policy of any controller. Agents, hub and CLI import it; it imports only api.
 package kube

@@ -31,6 +31,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -61,12 +62,12 @@ func setupHPA(mgr ctrl.Manager, o Options) error {
 			return nil
 		}),
 		kube.AddIndex(mgr, &workv1alpha1.Work{}, bindingIndex, func(w *workv1alpha1.Work) []string {
-			if key, ok := kube.BindingOfWork(w); ok {
+			if key, ok := binding.OfWork(w); ok {
 				return []string{key.String()}
 			}
 			return nil
 		}),
-		kube.AddBindingIndex(mgr, targetIndex, func(b kube.Binding) []string {
+		binding.AddIndex(mgr, targetIndex, func(b binding.Binding) []string {
 			ref := b.Spec.Resource
 			return []string{targetKey(ref.Namespace, autoscalingv2.CrossVersionObjectReference{APIVersion: ref.APIVersion, Kind: ref.Kind, Name: ref.Name})}
 		}),
@@ -338,8 +339,8 @@ func (r *hpaReconciler) older(ctx context.Context, h *autoscalingv1alpha1.Federa
 func (r *hpaReconciler) reports(ctx context.Context, h *autoscalingv1alpha1.FederatedHPA, metrics []autoscalingv2.MetricSpec, selector string) (
 	out []memberReport, copies int64, err error) {
 	key := client.ObjectKeyFromObject(h)
-	var b kube.Binding
-	err = kube.EachBinding(ctx, r.client, func(of kube.Binding) { b = of.Copy() }, client.MatchingFields{targetIndex: targetKey(h.Namespace, h.Spec.ScaleTargetRef)})
+	var b binding.Binding
+	err = binding.Each(ctx, r.client, func(of binding.Binding) { b = of.Copy() }, client.MatchingFields{targetIndex: targetKey(h.Namespace, h.Spec.ScaleTargetRef)})
 	if err != nil || !b.Exists() {
 		return nil, 1, errors.Join(err, r.ask(ctx, key, nil, ""))
 	}

@@ -20,6 +20,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -81,7 +82,7 @@ func (r *reconciler) blocker(ctx context.Context, c *clusterv1alpha1.Cluster) (r
 		return clusterv1alpha1.ReasonWaitingForWorks, fmt.Sprintf("namespace %s is being removed", workv1alpha2.ExecutionNamespace(c.Name)), err
 	}
 	var bindings []string
-	err = kube.EachBinding(ctx, r.client, func(b kube.Binding) {
+	err = binding.Each(ctx, r.client, func(b binding.Binding) {
 		if slices.ContainsFunc(b.Spec.Clusters, func(t workv1alpha2.TargetCluster) bool { return t.Name == c.Name }) {
 			bindings = append(bindings, b.String())
 		}

@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/scheduler"
 )
 
@@ -156,7 +156,7 @@ type ReservedPart struct {
 }
 
 // ObservationOf is what is kept of a binding.
-func ObservationOf(b kube.Binding) Observation {
+func ObservationOf(b binding.Binding) Observation {
 	o := Observation{ResourceVersion: b.GetResourceVersion(), Size: SizeOf(b.Spec), Total: Total(b.Spec),
 		Member: MembershipOf(b.Spec.WorkloadAffinityGroups, b.Spec.Clusters)}
 	add := func(cluster string, replicas int32) {

@@ -18,7 +18,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 )
 
 // EvictionOptions are when templates leave clusters.
@@ -149,7 +149,7 @@ func (e *Eviction) wait(d time.Duration) {
 
 // Running is how many replicas of a divided template run while it begins to leave clusters: these
 // are replaced, even if more that are pending fit nowhere. It is 0 if it leaves none.
-func (e *Eviction) Running(b kube.Binding) (n int32) {
+func (e *Eviction) Running(b binding.Binding) (n int32) {
 	if len(e.Began) == 0 || len(b.Spec.Components) > 0 || !b.Spec.Placement.Divided() {
 		return 0
 	}
@@ -182,7 +182,7 @@ type Evictor struct {
 // Evict ends the eviction tasks of a binding that are over, and begins those that are due: the
 // cluster is taken from spec.clusters and becomes a task. The rules are Karmada's, except that for
 // templates with failover.cluster a cluster's failure itself is a reason.
-func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction {
+func (v *Evictor) Evict(b binding.Binding, before *workv1alpha2.Decision) Eviction {
 	var e Eviction
 	former := b.Spec.Clusters
 	v.end(b, before, &e)
@@ -271,7 +271,7 @@ func timed(t workv1alpha2.GracefulEvictionTask) bool {
 
 // purged reports whether purge mode Directly has removed the copy of the template: no Work is left
 // but those of spec.clusters.
-func purged(b kube.Binding, t workv1alpha2.GracefulEvictionTask) bool {
+func purged(b binding.Binding, t workv1alpha2.GracefulEvictionTask) bool {
 	c := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionFullyApplied)
 	return t.PurgeMode.Current() == policyv1alpha1.PurgeModeDirectly && c != nil && c.Status == metav1.ConditionTrue &&
 		c.ObservedGeneration == b.GetGeneration()
@@ -285,7 +285,7 @@ const statusDelay = time.Minute
 // end removes the tasks that are over: a user has allowed it, the time is up and another cluster
 // has the template, or it is healthy in all chosen clusters. While more replicas are pending, that
 // ends only tasks Directly whose copy is gone: they may need that cluster.
-func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction) {
+func (v *Evictor) end(b binding.Binding, before *workv1alpha2.Decision, e *Eviction) {
 	healthy := len(b.Spec.Clusters) > 0
 	for _, t := range b.Spec.Clusters {
 		if healthy && !Settled(b.Status, t.Name, t.Replicas) {
@@ -320,7 +320,7 @@ func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction
 }
 
 // watchHealth notes since when the template has been unhealthy.
-func (v *Evictor) watchHealth(b kube.Binding, before *workv1alpha2.Decision, e *Eviction) {
+func (v *Evictor) watchHealth(b binding.Binding, before *workv1alpha2.Decision, e *Eviction) {
 	if b.Spec.Failover == nil || b.Spec.Failover.Application == nil {
 		return
 	}
@@ -341,7 +341,7 @@ func (v *Evictor) watchHealth(b kube.Binding, before *workv1alpha2.Decision, e *
 
 // FailedIn are the clusters that this very template has left because it was unhealthy there,
 // sorted: it does not move there to be nearer to something, since it would leave them again.
-func FailedIn(b kube.Binding, before *workv1alpha2.Decision) (out []string) {
+func FailedIn(b binding.Binding, before *workv1alpha2.Decision) (out []string) {
 	if b.Spec.Failover == nil || b.Spec.Failover.Application == nil {
 		return nil
 	}
@@ -353,7 +353,7 @@ func FailedIn(b kube.Binding, before *workv1alpha2.Decision) (out []string) {
 	return out
 }
 
-func (e *Eviction) failed(b kube.Binding, cluster string) {
+func (e *Eviction) failed(b binding.Binding, cluster string) {
 	if e.Failed == nil {
 		e.Failed = map[string]string{}
 	}
@@ -361,7 +361,7 @@ func (e *Eviction) failed(b kube.Binding, cluster string) {
 }
 
 // due is the task of a cluster that the template is to leave now.
-func (v *Evictor) due(b kube.Binding, t workv1alpha2.TargetCluster, e *Eviction) (workv1alpha2.GracefulEvictionTask, bool) {
+func (v *Evictor) due(b binding.Binding, t workv1alpha2.TargetCluster, e *Eviction) (workv1alpha2.GracefulEvictionTask, bool) {
 	f := v.Of[t.Name]
 	failover := ptr.Deref(b.Spec.Failover, policyv1alpha1.FailoverBehavior{})
 	if reason, after := untolerated(f.Taints, b.Spec.Placement, v.Now); reason != "" {
@@ -436,7 +436,7 @@ func clusterTask(c *policyv1alpha1.ClusterFailoverBehavior, reason, producer, me
 
 // task completes a task with the state to be preserved. A template whose state cannot be read
 // stays: it would start from nothing.
-func (v *Evictor) task(b kube.Binding, t workv1alpha2.TargetCluster, task workv1alpha2.GracefulEvictionTask, p *policyv1alpha1.StatePreservation,
+func (v *Evictor) task(b binding.Binding, t workv1alpha2.TargetCluster, task workv1alpha2.GracefulEvictionTask, p *policyv1alpha1.StatePreservation,
 	e *Eviction,
 ) (workv1alpha2.GracefulEvictionTask, bool) {
 	labels, err := preserve(p, statusIn(b.Status, t.Name))

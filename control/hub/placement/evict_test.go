@@ -21,7 +21,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/scheduler"
 )
 
@@ -39,8 +39,8 @@ func tolerating(seconds *int64) []policyv1alpha1.Toleration {
 }
 
 // evicted is a binding with 2 replicas in m1 and 3 in m2, both healthy.
-func evicted() kube.Binding {
-	b := kube.NewBinding(client.ObjectKey{Namespace: "shop", Name: "web"})
+func evicted() binding.Binding {
+	b := binding.New(client.ObjectKey{Namespace: "shop", Name: "web"})
 	b.Spec.Placement = &policyv1alpha1.Placement{}
 	b.Spec.Replicas = 5
 	b.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m1", Replicas: 2}, {Name: "m2", Replicas: 3}}
@@ -63,7 +63,7 @@ func TestEvictionsBegin(t *testing.T) {
 		return &policyv1alpha1.FailoverBehavior{Application: &policyv1alpha1.ApplicationFailoverBehavior{
 			DecisionConditions: policyv1alpha1.DecisionConditions{TolerationSeconds: ptr.To[int32](60)}, PurgeMode: mode, GracePeriodSeconds: grace}}
 	}
-	unhealthy := func(b kube.Binding) { b.Status.AggregatedStatus[0].Health = workv1alpha2.ResourceUnhealthy }
+	unhealthy := func(b binding.Binding) { b.Status.AggregatedStatus[0].Health = workv1alpha2.ResourceUnhealthy }
 	type want struct {
 		from    string // of the task; "": none
 		reason  string
@@ -75,7 +75,7 @@ func TestEvictionsBegin(t *testing.T) {
 	tests := []struct {
 		name   string
 		fates  Clusters
-		change func(kube.Binding)
+		change func(binding.Binding)
 		before workv1alpha2.Decision
 		nearer map[string]string
 		wait   time.Duration
@@ -86,46 +86,48 @@ func TestEvictionsBegin(t *testing.T) {
 		{name: "a taint that is not tolerated", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(time.Second)}}}},
 			want: want{from: "m1", reason: "TaintUntolerated", mode: gracefully, message: "taint broken:NoExecute is not tolerated", next: 10 * time.Minute}},
 		{name: "one that is tolerated", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(time.Hour)}}}},
-			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(nil) }},
+			change: func(b binding.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(nil) }},
 		{name: "one that is tolerated for a time", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(20 * time.Second)}}}},
-			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](50)) }, want: want{next: 30 * time.Second}},
+			change: func(b binding.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](50)) }, want: want{next: 30 * time.Second}},
 		{name: "one that is tolerated for longer than a duration holds", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(time.Hour)}}}},
-			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](math.MaxInt64)) },
-			want:   want{next: time.Duration(math.MaxInt64/time.Second)*time.Second - time.Hour}},
+			change: func(b binding.Binding) {
+				b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](math.MaxInt64))
+			},
+			want: want{next: time.Duration(math.MaxInt64/time.Second)*time.Second - time.Hour}},
 		{name: "the first of two tolerations counts", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(20 * time.Second)}}}},
-			change: func(b kube.Binding) {
+			change: func(b binding.Binding) {
 				b.Spec.Placement.ClusterTolerations = append(tolerating(ptr.To[int64](50)), tolerating(ptr.To[int64](5))...)
 			}, want: want{next: 30 * time.Second}},
 		{name: "the first of two tolerations has no time", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(20 * time.Second)}}}},
-			change: func(b kube.Binding) {
+			change: func(b binding.Binding) {
 				b.Spec.Placement.ClusterTolerations = append(tolerating(nil), tolerating(ptr.To[int64](5))...)
 			}},
-		{name: "of two taints the one whose time ends first", want: want{next: 10 * time.Second}, change: func(b kube.Binding) {
+		{name: "of two taints the one whose time ends first", want: want{next: 10 * time.Second}, change: func(b binding.Binding) {
 			b.Spec.Placement.ClusterTolerations = append(tolerating(ptr.To[int64](50)), policyv1alpha1.Toleration{Operator: corev1.TolerationOpExists, TolerationSeconds: ptr.To[int64](30)})
 		}, fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(20 * time.Second),
 			{Key: "other", Effect: corev1.TaintEffectNoExecute, TimeAdded: ptr.To(ago(20 * time.Second))}}}}}},
 		{name: "the time is over", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(51 * time.Second)}}}},
-			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](50)) },
+			change: func(b binding.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](50)) },
 			want:   want{from: "m1", reason: "TaintUntolerated", mode: gracefully, message: "not tolerated any longer", next: 10 * time.Minute}},
 		{name: "a taint, and the policy wants it Directly", fates: Clusters{Of: map[string]Fate{"m2": {Taints: []corev1.Taint{noExecute(0)}}}},
-			change: func(b kube.Binding) { b.Spec.Failover = cluster("Immediately") },
+			change: func(b binding.Binding) { b.Spec.Failover = cluster("Immediately") },
 			want:   want{from: "m2", reason: "TaintUntolerated", mode: policyv1alpha1.PurgeModeDirectly}},
 		{name: "more templates leave the cluster than its rate allows", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(0)}}}}, wait: 3 * time.Second,
 			want: want{next: 3 * time.Second}},
 		{name: "a failed cluster, and no failover", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}}},
 		{name: "a failed cluster", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-6 * time.Second)}}},
-			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) },
+			change: func(b binding.Binding) { b.Spec.Failover = cluster(gracefully) },
 			want:   want{from: "m1", reason: "ClusterFailure", mode: gracefully, message: "cluster m1 has not been ready since 2026-01-02T03:03:59Z", next: 10 * time.Minute}},
 		{name: "one that has just failed", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-2 * time.Second)}}},
-			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{next: 3 * time.Second}},
+			change: func(b binding.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{next: 3 * time.Second}},
 		{name: "a failed cluster that others reach", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Minute), Reachable: true}}},
-			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) },
+			change: func(b binding.Binding) { b.Spec.Failover = cluster(gracefully) },
 			want:   want{held: "it stays there until 2026-01-02T03:08:05Z, since other clusters reach its data plane", next: 4 * time.Minute}},
 		{name: "one that others reach, for long", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-6 * time.Minute), Reachable: true}}},
-			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) },
+			change: func(b binding.Binding) { b.Spec.Failover = cluster(gracefully) },
 			want:   want{from: "m1", reason: "ClusterFailure", mode: gracefully, next: 10 * time.Minute}},
 		{name: "too many at once", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}, Halted: "2 of 3 clusters are not ready at once"},
-			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{held: "2 of 3 clusters"}},
+			change: func(b binding.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{held: "2 of 3 clusters"}},
 		{name: "too many at once, with taints for that", want: want{held: "taint broken:NoExecute is not tolerated: it stays in cluster m1, since 2 of 3 clusters"},
 			fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour), Taints: []corev1.Taint{noExecute(0)}}}, Halted: "2 of 3 clusters are not ready at once"}},
 		{name: "too many at once, and a taint of one that is ready", want: want{from: "m1", reason: "TaintUntolerated", mode: gracefully, next: 10 * time.Minute},
@@ -135,8 +137,8 @@ func TestEvictionsBegin(t *testing.T) {
 		{name: "more templates move to nearer clusters than the rate allows", nearer: map[string]string{"m2": "m3 is nearer"}, wait: 3 * time.Second,
 			want: want{next: 3 * time.Second}},
 		{name: "unhealthy, and no failover", change: unhealthy},
-		{name: "unhealthy since now", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, nil) }, want: want{next: time.Minute}},
-		{name: "unhealthy for long", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, ptr.To[int32](90)) },
+		{name: "unhealthy since now", change: func(b binding.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, nil) }, want: want{next: time.Minute}},
+		{name: "unhealthy for long", change: func(b binding.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, ptr.To[int32](90)) },
 			before: workv1alpha2.Decision{Unhealthy: map[string]metav1.MicroTime{"m1": metav1.NewMicroTime(evictionTime.Add(-time.Minute))}},
 			want:   want{from: "m1", reason: "ApplicationFailure", mode: gracefully, message: "unhealthy in cluster m1 since", next: 90 * time.Second},
 			check: func(t *testing.T, task workv1alpha2.GracefulEvictionTask) {
@@ -144,7 +146,10 @@ func TestEvictionsBegin(t *testing.T) {
 					t.Errorf("grace period %v", task.GracePeriodSeconds)
 				}
 			}},
-		{name: "unhealthy for long, to be purged Never", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(policyv1alpha1.PurgeModeNever, nil) },
+		{name: "unhealthy for long, to be purged Never", change: func(b binding.Binding) {
+			unhealthy(b)
+			b.Spec.Failover = application(policyv1alpha1.PurgeModeNever, nil)
+		},
 			before: workv1alpha2.Decision{Unhealthy: map[string]metav1.MicroTime{"m1": metav1.NewMicroTime(evictionTime.Add(-time.Hour))}},
 			want:   want{from: "m1", reason: "ApplicationFailure", mode: policyv1alpha1.PurgeModeNever},
 			check: func(t *testing.T, task workv1alpha2.GracefulEvictionTask) {
@@ -152,12 +157,12 @@ func TestEvictionsBegin(t *testing.T) {
 					t.Error("the task does not wait for a user")
 				}
 			}},
-		{name: "the clock was set back by an hour", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, nil) },
+		{name: "the clock was set back by an hour", change: func(b binding.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, nil) },
 			before: workv1alpha2.Decision{Unhealthy: map[string]metav1.MicroTime{"m1": metav1.NewMicroTime(evictionTime.Add(time.Hour))}}, want: want{next: time.Minute}},
-		{name: "healthy again", change: func(b kube.Binding) { b.Spec.Failover = application(gracefully, nil) },
+		{name: "healthy again", change: func(b binding.Binding) { b.Spec.Failover = application(gracefully, nil) },
 			before: workv1alpha2.Decision{Unhealthy: map[string]metav1.MicroTime{"m1": metav1.NewMicroTime(evictionTime.Add(-time.Hour))}}},
 		{name: "state is preserved", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}},
-			change: func(b kube.Binding) {
+			change: func(b binding.Binding) {
 				b.Spec.Failover = cluster(policyv1alpha1.PurgeModeDirectly)
 				b.Spec.Failover.Cluster.StatePreservation = &policyv1alpha1.StatePreservation{Rules: []policyv1alpha1.StatePreservationRule{{AliasLabelName: "job", JSONPath: "{.job.id}"}}}
 			},
@@ -168,7 +173,7 @@ func TestEvictionsBegin(t *testing.T) {
 				}
 			}},
 		{name: "state that is not there", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}},
-			change: func(b kube.Binding) {
+			change: func(b binding.Binding) {
 				b.Spec.Failover = cluster(gracefully)
 				b.Spec.Failover.Cluster.StatePreservation = &policyv1alpha1.StatePreservation{Rules: []policyv1alpha1.StatePreservationRule{{AliasLabelName: "job", JSONPath: "{.job.none}"}}}
 			}, want: want{held: "its state cannot be preserved: statePreservation rule job"}},
@@ -212,8 +217,8 @@ func TestEvictionsBegin(t *testing.T) {
 
 // The three rules by which a task ends.
 func TestEvictionsEnd(t *testing.T) {
-	task := func(change ...func(*workv1alpha2.GracefulEvictionTask)) func(kube.Binding) {
-		return func(b kube.Binding) {
+	task := func(change ...func(*workv1alpha2.GracefulEvictionTask)) func(binding.Binding) {
+		return func(b binding.Binding) {
 			at := ago(5 * time.Minute)
 			t := workv1alpha2.GracefulEvictionTask{FromCluster: "m9", PurgeMode: policyv1alpha1.PurgeModeGracefully, CreationTimestamp: &at}
 			for _, f := range change {
@@ -226,20 +231,20 @@ func TestEvictionsEnd(t *testing.T) {
 		return func(t *workv1alpha2.GracefulEvictionTask) { t.SuppressDeletion = &v }
 	}
 	old := func(t *workv1alpha2.GracefulEvictionTask) { t.CreationTimestamp = ptr.To(ago(11 * time.Minute)) }
-	unsettled := func(b kube.Binding) { b.Status.AggregatedStatus[1].Health = workv1alpha2.ResourceUnhealthy }
-	fewer := func(b kube.Binding) { b.Status.AggregatedStatus[1] = health("m2", 2) }
+	unsettled := func(b binding.Binding) { b.Status.AggregatedStatus[1].Health = workv1alpha2.ResourceUnhealthy }
+	fewer := func(b binding.Binding) { b.Status.AggregatedStatus[1] = health("m2", 2) }
 	directly := func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = policyv1alpha1.PurgeModeDirectly }
-	applied := func(generation int64) func(kube.Binding) {
-		return func(b kube.Binding) {
+	applied := func(generation int64) func(binding.Binding) {
+		return func(b binding.Binding) {
 			b.SetGeneration(7)
 			meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionTrue,
 				Reason: workv1alpha2.ReasonFullyAppliedSuccess, ObservedGeneration: generation})
 		}
 	}
-	nowhere := func(b kube.Binding) { b.Spec.Clusters = nil }
+	nowhere := func(b binding.Binding) { b.Spec.Clusters = nil }
 	for _, tt := range []struct {
 		name   string
-		change []func(kube.Binding)
+		change []func(binding.Binding)
 		reason string
 		ends   bool
 		next   time.Duration
@@ -247,30 +252,30 @@ func TestEvictionsEnd(t *testing.T) {
 		decided time.Duration
 		failed  string
 	}{
-		{name: "healthy in all clusters", change: []func(kube.Binding){task()}, ends: true},
-		{name: "not healthy in one", change: []func(kube.Binding){task(), unsettled}, next: 5 * time.Minute},
-		{name: "not all replicas are ready, but the status may be older than the decision", change: []func(kube.Binding){task(), fewer},
+		{name: "healthy in all clusters", change: []func(binding.Binding){task()}, ends: true},
+		{name: "not healthy in one", change: []func(binding.Binding){task(), unsettled}, next: 5 * time.Minute},
+		{name: "not all replicas are ready, but the status may be older than the decision", change: []func(binding.Binding){task(), fewer},
 			decided: 40 * time.Second, next: 20 * time.Second},
-		{name: "… Directly", change: []func(kube.Binding){task(old, directly), fewer}, decided: 40 * time.Second, next: 20 * time.Second},
-		{name: "the member wants fewer replicas", change: []func(kube.Binding){task(), fewer}, decided: time.Minute, ends: true},
-		{name: "… Directly", change: []func(kube.Binding){task(directly), fewer}, decided: time.Minute, ends: true},
-		{name: "… or its cluster reports nothing any more", change: []func(kube.Binding){task(), fewer}, decided: time.Minute, failed: "m2", next: 5 * time.Minute},
-		{name: "the last decision failed", change: []func(kube.Binding){task()}, reason: workv1alpha2.ReasonUnschedulable, next: 5 * time.Minute},
-		{name: "the time is up", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.GracePeriodSeconds = ptr.To[int32](300) }), unsettled}, ends: true},
-		{name: "the time is up, and it runs nowhere else", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.GracePeriodSeconds = ptr.To[int32](300) }), nowhere}},
-		{name: "Directly: no time is up", change: []func(kube.Binding){task(old, directly), unsettled}},
-		{name: "Directly, by its former name", change: []func(kube.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = "Immediately" }), unsettled}},
-		{name: "Directly, healthy in all clusters", change: []func(kube.Binding){task(directly)}, ends: true},
-		{name: "Directly, more replicas are pending", change: []func(kube.Binding){task(directly), applied(7)}, reason: workv1alpha2.ReasonUnschedulable, ends: true},
-		{name: "… its copy is still there", change: []func(kube.Binding){task(directly)}, reason: workv1alpha2.ReasonUnschedulable},
-		{name: "… the status is older than the task", change: []func(kube.Binding){task(directly), applied(6)}, reason: workv1alpha2.ReasonUnschedulable},
-		{name: "… what runs is not healthy", change: []func(kube.Binding){task(directly), applied(7), unsettled}, reason: workv1alpha2.ReasonUnschedulable},
-		{name: "… Gracefully", change: []func(kube.Binding){task(), applied(7)}, reason: workv1alpha2.ReasonUnschedulable, next: 5 * time.Minute},
-		{name: "for a nearer cluster: no time is up", change: []func(kube.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.Reason = workv1alpha2.EvictionReasonNearerCluster }), unsettled}},
-		{name: "11 minutes old", change: []func(kube.Binding){task(old), unsettled}, ends: true},
-		{name: "a user is to decide", change: []func(kube.Binding){task(suppress(true))}},
-		{name: "a user has decided", change: []func(kube.Binding){task(suppress(false)), unsettled}, ends: true},
-		{name: "another controller's task gets its time", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.CreationTimestamp = nil })}, next: 10 * time.Minute},
+		{name: "… Directly", change: []func(binding.Binding){task(old, directly), fewer}, decided: 40 * time.Second, next: 20 * time.Second},
+		{name: "the member wants fewer replicas", change: []func(binding.Binding){task(), fewer}, decided: time.Minute, ends: true},
+		{name: "… Directly", change: []func(binding.Binding){task(directly), fewer}, decided: time.Minute, ends: true},
+		{name: "… or its cluster reports nothing any more", change: []func(binding.Binding){task(), fewer}, decided: time.Minute, failed: "m2", next: 5 * time.Minute},
+		{name: "the last decision failed", change: []func(binding.Binding){task()}, reason: workv1alpha2.ReasonUnschedulable, next: 5 * time.Minute},
+		{name: "the time is up", change: []func(binding.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.GracePeriodSeconds = ptr.To[int32](300) }), unsettled}, ends: true},
+		{name: "the time is up, and it runs nowhere else", change: []func(binding.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.GracePeriodSeconds = ptr.To[int32](300) }), nowhere}},
+		{name: "Directly: no time is up", change: []func(binding.Binding){task(old, directly), unsettled}},
+		{name: "Directly, by its former name", change: []func(binding.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.PurgeMode = "Immediately" }), unsettled}},
+		{name: "Directly, healthy in all clusters", change: []func(binding.Binding){task(directly)}, ends: true},
+		{name: "Directly, more replicas are pending", change: []func(binding.Binding){task(directly), applied(7)}, reason: workv1alpha2.ReasonUnschedulable, ends: true},
+		{name: "… its copy is still there", change: []func(binding.Binding){task(directly)}, reason: workv1alpha2.ReasonUnschedulable},
+		{name: "… the status is older than the task", change: []func(binding.Binding){task(directly), applied(6)}, reason: workv1alpha2.ReasonUnschedulable},
+		{name: "… what runs is not healthy", change: []func(binding.Binding){task(directly), applied(7), unsettled}, reason: workv1alpha2.ReasonUnschedulable},
+		{name: "… Gracefully", change: []func(binding.Binding){task(), applied(7)}, reason: workv1alpha2.ReasonUnschedulable, next: 5 * time.Minute},
+		{name: "for a nearer cluster: no time is up", change: []func(binding.Binding){task(old, func(t *workv1alpha2.GracefulEvictionTask) { t.Reason = workv1alpha2.EvictionReasonNearerCluster }), unsettled}},
+		{name: "11 minutes old", change: []func(binding.Binding){task(old), unsettled}, ends: true},
+		{name: "a user is to decide", change: []func(binding.Binding){task(suppress(true))}},
+		{name: "a user has decided", change: []func(binding.Binding){task(suppress(false)), unsettled}, ends: true},
+		{name: "another controller's task gets its time", change: []func(binding.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.CreationTimestamp = nil })}, next: 10 * time.Minute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := evicted()
@@ -484,7 +489,7 @@ func TestEvictionRates(t *testing.T) {
 
 // Only replicas that are ready count as the cluster's own report of them.
 func TestObservation(t *testing.T) {
-	b := kube.NewBinding(client.ObjectKey{Namespace: "shop"})
+	b := binding.New(client.ObjectKey{Namespace: "shop"})
 	b.SetResourceVersion("5")
 	b.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m1", Replicas: 2}, {Name: "m2", Replicas: 3}, {Name: "m3", Replicas: 1}, {Name: "m4", Replicas: 1}}
 	b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m5", Replicas: ptr.To[int32](4)}, {FromCluster: "m1"}}

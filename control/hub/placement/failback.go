@@ -13,7 +13,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 )
 
 // Readiness is whether templates may return to a cluster.
@@ -55,7 +55,7 @@ func (r *Return) Returned(to []workv1alpha2.TargetCluster) {
 
 // failback carries on what a template returns to. former are its clusters before this step, whose
 // tasks are in e.
-func (v *Evictor) failback(b kube.Binding, before *workv1alpha2.Decision, former []workv1alpha2.TargetCluster, e *Eviction) {
+func (v *Evictor) failback(b binding.Binding, before *workv1alpha2.Decision, former []workv1alpha2.TargetCluster, e *Eviction) {
 	if v.FailbackAfter == 0 {
 		return
 	}
@@ -149,7 +149,7 @@ func toleratedForGood(t corev1.Taint, p *policyv1alpha1.Placement) bool {
 // the template is healthy where it returns to. With purge mode Directly nothing may run twice: the
 // previous replicas are removed first, and their state is preserved; the error is that it cannot
 // be.
-func Leave(b kube.Binding, to []workv1alpha2.TargetCluster, returned []string, now time.Time) ([]workv1alpha2.GracefulEvictionTask, error) {
+func Leave(b binding.Binding, to []workv1alpha2.TargetCluster, returned []string, now time.Time) ([]workv1alpha2.GracefulEvictionTask, error) {
 	c := ptr.Deref(b.Spec.Failover, policyv1alpha1.FailoverBehavior{}).Cluster
 	directly := c != nil && c.PurgeMode.Current() == policyv1alpha1.PurgeModeDirectly
 	var tasks []workv1alpha2.GracefulEvictionTask

@@ -13,7 +13,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 )
 
 func target(name string, replicas int32) workv1alpha2.TargetCluster {
@@ -45,12 +45,12 @@ func TestFailback(t *testing.T) {
 	since := func(ago time.Duration) map[string]metav1.MicroTime {
 		return map[string]metav1.MicroTime{"m3": micro(ago)}
 	}
-	running := func(b kube.Binding) {
+	running := func(b binding.Binding) {
 		at := ago(time.Second)
 		b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m9", CreationTimestamp: &at, SuppressDeletion: ptr.To(true)}}
 	}
 	failed := Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}}
-	leaves := func(b kube.Binding) {
+	leaves := func(b binding.Binding) {
 		b.Spec.Failover = &policyv1alpha1.FailoverBehavior{Cluster: &policyv1alpha1.ClusterFailoverBehavior{}}
 	}
 	month := map[string]time.Duration{"m1": 720 * time.Hour, "m2": 720 * time.Hour, "m3": 720 * time.Hour}
@@ -60,7 +60,7 @@ func TestFailback(t *testing.T) {
 		taints   []corev1.Taint // of m3
 		clusters Clusters
 		before   *workv1alpha2.Failback
-		change   func(kube.Binding)
+		change   func(binding.Binding)
 		reason   string
 		never    bool
 		wait     time.Duration
@@ -80,7 +80,7 @@ func TestFailback(t *testing.T) {
 			before: left(nil, target("m1", 1), target("m3", 4)), next: 10 * time.Minute,
 			message: "it returns to cluster m1 when that has been ready, without taints that are not tolerated, for 5m0s; it returns to cluster m3 when"},
 		{name: "one that is left because the template is unhealthy there", ready: month, before: left(nil, target("m1", 2)),
-			change: func(b kube.Binding) {
+			change: func(b binding.Binding) {
 				b.Spec.Failover = &policyv1alpha1.FailoverBehavior{Application: &policyv1alpha1.ApplicationFailoverBehavior{
 					DecisionConditions: policyv1alpha1.DecisionConditions{TolerationSeconds: ptr.To[int32](0)}}}
 				b.Status.AggregatedStatus[0].Health = workv1alpha2.ResourceUnhealthy
@@ -98,11 +98,11 @@ func TestFailback(t *testing.T) {
 		{name: "ready but tainted", ready: month, taints: []corev1.Taint{noSchedule}, before: left(since(time.Hour), target("m3", 5)),
 			message: "it returns to cluster m3 when that has been ready, without taints"},
 		{name: "tainted, and the template tolerates it", ready: month, taints: []corev1.Taint{noSchedule}, before: left(since(time.Hour), target("m3", 5)), healthy: since(time.Hour),
-			change: func(b kube.Binding) {
+			change: func(b binding.Binding) {
 				b.Spec.Placement.ClusterTolerations = []policyv1alpha1.Toleration{{Key: "drained", Operator: corev1.TolerationOpExists}}
 			}, to: []workv1alpha2.TargetCluster{target("m3", 5)}},
 		{name: "tainted, and tolerated for a time", ready: month, taints: []corev1.Taint{noExecute(0)}, before: left(since(time.Hour), target("m3", 5)),
-			change:  func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](3600)) },
+			change:  func(b binding.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](3600)) },
 			message: "it returns to cluster m3 when that has been ready, without taints"},
 		{name: "ready for long enough", ready: month, before: left(since(5*time.Minute), target("m1", 2), target("m3", 3)), healthy: since(5 * time.Minute),
 			to: []workv1alpha2.TargetCluster{target("m1", 2), target("m3", 3)}},

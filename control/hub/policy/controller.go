@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -164,7 +165,7 @@ func (r *reconciler) claimed(ctx context.Context, p policy) (bool, error) {
 	}
 	opts := []client.ListOption{client.MatchingLabels{p.claims.label: id}, client.InNamespace(p.GetNamespace())}
 	bound := false
-	err := kube.EachBinding(ctx, r.client, func(b kube.Binding) { bound = bound || b.GetDeletionTimestamp() == nil }, opts...)
+	err := binding.Each(ctx, r.client, func(b binding.Binding) { bound = bound || b.GetDeletionTimestamp() == nil }, opts...)
 	if err != nil || bound {
 		return bound, err
 	}

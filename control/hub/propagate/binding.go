@@ -11,6 +11,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -58,7 +59,7 @@ const (
 	indexSelects    = "propagate.selects"
 )
 
-func byTemplate(b kube.Binding) []string {
+func byTemplate(b binding.Binding) []string {
 	k, ok := keyOfReference(b.Spec.Resource)
 	if !ok {
 		return nil
@@ -66,7 +67,7 @@ func byTemplate(b kube.Binding) []string {
 	return []string{entry(k.GVK.GroupKind(), k.Namespace, k.Name)}
 }
 
-func byDependency(b kube.Binding) []string {
+func byDependency(b binding.Binding) []string {
 	var out []string
 	for _, d := range dependenciesOf(b) {
 		gv, err := schema.ParseGroupVersion(d.APIVersion)
@@ -82,14 +83,14 @@ func byDependency(b kube.Binding) []string {
 	return out
 }
 
-func byPolicy(b kube.Binding) []string {
+func byPolicy(b binding.Binding) []string {
 	if id := claimOf(b).id; id != "" {
 		return []string{id}
 	}
 	return nil
 }
 
-func byUndecided(b kube.Binding) []string {
+func byUndecided(b binding.Binding) []string {
 	if undecided(b) {
 		return []string{kube.IndexFlag}
 	}
@@ -139,11 +140,11 @@ func dependenciesOf(o client.Object) []kinds.DependentReference {
 }
 
 // capacityKey names a binding in Capacity.
-func capacityKey(b kube.Binding) string { return b.GetNamespace() + "/" + b.GetName() }
+func capacityKey(b binding.Binding) string { return b.GetNamespace() + "/" + b.GetName() }
 
 // attachedOnly reports whether a binding never had a policy: it exists for the bindings that depend
 // on its template.
-func attachedOnly(b kube.Binding) bool { return b.Spec.Placement == nil && claimOf(b).id == "" }
+func attachedOnly(b binding.Binding) bool { return b.Spec.Placement == nil && claimOf(b).id == "" }
 
 // setLabel and setAnnotation set one; "" removes it.
 func setLabel(o client.Object, key, value string) { o.SetLabels(with(o.GetLabels(), key, value)) }
@@ -164,6 +165,6 @@ func with(m map[string]string, key, value string) map[string]string {
 	return m
 }
 
-func sortBindings(all []kube.Binding) {
-	slices.SortFunc(all, func(a, b kube.Binding) int { return strings.Compare(capacityKey(a), capacityKey(b)) })
+func sortBindings(all []binding.Binding) {
+	slices.SortFunc(all, func(a, b binding.Binding) int { return strings.Compare(capacityKey(a), capacityKey(b)) })
 }

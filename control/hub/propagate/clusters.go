@@ -11,6 +11,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
@@ -61,13 +62,13 @@ func (r *reconciler) followClusters(ctx context.Context) {
 			due = time.After(next)
 		}
 		if exports := r.exports.Swap(false); exports || rtts != r.rtts.Load() {
-			if err := kube.EachBinding(ctx, r.cache, r.addNear); err != nil {
+			if err := binding.Each(ctx, r.cache, r.addNear); err != nil {
 				log.FromContext(ctx).Error(err, "bindings cannot be listed")
 			}
 		}
 		if !more && before.Equal(*r.leaving.Load()) {
 			r.addSchedulable(ctx)
-		} else if err := kube.EachBinding(ctx, r.cache, r.addIfDue); err != nil {
+		} else if err := binding.Each(ctx, r.cache, r.addIfDue); err != nil {
 			log.FromContext(ctx).Error(err, "bindings cannot be listed")
 		}
 		if !pause(ctx, gather) {
@@ -79,7 +80,7 @@ func (r *reconciler) followClusters(ctx context.Context) {
 // addSchedulable enqueues the templates for which no cluster had capacity, if one has it now. Load
 // does not cure the other reasons of undecided bindings.
 func (r *reconciler) addSchedulable(ctx context.Context) {
-	err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
+	err := binding.Each(ctx, r.cache, func(b binding.Binding) {
 		b = r.latest(b)
 		before := recorded(b)
 		if before.Reason != workv1alpha2.ReasonUnschedulable || !scheduled(b, before) {
@@ -101,18 +102,18 @@ func (r *reconciler) addSchedulable(ctx context.Context) {
 }
 
 // latest is the newest state of a cached binding that is known.
-func (r *reconciler) latest(b kube.Binding) kube.Binding {
+func (r *reconciler) latest(b binding.Binding) binding.Binding {
 	key, ok := keyOfReference(b.Spec.Resource)
 	if !ok {
 		return b
 	}
 	key.GVK = r.kinds.current(key.GVK)
-	return kube.BindingOf(r.bindings.Latest(key, b.Object, time.Now()))
+	return binding.Of(r.bindings.Latest(key, b.Object, time.Now()))
 }
 
 // addIfDue enqueues the template of a binding for which another decision may be due now that
 // clusters have changed.
-func (r *reconciler) addIfDue(b kube.Binding) {
+func (r *reconciler) addIfDue(b binding.Binding) {
 	b = r.latest(b)
 	before := recorded(b)
 	if !scheduled(b, before) {

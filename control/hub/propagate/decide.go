@@ -18,6 +18,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
@@ -52,7 +53,7 @@ func (d decision) release() {
 
 // decide completes a binding with the decision where its template runs: that by which it returns to
 // clusters, else a new one if it is due, else the present one.
-func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Near, remove bool, e *placement.Eviction) (decision, error) {
+func (r *reconciler) decide(ctx context.Context, b binding.Binding, n *scheduler.Near, remove bool, e *placement.Eviction) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
 		return decision{}, nil
@@ -91,7 +92,7 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 // attempt makes a new decision. If no affinity selects a cluster, or if remove is set and no
 // cluster fits, the template is removed from all clusters; after another failure it stays where it
 // is.
-func (r *reconciler) attempt(ctx context.Context, b kube.Binding, req *scheduler.Request, remove bool, e *placement.Eviction) (decision, error) {
+func (r *reconciler) attempt(ctx context.Context, b binding.Binding, req *scheduler.Request, remove bool, e *placement.Eviction) (decision, error) {
 	first := recorded(b).Scheduled.IsZero()
 	if len(b.Spec.Clusters) == 0 && first {
 		if err := r.unreported(ctx, b.Spec.Placement); err != nil {
@@ -116,7 +117,7 @@ func (r *reconciler) attempt(ctx context.Context, b kube.Binding, req *scheduler
 // reserve asks the scheduler up to three times, each time for less: outside the clusters that the
 // template has failed in, in any cluster, and for no more replicas than run. pending is why not all
 // replicas have a cluster.
-func (r *reconciler) reserve(b kube.Binding, req *scheduler.Request, e *placement.Eviction) (
+func (r *reconciler) reserve(b binding.Binding, req *scheduler.Request, e *placement.Eviction) (
 	d scheduler.Decision, reservation *placement.Reservation, pending, err error) {
 	key := capacityKey(b)
 	req.Evicted = append(req.Evicted, e.Return.Excluded...)
@@ -147,7 +148,7 @@ func (d decision) recordOf(before *workv1alpha2.Decision, hash string, now, aske
 
 // complete writes a decision into a binding, unless clusters and record are as before. decidedFrom
 // is the placement of the former decision.
-func (d *decision) complete(b kube.Binding, before *workv1alpha2.Decision, decidedFrom string, e *placement.Eviction) error {
+func (d *decision) complete(b binding.Binding, before *workv1alpha2.Decision, decidedFrom string, e *placement.Eviction) error {
 	applied := decidedFrom
 	if d.reservation != nil {
 		d.record.Near = b.GetAnnotations()[policyv1alpha1.AnnotationNear]
@@ -207,7 +208,7 @@ const named = 10
 
 // recorded returns the record of the last attempt to decide. For a binding decided by another
 // implementation it is derived from status.
-func recorded(b kube.Binding) *workv1alpha2.Decision {
+func recorded(b binding.Binding) *workv1alpha2.Decision {
 	if d := workv1alpha2.ReadDecision(b.GetAnnotations()); d != nil {
 		return d
 	}
@@ -220,7 +221,7 @@ func recorded(b kube.Binding) *workv1alpha2.Decision {
 
 // undecided reports whether the last attempt failed, so that another one may succeed when clusters
 // change.
-func undecided(b kube.Binding) bool {
+func undecided(b binding.Binding) bool {
 	d := workv1alpha2.ReadDecision(b.GetAnnotations())
 	return d != nil && retried(d.Reason)
 }
@@ -231,7 +232,7 @@ func retried(reason string) bool {
 }
 
 // scheduled reports whether this scheduler decides for the binding and scheduling is not suspended.
-func scheduled(b kube.Binding, before *workv1alpha2.Decision) bool {
+func scheduled(b binding.Binding, before *workv1alpha2.Decision) bool {
 	s := b.Spec
 	if s.Placement == nil || foreign(s.SchedulerName) {
 		return false
@@ -246,7 +247,7 @@ func foreign(schedulerName string) bool {
 }
 
 // request is what is asked of the scheduler, and observed what the last decision was made from.
-func request(b kube.Binding, before *workv1alpha2.Decision) (*scheduler.Request, scheduler.Observed) {
+func request(b binding.Binding, before *workv1alpha2.Decision) (*scheduler.Request, scheduler.Observed) {
 	s := b.Spec
 	key, _ := keyOfReference(s.Resource) // the reference is our own
 	o := scheduler.Observed{Placement: b.GetAnnotations()[policyv1alpha1.AnnotationAppliedPlacement], Scheduled: before.Scheduled.Time}

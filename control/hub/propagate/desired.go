@@ -16,18 +16,18 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/kube"
 )
 
 // desired is the binding as it should be, with the clusters of the present one; none if the
 // template needs no binding.
-func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
+func desired(w inputs, in *kinds.Interpreter) (binding.Binding, error) {
 	following := w.policy != nil && !w.waiting && !w.kept
 	if !following && len(w.parents) == 0 && (!w.have.Exists() || attachedOnly(w.have)) {
-		return kube.Binding{}, nil
+		return binding.Binding{}, nil
 	}
-	b := kube.NewBinding(client.ObjectKey{Namespace: w.template.GetNamespace()})
+	b := binding.New(client.ObjectKey{Namespace: w.template.GetNamespace()})
 	if w.have.Exists() {
 		b = w.have.Copy()
 	} else {
@@ -42,14 +42,14 @@ func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 	// Without a policy the binding keeps its state of the template, unless other bindings need it.
 	if following || w.policy == nil && !w.kept && len(w.parents) > 0 || !w.have.Exists() {
 		if err := refresh(b, w.template); err != nil {
-			return kube.Binding{}, err
+			return binding.Binding{}, err
 		}
 	}
 	switch {
 	case following:
 		mark(b, w.policy)
 		if err := follow(b, w, in); err != nil {
-			return kube.Binding{}, err
+			return binding.Binding{}, err
 		}
 	case w.staleClaim, !w.kept && w.policy == nil:
 		mark(b, nil)
@@ -63,7 +63,7 @@ func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 
 // refresh records the current template. The resourceVersion changes only if the propagated content
 // has changed.
-func refresh(b kube.Binding, t *unstructured.Unstructured) error {
+func refresh(b binding.Binding, t *unstructured.Unstructured) error {
 	hash, err := workv1alpha2.TemplateHash(t)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ var (
 )
 
 // follow copies the policy into the binding.
-func follow(b kube.Binding, w inputs, in *kinds.Interpreter) error {
+func follow(b binding.Binding, w inputs, in *kinds.Interpreter) error {
 	p := w.policy.Spec.Defaulted(w.policy.GetNamespace())
 	s := b.Spec
 	components, _, err := in.Components(w.template)
@@ -165,7 +165,7 @@ func affinityGroups(a *policyv1alpha1.WorkloadAffinity, labels map[string]string
 // own makes the template the controller owner of the binding, so that the binding is deleted with
 // it. The reference to a previous object of the same name (a hub restored from a backup has new
 // UIDs) is replaced.
-func own(b kube.Binding, template *unstructured.Unstructured) {
+func own(b binding.Binding, template *unstructured.Unstructured) {
 	ref := *metav1.NewControllerRef(template, template.GroupVersionKind())
 	refs := slices.DeleteFunc(slices.Clone(b.GetOwnerReferences()), func(r metav1.OwnerReference) bool {
 		return r.UID == ref.UID || ptr.Deref(r.Controller, false)
@@ -174,7 +174,7 @@ func own(b kube.Binding, template *unstructured.Unstructured) {
 }
 
 // requireBy notes the bindings that need this one: a snapshot of each, and a label to find it by.
-func requireBy(b kube.Binding, parents []kube.Binding) {
+func requireBy(b binding.Binding, parents []binding.Binding) {
 	for key := range b.GetLabels() {
 		if strings.HasPrefix(key, workv1alpha2.LabelDependedByPrefix) {
 			setLabel(b, key, "")
@@ -189,7 +189,7 @@ func requireBy(b kube.Binding, parents []kube.Binding) {
 
 // snapshotOf names the clusters of a parent, those included that it leaves gracefully: its pods
 // there still need what it depends on.
-func snapshotOf(p kube.Binding) workv1alpha2.BindingSnapshot {
+func snapshotOf(p binding.Binding) workv1alpha2.BindingSnapshot {
 	clusters := slices.Clone(p.Spec.Clusters)
 	for _, t := range p.Spec.GracefulEvictionTasks {
 		taken := slices.ContainsFunc(clusters, func(c workv1alpha2.TargetCluster) bool { return c.Name == t.FromCluster })
@@ -201,7 +201,7 @@ func snapshotOf(p kube.Binding) workv1alpha2.BindingSnapshot {
 }
 
 // dependedBy is the label that a binding has while the template of another one depends on its own.
-func dependedBy(parent kube.Binding) string {
+func dependedBy(parent binding.Binding) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(capacityKey(parent))) // a hash takes everything
 	return fmt.Sprintf("%s%08x", workv1alpha2.LabelDependedByPrefix, h.Sum32())
@@ -209,7 +209,7 @@ func dependedBy(parent kube.Binding) string {
 
 // attach gives a binding without a policy of its own what those that need it want: Overwrite and
 // preservation if any of them does.
-func attach(s *workv1alpha2.ResourceBindingSpec, parents []kube.Binding) {
+func attach(s *workv1alpha2.ResourceBindingSpec, parents []binding.Binding) {
 	s.ConflictResolution = policyv1alpha1.ConflictAbort
 	s.PreserveResourcesOnDeletion = nil
 	for _, p := range parents {
@@ -227,12 +227,12 @@ func attach(s *workv1alpha2.ResourceBindingSpec, parents []kube.Binding) {
 
 // conflict names, as Karmada does, the fields on which those that need one object disagree; "":
 // none.
-func conflict(parents []kube.Binding) string {
+func conflict(parents []binding.Binding) string {
 	var of []string
-	if disagree(parents, func(b kube.Binding) bool { return b.Spec.ConflictResolution == policyv1alpha1.ConflictOverwrite }) {
+	if disagree(parents, func(b binding.Binding) bool { return b.Spec.ConflictResolution == policyv1alpha1.ConflictOverwrite }) {
 		of = append(of, "ConflictResolution conflicted (Overwrite vs Abort)")
 	}
-	if disagree(parents, func(b kube.Binding) bool { return ptr.Deref(b.Spec.PreserveResourcesOnDeletion, false) }) {
+	if disagree(parents, func(b binding.Binding) bool { return ptr.Deref(b.Spec.PreserveResourcesOnDeletion, false) }) {
 		of = append(of, "PreserveResourcesOnDeletion conflicted (true vs false)")
 	}
 	if len(of) == 0 {
@@ -246,6 +246,6 @@ func conflict(parents []kube.Binding) string {
 		strings.Join(of, ", "), strings.Join(who, ", "))
 }
 
-func disagree(all []kube.Binding, about func(kube.Binding) bool) bool {
-	return slices.ContainsFunc(all, about) && slices.ContainsFunc(all, func(b kube.Binding) bool { return !about(b) })
+func disagree(all []binding.Binding, about func(binding.Binding) bool) bool {
+	return slices.ContainsFunc(all, about) && slices.ContainsFunc(all, func(b binding.Binding) bool { return !about(b) })
 }

@@ -18,8 +18,8 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/kube"
 )
 
 // edited is the template after a change.
@@ -91,7 +91,7 @@ func TestIgnored(t *testing.T) {
 	}
 }
 
-func bound(t *testing.T, w inputs) kube.Binding {
+func bound(t *testing.T, w inputs) binding.Binding {
 	t.Helper()
 	if !w.have.Exists() {
 		w.name, w.id = "web-deployment", "1"
@@ -147,20 +147,20 @@ func TestDesiredOrNot(t *testing.T) {
 	lazyOne := made("l", func(p *propagationPolicy) { p.Spec.ActivationPreference = policyv1alpha1.LazyActivation })
 	parent := bound(t, inputs{template: edited(func(u *unstructured.Unstructured) { u.SetName("parent") }), policy: made("a")})
 	claimed := bound(t, inputs{template: template(), policy: made("a")})
-	attached := bound(t, inputs{template: template(), parents: []kube.Binding{parent}})
+	attached := bound(t, inputs{template: template(), parents: []binding.Binding{parent}})
 	for name, c := range map[string]struct {
 		w                     inputs
 		exists, placed, named bool
 	}{
 		"nothing":                                    {inputs{}, false, false, false},
 		"a policy":                                   {inputs{policy: made("a")}, true, true, true},
-		"needed":                                     {inputs{parents: []kube.Binding{parent}}, true, false, false},
-		"needed, with a policy":                      {inputs{parents: []kube.Binding{parent}, policy: made("a")}, true, true, true},
+		"needed":                                     {inputs{parents: []binding.Binding{parent}}, true, false, false},
+		"needed, with a policy":                      {inputs{parents: []binding.Binding{parent}, policy: made("a")}, true, true, true},
 		"no longer claimed":                          {inputs{have: claimed}, true, true, false},
 		"no longer needed":                           {inputs{have: attached}, false, false, false},
 		"needed, claimed from now on":                {inputs{have: attached, policy: made("a")}, true, true, true},
 		"a policy that waits":                        {inputs{policy: lazyOne, waiting: true}, false, false, false},
-		"needed, a policy that waits":                {inputs{policy: lazyOne, waiting: true, parents: []kube.Binding{parent}}, true, false, false},
+		"needed, a policy that waits":                {inputs{policy: lazyOne, waiting: true, parents: []binding.Binding{parent}}, true, false, false},
 		"claimed, a policy that waits":               {inputs{policy: lazyOne, waiting: true, have: claimed}, true, true, true},
 		"a policy that cannot be used, another gone": {inputs{policy: made("p"), kept: true, have: claimed, staleClaim: true}, true, true, false},
 		"a policy that waits, another gone":          {inputs{policy: lazyOne, waiting: true, have: claimed, staleClaim: true}, true, true, false},
@@ -242,7 +242,7 @@ func TestDependsOn(t *testing.T) {
 		`no JSON`: false,
 		``:        false,
 	} {
-		b := kube.NewBinding(client.ObjectKey{Namespace: "shop"})
+		b := binding.New(client.ObjectKey{Namespace: "shop"})
 		setAnnotation(b, workv1alpha2.AnnotationDependencies, text)
 		if got := dependsOn(b, template()); got != want {
 			t.Errorf("%s: %v", text, got)
@@ -368,7 +368,7 @@ func TestClaimOf(t *testing.T) {
 // What those that need an object disagree about (Karmada's words, which clients compare), and what
 // it gets.
 func TestAttach(t *testing.T) {
-	needs := func(c policyv1alpha1.ConflictResolution, preserve *bool) kube.Binding {
+	needs := func(c policyv1alpha1.ConflictResolution, preserve *bool) binding.Binding {
 		b := bound(t, inputs{template: template(), policy: made("a")})
 		b.Spec.ConflictResolution, b.Spec.PreserveResourcesOnDeletion = c, preserve
 		return b
@@ -377,15 +377,15 @@ func TestAttach(t *testing.T) {
 	const preserves = "PreserveResourcesOnDeletion conflicted (true vs false)"
 	abort, overwrite := policyv1alpha1.ConflictAbort, policyv1alpha1.ConflictOverwrite
 	for name, c := range map[string]struct {
-		parents []kube.Binding
+		parents []binding.Binding
 		want    policyv1alpha1.ConflictResolution
 		keeps   *bool
 		says    []string
 	}{
-		"nothing is set":    {[]kube.Binding{needs(abort, nil), needs("", nil)}, abort, nil, nil},
-		"both say no":       {[]kube.Binding{needs(abort, ptr.To(false)), needs(overwrite, ptr.To(false))}, overwrite, ptr.To(false), []string{conflicts}},
-		"one of them keeps": {[]kube.Binding{needs(abort, ptr.To(true)), needs(abort, ptr.To(false))}, abort, ptr.To(true), []string{preserves}},
-		"both fields":       {[]kube.Binding{needs(overwrite, nil), needs(abort, ptr.To(true))}, overwrite, ptr.To(true), []string{conflicts, preserves}},
+		"nothing is set":    {[]binding.Binding{needs(abort, nil), needs("", nil)}, abort, nil, nil},
+		"both say no":       {[]binding.Binding{needs(abort, ptr.To(false)), needs(overwrite, ptr.To(false))}, overwrite, ptr.To(false), []string{conflicts}},
+		"one of them keeps": {[]binding.Binding{needs(abort, ptr.To(true)), needs(abort, ptr.To(false))}, abort, ptr.To(true), []string{preserves}},
+		"both fields":       {[]binding.Binding{needs(overwrite, nil), needs(abort, ptr.To(true))}, overwrite, ptr.To(true), []string{conflicts, preserves}},
 	} {
 		var s workv1alpha2.ResourceBindingSpec
 		attach(&s, c.parents)
@@ -405,16 +405,16 @@ func TestAttach(t *testing.T) {
 func TestConflictEvents(t *testing.T) {
 	events := record.NewFakeRecorder(20)
 	r := &reconciler{events: events, conflicts: map[Key]string{}}
-	parent := func(c policyv1alpha1.ConflictResolution, preserve bool) kube.Binding {
+	parent := func(c policyv1alpha1.ConflictResolution, preserve bool) binding.Binding {
 		b := bound(t, inputs{template: template(), policy: made("a")})
 		b.Spec.ConflictResolution, b.Spec.PreserveResourcesOnDeletion = c, &preserve
 		return b
 	}
 	abort, overwrite := policyv1alpha1.ConflictAbort, policyv1alpha1.ConflictOverwrite
-	both := []kube.Binding{parent(overwrite, true), parent(abort, false)}
-	one := []kube.Binding{parent(overwrite, true), parent(overwrite, false)}
+	both := []binding.Binding{parent(overwrite, true), parent(abort, false)}
+	one := []binding.Binding{parent(overwrite, true), parent(overwrite, false)}
 	for i, step := range []struct {
-		parents []kube.Binding
+		parents []binding.Binding
 		events  int // on template and binding each
 	}{{both, 2}, {both, 0}, {one, 2}, {one[:1], 0}, {one, 2}} {
 		b := bound(t, inputs{template: template(), parents: step.parents})

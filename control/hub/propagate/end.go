@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -42,7 +43,7 @@ func (r *reconciler) forgetTemplate(key Key) {
 // endBinding deletes the binding that a deleted template owned. The hub's garbage collector does
 // so, too, but recovers from an outage of the API server only after up to a minute. A template that
 // was deleted with --cascade=orphan no longer owns its binding.
-func (r *reconciler) endBinding(ctx context.Context, key Key, have kube.Binding) error {
+func (r *reconciler) endBinding(ctx context.Context, key Key, have binding.Binding) error {
 	if !have.Exists() || have.GetDeletionTimestamp() != nil {
 		return nil
 	}
@@ -63,7 +64,7 @@ func (r *reconciler) endBinding(ctx context.Context, key Key, have kube.Binding)
 }
 
 // owned reports whether the template of the key is the controller of a binding.
-func owned(b kube.Binding, key Key) bool {
+func owned(b binding.Binding, key Key) bool {
 	ref := metav1.GetControllerOf(b)
 	return ref != nil && ref.Kind == key.GVK.Kind && ref.Name == key.Name
 }
@@ -71,7 +72,7 @@ func owned(b kube.Binding, key Key) bool {
 // disown removes from a binding that stays without a template the clusters that are being removed
 // from the hub, and the claim of a policy that is gone or being deleted: those end when no binding
 // names them.
-func (r *reconciler) disown(ctx context.Context, key Key, have kube.Binding) error {
+func (r *reconciler) disown(ctx context.Context, key Key, have binding.Binding) error {
 	b := have.Copy()
 	p, err := r.holder(ctx, claimOf(have))
 	if err != nil {

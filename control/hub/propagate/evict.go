@@ -5,12 +5,12 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
-	"github.com/pelago-net/pelago/control/kube"
 )
 
 // evict begins and ends evictions of a binding that this scheduler decides for.
-func (r *reconciler) evict(b kube.Binding, nearer map[string]string, stays error) placement.Eviction {
+func (r *reconciler) evict(b binding.Binding, nearer map[string]string, stays error) placement.Eviction {
 	before, f := recorded(b), r.leaving.Load()
 	s := b.Spec
 	watched := s.Failover != nil && s.Failover.Application != nil || len(nearer) > 0 || before.Failback != nil

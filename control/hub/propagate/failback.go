@@ -6,15 +6,15 @@ import (
 	"time"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
-	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
 )
 
 // returned makes the decision by which a template returns to the clusters that are due, and adds
 // the eviction tasks of the clusters that replicas leave for that. The reservation is nil, and b
 // unchanged, if nothing is due, or if nothing can return (e then has the reason).
-func (r *reconciler) returned(b kube.Binding, req *scheduler.Request, e *placement.Eviction) (scheduler.Decision, *placement.Reservation, error) {
+func (r *reconciler) returned(b binding.Binding, req *scheduler.Request, e *placement.Eviction) (scheduler.Decision, *placement.Reservation, error) {
 	back := &e.Return
 	if len(back.Clusters) == 0 || req.Fresh {
 		return scheduler.Decision{}, nil, nil

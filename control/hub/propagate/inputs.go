@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -28,11 +29,11 @@ type inputs struct {
 	// staleClaim: the binding names another policy than this one, and that does not exist any more.
 	staleClaim bool
 	// have is the present binding, if there is one; name and id are those of a new one.
-	have kube.Binding
+	have binding.Binding
 	name string
 	id   types.UID
 	// parents are the bindings whose templates depend on this one, sorted.
-	parents []kube.Binding
+	parents []binding.Binding
 	// priority is that of the policy's priority class.
 	priority *int32
 }
@@ -70,7 +71,7 @@ func (w inputs) removes() bool { return w.policy != nil && !w.kept && w.policy.r
 
 // waits reports whether a Lazy policy still waits for the user's next edit of the template. What
 // the template was like stands on the binding or, before there is one, on the template.
-func waits(p *propagationPolicy, t *unstructured.Unstructured, have kube.Binding) (bool, error) {
+func waits(p *propagationPolicy, t *unstructured.Unstructured, have binding.Binding) (bool, error) {
 	if !lazy(p) {
 		return false, nil
 	}
@@ -87,7 +88,7 @@ func waits(p *propagationPolicy, t *unstructured.Unstructured, have kube.Binding
 func (r *reconciler) bindingName(ctx context.Context, t *unstructured.Unstructured) (string, error) {
 	ref := workv1alpha2.ObjectReference{APIVersion: t.GetAPIVersion(), Kind: t.GetKind(), Name: t.GetName()}
 	name := workv1alpha2.BindingName(ref)
-	other := kube.NewBinding(client.ObjectKey{Namespace: t.GetNamespace(), Name: name})
+	other := binding.New(client.ObjectKey{Namespace: t.GetNamespace(), Name: name})
 	err := r.cache.Get(ctx, client.ObjectKeyFromObject(other), other.Object)
 	switch {
 	case apierrors.IsNotFound(err):

@@ -11,8 +11,8 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
-	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
 )
 
@@ -23,7 +23,7 @@ const brokerNamespace = "submariner-k8s-broker"
 var contributionKind = pelagov1alpha1.GroupVersion.WithKind("ServiceContribution")
 
 // near are the round-trip times by which a binding is placed; nil: they do not bear on it.
-func (r *reconciler) near(ctx context.Context, b kube.Binding) (*scheduler.Near, error) {
+func (r *reconciler) near(ctx context.Context, b binding.Binding) (*scheduler.Near, error) {
 	n, err := policyv1alpha1.NearOf(b.GetAnnotations())
 	if n == nil || err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (r *reconciler) exporters(ctx context.Context, service string) ([]string, e
 
 // nearer are the clusters that a template leaves for nearer ones, with the reasons. None while it
 // is leaving one.
-func (r *reconciler) nearer(b kube.Binding, n *scheduler.Near) map[string]string {
+func (r *reconciler) nearer(b binding.Binding, n *scheduler.Near) map[string]string {
 	before := recorded(b)
 	if n == nil || len(b.Spec.Clusters) == 0 || len(b.Spec.GracefulEvictionTasks) > 0 || !scheduled(b, before) {
 		return nil
@@ -89,7 +89,7 @@ func (r *reconciler) onContribution(before, after client.Object) bool {
 }
 
 // addNear enqueues the templates that are placed by round-trip time.
-func (r *reconciler) addNear(b kube.Binding) {
+func (r *reconciler) addNear(b binding.Binding) {
 	if b.GetAnnotations()[policyv1alpha1.AnnotationNear] != "" {
 		r.addTemplate(b)
 	}

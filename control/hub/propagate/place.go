@@ -3,20 +3,20 @@ package propagate
 import (
 	"context"
 
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
-	"github.com/pelago-net/pelago/control/kube"
 )
 
 // placed is a binding with the decision where its template runs, and the evictions that go with it.
 type placed struct {
-	binding  kube.Binding
+	binding  binding.Binding
 	decision decision
 	eviction placement.Eviction
 }
 
 // place completes a binding with its evictions and with the decision where its template runs. The
 // template leaves no cluster for which there is no replacement.
-func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (placed, error) {
+func (r *reconciler) place(ctx context.Context, b binding.Binding, remove bool) (placed, error) {
 	former := b.Copy()
 	n, err := r.near(ctx, b)
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
@@ -74,9 +75,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 func setup(mgr ctrl.Manager, o Options) error {
 	o.Workers, o.FirstReport = cmp.Or(o.Workers, defaultWorkers), cmp.Or(o.FirstReport, defaultFirstReport)
 	o.Eviction = o.Eviction.Defaulted()
-	for field, values := range map[string]func(kube.Binding) []string{
+	for field, values := range map[string]func(binding.Binding) []string{
 		indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy, indexUndecided: byUndecided} {
-		if err := kube.AddBindingIndex(mgr, field, values); err != nil {
+		if err := binding.AddIndex(mgr, field, values); err != nil {
 			return err
 		}
 	}

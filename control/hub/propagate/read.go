@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -39,13 +40,13 @@ type subject struct {
 	state    state
 	template *unstructured.Unstructured
 	// have is the present binding, if there is one.
-	have kube.Binding
+	have binding.Binding
 	// held is the policy that the template's claim names, nil if it does not exist; policies are
 	// those that may select the template.
 	held     *propagationPolicy
 	policies []*propagationPolicy
 	// parents are the bindings whose templates depend on this one, sorted.
-	parents []kube.Binding
+	parents []binding.Binding
 	// began is when the search for the policy began.
 	began time.Time
 }
@@ -113,37 +114,37 @@ func (r *reconciler) template(ctx context.Context, key Key) (*unstructured.Unstr
 }
 
 // binding is the newest state of a template's binding that is known, a copy.
-func (r *reconciler) binding(ctx context.Context, key Key) (kube.Binding, error) {
+func (r *reconciler) binding(ctx context.Context, key Key) (binding.Binding, error) {
 	found, err := bindingsOf(ctx, r.cache, key.GVK.GroupKind(), key.Namespace, key.Name)
 	if err != nil {
-		return kube.Binding{}, err
+		return binding.Binding{}, err
 	}
 	var cached client.Object
 	if len(found) > 0 {
 		cached = found[0].Object
 	}
 	if o := r.bindings.Latest(key, cached, time.Now()); o != nil {
-		return kube.BindingOf(o).Copy(), nil
+		return binding.Of(o).Copy(), nil
 	}
-	return kube.Binding{}, nil
+	return binding.Binding{}, nil
 }
 
 // bindingsOf are the bindings of a template in a cache, sorted by name; not to be changed.
-func bindingsOf(ctx context.Context, cache client.Reader, kind schema.GroupKind, namespace, name string) (found []kube.Binding, err error) {
-	err = kube.EachBinding(ctx, cache, func(b kube.Binding) { found = append(found, b) },
+func bindingsOf(ctx context.Context, cache client.Reader, kind schema.GroupKind, namespace, name string) (found []binding.Binding, err error) {
+	err = binding.Each(ctx, cache, func(b binding.Binding) { found = append(found, b) },
 		client.MatchingFields{indexTemplate: entry(kind, namespace, name)})
 	sortBindings(found)
 	return found, err
 }
 
 // replaced reports whether the binding belongs to a previous object with the template's name and
-// must be deleted first (kube.Replaced). A binding without owner stays: its template was deleted
+// must be deleted first (binding.Replaced). A binding without owner stays: its template was deleted
 // with --cascade=orphan.
-func (r *reconciler) replaced(ctx context.Context, t *unstructured.Unstructured, have kube.Binding) (bool, error) {
+func (r *reconciler) replaced(ctx context.Context, t *unstructured.Unstructured, have binding.Binding) (bool, error) {
 	if !have.Exists() || metav1.GetControllerOf(have) == nil {
 		return false, nil
 	}
-	if is, err := kube.Replaced(ctx, r.live, have, t.GetUID()); err != nil || !is {
+	if is, err := binding.Replaced(ctx, r.live, have, t.GetUID()); err != nil || !is {
 		return false, err
 	}
 	return true, r.confirmOne(ctx, t, example(t.GroupVersionKind())) // the cached template may be the former one
@@ -153,7 +154,7 @@ func (r *reconciler) replaced(ctx context.Context, t *unstructured.Unstructured,
 // template than the cached one: after a change of the leader the informer of templates may lag
 // behind that of bindings. If the API server has no later one either, the version in the binding
 // dates from before a restore of the hub.
-func (r *reconciler) confirmVersion(ctx context.Context, t *unstructured.Unstructured, have kube.Binding) error {
+func (r *reconciler) confirmVersion(ctx context.Context, t *unstructured.Unstructured, have binding.Binding) error {
 	if !have.Exists() || have.Spec.Resource.UID != t.GetUID() || !kube.OlderVersion(t.GetResourceVersion(), have.Spec.Resource.ResourceVersion) {
 		return nil
 	}
@@ -161,11 +162,11 @@ func (r *reconciler) confirmVersion(ctx context.Context, t *unstructured.Unstruc
 }
 
 // parents are the bindings whose templates depend on a template, sorted; not to be changed.
-func (r *reconciler) parents(ctx context.Context, t *unstructured.Unstructured) ([]kube.Binding, error) {
+func (r *reconciler) parents(ctx context.Context, t *unstructured.Unstructured) ([]binding.Binding, error) {
 	gk := t.GroupVersionKind().GroupKind()
-	found := map[string]kube.Binding{}
+	found := map[string]binding.Binding{}
 	for _, name := range []string{t.GetName(), anyName} {
-		err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
+		err := binding.Each(ctx, r.cache, func(b binding.Binding) {
 			if dependsOn(b, t) && !ofTemplate(b, t) {
 				found[capacityKey(b)] = b
 			}
@@ -174,7 +175,7 @@ func (r *reconciler) parents(ctx context.Context, t *unstructured.Unstructured) 
 			return nil, err
 		}
 	}
-	out := make([]kube.Binding, 0, len(found))
+	out := make([]binding.Binding, 0, len(found))
 	for _, b := range found {
 		out = append(out, b)
 	}
@@ -184,7 +185,7 @@ func (r *reconciler) parents(ctx context.Context, t *unstructured.Unstructured) 
 
 // dependsOn reports whether the template of a binding refers to an object, by name or by its
 // labels.
-func dependsOn(b kube.Binding, t *unstructured.Unstructured) bool {
+func dependsOn(b binding.Binding, t *unstructured.Unstructured) bool {
 	for _, d := range dependenciesOf(b) {
 		if d.Kind != t.GetKind() || groupOf(d.APIVersion) != groupOf(t.GetAPIVersion()) || d.Namespace != t.GetNamespace() {
 			continue
@@ -203,7 +204,7 @@ func dependsOn(b kube.Binding, t *unstructured.Unstructured) bool {
 	return false
 }
 
-func ofTemplate(b kube.Binding, t *unstructured.Unstructured) bool {
+func ofTemplate(b binding.Binding, t *unstructured.Unstructured) bool {
 	key, _ := keyOfReference(b.Spec.Resource) // one without kind is of no template
 	return key.GVK.GroupKind() == t.GroupVersionKind().GroupKind() && key.Namespace == t.GetNamespace() && key.Name == t.GetName()
 }

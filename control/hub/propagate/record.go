@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 )
 
 // recordEvents emits Events for what was written: problems on template and binding, successes as
@@ -46,7 +46,7 @@ func (r *reconciler) recordEvents(w inputs, p placed) {
 // progress returns the reason and the message of the Event about a written binding: dependencies,
 // policy and clusters that differ from those of the former binding. The reason is that of the last
 // of them; "" if none differs.
-func progress(w inputs, b kube.Binding, d decision) (reason, message string) {
+func progress(w inputs, b binding.Binding, d decision) (reason, message string) {
 	var all []string
 	was, is := "", b.GetAnnotations()[workv1alpha2.AnnotationDependencies]
 	if w.have.Exists() {
@@ -69,7 +69,7 @@ func progress(w inputs, b kube.Binding, d decision) (reason, message string) {
 // recordConflict records an event if the policies of those that need a template disagree about
 // something else than at the last reconcile. The binding may be the same: its fields are those of
 // one side.
-func (r *reconciler) recordConflict(w inputs, b kube.Binding) {
+func (r *reconciler) recordConflict(w inputs, b binding.Binding) {
 	key := w.key
 	now := ""
 	if b.Spec.Placement == nil {

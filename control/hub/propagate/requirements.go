@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 )
 
 // detaching returns how long to wait for parent bindings that are gone, since they may be
@@ -19,7 +19,7 @@ func (r *reconciler) detaching(ctx context.Context, s subject) (time.Duration, e
 	gone := false
 	if s.have.Exists() {
 		for _, by := range s.have.Spec.RequiredBy {
-			other := kube.NewBinding(client.ObjectKey{Namespace: by.Namespace, Name: by.Name})
+			other := binding.New(client.ObjectKey{Namespace: by.Namespace, Name: by.Name})
 			err := r.cache.Get(ctx, client.ObjectKeyFromObject(other), other.Object)
 			if err != nil && !apierrors.IsNotFound(err) {
 				return 0, fmt.Errorf("read binding %s, which requires %s: %w", by.Name, key, err)

@@ -26,6 +26,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
@@ -58,9 +59,9 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	indexed := func(b *fake.ClientBuilder) {
-		for field, values := range map[string]func(kube.Binding) []string{
+		for field, values := range map[string]func(binding.Binding) []string{
 			indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy, indexUndecided: byUndecided} {
-			of := func(o client.Object) []string { return values(kube.BindingOf(o)) }
+			of := func(o client.Object) []string { return values(binding.Of(o)) }
 			b.WithIndex(&workv1alpha2.ResourceBinding{}, field, of).WithIndex(&workv1alpha2.ClusterResourceBinding{}, field, of)
 		}
 		b.WithIndex(&policyv1alpha1.PropagationPolicy{}, indexSelects, bySelection).
@@ -188,7 +189,7 @@ func (s *propagation) others() {
 			claims[claimOf(&u).id] = true
 		}
 	}
-	err := kube.EachBinding(s.Context(), s.Client, func(b kube.Binding) {
+	err := binding.Each(s.Context(), s.Client, func(b binding.Binding) {
 		claims[claimOf(b).id] = true
 		if b.GetUID() == "" {
 			s.made++
@@ -216,7 +217,7 @@ func (s *propagation) others() {
 
 // observe is what the watch of bindings does.
 func (s *propagation) observe() {
-	err := kube.EachBinding(s.Context(), s.Client, func(b kube.Binding) { s.Capacity.Observe(capacityKey(b), placement.ObservationOf(b)) })
+	err := binding.Each(s.Context(), s.Client, func(b binding.Binding) { s.Capacity.Observe(capacityKey(b), placement.ObservationOf(b)) })
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -260,7 +261,7 @@ func (s *propagation) state() map[string]string {
 			}
 		}
 	}
-	err := kube.EachBinding(s.Context(), s.Client, func(b kube.Binding) { out[b.String()] = s.shows(b.Copy()) })
+	err := binding.Each(s.Context(), s.Client, func(b binding.Binding) { out[b.String()] = s.shows(b.Copy()) })
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -268,7 +269,7 @@ func (s *propagation) state() map[string]string {
 }
 
 // shows is a binding with its decision in words, without what is not the same in each run.
-func (s *propagation) shows(b kube.Binding) string {
+func (s *propagation) shows(b binding.Binding) string {
 	decision := workv1alpha2.ReadDecision(b.GetAnnotations())
 	setAnnotation(b, workv1alpha2.AnnotationDecision, "")
 	setLabel(b, b.IDLabel(), "")

@@ -23,6 +23,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
@@ -61,7 +62,7 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 			return err
 		}
 	}
-	if err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) { r.Capacity.Observe(capacityKey(b), placement.ObservationOf(b)) }); err != nil {
+	if err := binding.Each(ctx, r.cache, func(b binding.Binding) { r.Capacity.Observe(capacityKey(b), placement.ObservationOf(b)) }); err != nil {
 		return err
 	}
 	if err := r.setQuotas(ctx, ""); err != nil {
@@ -190,13 +191,13 @@ func (r *reconciler) addSelected(ctx context.Context, p *propagationPolicy, s *p
 
 // addBindings enqueues the templates of the bindings that an index holds under a value.
 func (r *reconciler) addBindings(ctx context.Context, field, value string) {
-	err := kube.EachBinding(ctx, r.cache, r.addTemplate, client.MatchingFields{field: value})
+	err := binding.Each(ctx, r.cache, r.addTemplate, client.MatchingFields{field: value})
 	if err != nil {
 		log.FromContext(ctx).Error(err, "bindings cannot be listed")
 	}
 }
 
-func (r *reconciler) addTemplate(b kube.Binding) {
+func (r *reconciler) addTemplate(b binding.Binding) {
 	if key, ok := keyOfReference(b.Spec.Resource); ok {
 		key.GVK = r.kinds.current(key.GVK)
 		r.add(key)
@@ -206,23 +207,23 @@ func (r *reconciler) addTemplate(b kube.Binding) {
 // onBinding enqueues the template of a binding, and those that its template depends on.
 func (r *reconciler) onBinding(before, after client.Object) {
 	if after == nil {
-		r.forget(kube.BindingOf(before))
+		r.forget(binding.Of(before))
 	} else {
-		b := kube.BindingOf(after)
+		b := binding.Of(after)
 		r.Capacity.Observe(capacityKey(b), placement.ObservationOf(b))
 	}
 	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMetadata(before, after) {
-		if b := kube.BindingOf(after); evictsByStatus(kube.BindingOf(before), b) {
+		if b := binding.Of(after); evictsByStatus(binding.Of(before), b) {
 			r.addTemplate(b)
 		}
 		return
 	}
 	if after == nil {
-		r.addTemplate(kube.BindingOf(before))
-	} else if b := kube.BindingOf(after); !r.ownWrite(b) {
+		r.addTemplate(binding.Of(before))
+	} else if b := binding.Of(after); !r.ownWrite(b) {
 		r.addTemplate(b)
 	}
-	if before != nil && after != nil && sameForDependents(kube.BindingOf(before), kube.BindingOf(after)) {
+	if before != nil && after != nil && sameForDependents(binding.Of(before), binding.Of(after)) {
 		return
 	}
 	for _, o := range []client.Object{before, after} {
@@ -236,11 +237,11 @@ func (r *reconciler) onBinding(before, after client.Object) {
 }
 
 // evictsByStatus reports whether evictions may begin or end by a change of a binding's status.
-func evictsByStatus(before, after kube.Binding) bool {
+func evictsByStatus(before, after binding.Binding) bool {
 	if len(after.Spec.GracefulEvictionTasks) == 0 && (after.Spec.Failover == nil || after.Spec.Failover.Application == nil) {
 		return false
 	}
-	applied := func(b kube.Binding) *metav1.Condition {
+	applied := func(b binding.Binding) *metav1.Condition {
 		return meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionFullyApplied)
 	}
 	return !equality.Semantic.DeepEqual(before.Status.AggregatedStatus, after.Status.AggregatedStatus) ||
@@ -250,7 +251,7 @@ func evictsByStatus(before, after kube.Binding) bool {
 // onRules enqueues the templates of kinds whose rules have changed: their replicas and dependencies
 // may be others.
 func (r *reconciler) onRules(ctx context.Context, changed func(schema.GroupVersionKind) bool) {
-	err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
+	err := binding.Each(ctx, r.cache, func(b binding.Binding) {
 		if changed(schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)) {
 			r.addTemplate(b)
 		}
@@ -261,13 +262,13 @@ func (r *reconciler) onRules(ctx context.Context, changed func(schema.GroupVersi
 }
 
 // ownWrite reports whether what the watch shows of a binding is what we have just written.
-func (r *reconciler) ownWrite(b kube.Binding) bool {
+func (r *reconciler) ownWrite(b binding.Binding) bool {
 	key, ok := keyOfReference(b.Spec.Resource)
 	return ok && r.bindings.Observed(key, b.GetResourceVersion())
 }
 
 // forget drops the state kept for a binding that is gone, and records that it is gone.
-func (r *reconciler) forget(b kube.Binding) {
+func (r *reconciler) forget(b binding.Binding) {
 	r.Capacity.Forget(capacityKey(b), b.GetResourceVersion())
 	if key, ok := keyOfReference(b.Spec.Resource); ok {
 		r.bindings.Forget(key)
@@ -280,7 +281,7 @@ func (r *reconciler) forget(b kube.Binding) {
 
 // sameForDependents reports whether two states of a binding ask the same of what its template
 // depends on.
-func sameForDependents(a, b kube.Binding) bool {
+func sameForDependents(a, b binding.Binding) bool {
 	return a.GetAnnotations()[workv1alpha2.AnnotationDependencies] == b.GetAnnotations()[workv1alpha2.AnnotationDependencies] &&
 		equality.Semantic.DeepEqual(a.Spec.Clusters, b.Spec.Clusters) &&
 		equality.Semantic.DeepEqual(a.Spec.GracefulEvictionTasks, b.Spec.GracefulEvictionTasks) && a.Spec.ConflictResolution == b.Spec.ConflictResolution &&
@@ -323,7 +324,7 @@ func (r *reconciler) onQuota(before, after client.Object) {
 		log.Log.Error(err, "quotas cannot be listed")
 	}
 	r.generation.Add(1) // for the decisions that are being written
-	err := kube.EachBinding(context.Background(), r.cache, func(b kube.Binding) {
+	err := binding.Each(context.Background(), r.cache, func(b binding.Binding) {
 		if b.GetNamespace() == o.GetNamespace() && recorded(b).Reason == workv1alpha2.ReasonQuotaExceeded {
 			r.addTemplate(b)
 		}
@@ -399,7 +400,7 @@ func (r *reconciler) setKinds(ctx context.Context) error {
 			want[contributionKind.GroupKind()] = []string{contributionKind.Version}
 		}
 	}
-	err = kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
+	err = binding.Each(ctx, r.cache, func(b binding.Binding) {
 		for _, d := range dependenciesOf(b) {
 			if gv, err := schema.ParseGroupVersion(d.APIVersion); err == nil {
 				want.add(gv.WithKind(d.Kind))

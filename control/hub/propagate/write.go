@@ -12,6 +12,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -44,7 +45,7 @@ func (r *reconciler) write(ctx context.Context, w inputs, p placed) (bool, error
 }
 
 // same reports whether nothing need be written.
-func same(a, b kube.Binding) bool {
+func same(a, b binding.Binding) bool {
 	return sameMetadata(a, b) && equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
 
@@ -57,7 +58,7 @@ func same(a, b kube.Binding) bool {
 // both before and after the change. And the garbage collector may have removed the binding of a
 // template whose deletion the cache does not show yet: a new binding would recreate in members what
 // was deleted.
-func (r *reconciler) confirm(ctx context.Context, w inputs, b kube.Binding) error {
+func (r *reconciler) confirm(ctx context.Context, w inputs, b binding.Binding) error {
 	if !w.have.Exists() {
 		r.mu.Lock()
 		ended := r.ended[w.key]
@@ -88,12 +89,12 @@ func leaves(before, after []workv1alpha2.TargetCluster) bool {
 }
 
 // put creates the binding, or updates the one that was read and no later one.
-func (r *reconciler) put(ctx context.Context, key Key, have, b kube.Binding) error {
+func (r *reconciler) put(ctx context.Context, key Key, have, b binding.Binding) error {
 	others, err := r.bindings.Write(key, b.Object, func() error {
 		if have.Exists() {
-			return r.client.Update(ctx, b.Object, client.FieldOwner(kube.BindingManager))
+			return r.client.Update(ctx, b.Object, client.FieldOwner(binding.Manager))
 		}
-		return r.client.Create(ctx, b.Object, client.FieldOwner(kube.BindingManager))
+		return r.client.Create(ctx, b.Object, client.FieldOwner(binding.Manager))
 	})
 	if others {
 		r.queue.Add(key)
@@ -107,7 +108,7 @@ func (r *reconciler) put(ctx context.Context, key Key, have, b kube.Binding) err
 // unwritten releases a decision whose write failed. If the outcome is unknown (a timeout), the
 // binding is read from the API server; if that fails, too, the decision counts until the next one
 // for the binding.
-func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decision, failure error) {
+func (r *reconciler) unwritten(ctx context.Context, b binding.Binding, d decision, failure error) {
 	if d.reservation == nil {
 		return
 	}
@@ -116,7 +117,7 @@ func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decision, 
 		apierrors.IsInternalError(failure) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
 		defer cancel()
-		now := kube.NewBinding(client.ObjectKeyFromObject(b))
+		now := binding.New(client.ObjectKeyFromObject(b))
 		switch err := r.live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); {
 		case err == nil:
 			r.Capacity.Observe(capacityKey(now), placement.ObservationOf(now))
@@ -132,7 +133,7 @@ func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decision, 
 // detach deletes the binding of a template on which no other depends any more. First it is written
 // without requiredBy: control/hub/work keeps the Works of a binding that is deleted while its
 // template exists, unless the binding names no cluster.
-func (r *reconciler) detach(ctx context.Context, key Key, have kube.Binding) error {
+func (r *reconciler) detach(ctx context.Context, key Key, have binding.Binding) error {
 	if !have.Exists() {
 		return nil
 	}
@@ -147,7 +148,7 @@ func (r *reconciler) detach(ctx context.Context, key Key, have kube.Binding) err
 }
 
 // remove deletes a binding; why describes its template in the error.
-func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why string) error {
+func (r *reconciler) remove(ctx context.Context, key Key, have binding.Binding, why string) error {
 	err := r.client.Delete(ctx, have.Object, kube.Exactly(have))
 	r.bindings.Forget(key)
 	r.mu.Lock()

@@ -31,6 +31,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -73,7 +74,7 @@ type reconciler struct {
 	cache       cache.Cache
 	live        client.Reader
 	recorder    record.EventRecorder
-	kinds       *templateKinds
+	kinds       *statusKinds
 	interpreter *kinds.Interpreter
 	progress    time.Duration // Options.Progress
 	// bindings and templates are the versions that our own writes made, both by binding.
@@ -89,7 +90,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	r := &reconciler{
 		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: kube.EventRecorder(mgr, "pelago-hub"),
-		kinds: &templateKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter, progress: o.Progress,
+		kinds: &statusKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter, progress: o.Progress,
 	}
 	if err := watch(mgr, r, o); err != nil {
 		return fmt.Errorf("set up the aggregation of statuses: %w", err)
@@ -102,7 +103,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Duration, error) {
 	key := req.NamespacedName
 	now := time.Now()
-	b := kube.NewBinding(key)
+	b := binding.New(key)
 	if err := r.client.Get(ctx, key, b.Object); err != nil {
 		r.bindings.Forget(key)
 		r.templates.Forget(key)
@@ -144,7 +145,7 @@ func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 }
 
 // inProgress reports whether a status of the present binding is not fully applied.
-func inProgress(status workv1alpha2.ResourceBindingStatus, b kube.Binding) bool {
+func inProgress(status workv1alpha2.ResourceBindingStatus, b binding.Binding) bool {
 	c := meta.FindStatusCondition(status.Conditions, workv1alpha2.ConditionFullyApplied)
 	return c != nil && c.Status == metav1.ConditionFalse && c.ObservedGeneration == b.GetGeneration()
 }
@@ -185,13 +186,13 @@ func readiness(c *clusterv1alpha1.Cluster) string {
 	return fmt.Sprintf("is not ready (%s)", cmp.Or(ready.Reason, "no reason"))
 }
 
-func (r *reconciler) writeBinding(ctx context.Context, b kube.Binding, status workv1alpha2.ResourceBindingStatus) error {
+func (r *reconciler) writeBinding(ctx context.Context, b binding.Binding, status workv1alpha2.ResourceBindingStatus) error {
 	if same.DeepEqual(*b.Status, status) {
 		return nil
 	}
 	key := client.ObjectKeyFromObject(b)
 	bare := func(status workv1alpha2.ResourceBindingStatus) client.Object { // the spec is no part of the patch
-		only := kube.NewBinding(key)
+		only := binding.New(key)
 		only.SetResourceVersion(b.GetResourceVersion())
 		*only.Status = status
 		return only.Object
@@ -245,7 +246,7 @@ func empty(gvk schema.GroupVersionKind) *unstructured.Unstructured {
 
 // aggregate is the status that the template is to have; nil: it stays as it is.
 func (r *reconciler) aggregate(
-	template *unstructured.Unstructured, b kube.Binding, items []workv1alpha2.AggregatedStatusItem,
+	template *unstructured.Unstructured, b binding.Binding, items []workv1alpha2.AggregatedStatusItem,
 ) (map[string]any, error) {
 	if template == nil {
 		return nil, nil

@@ -16,7 +16,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 )
 
 // maxItemStatus bounds the status of one cluster in bytes: with a larger one the binding could
@@ -33,7 +33,7 @@ const (
 // cluster why it is not ready, "" if it is, and is asked only where that matters. Conditions of
 // other types stay.
 func Desired(
-	b kube.Binding, works []*workv1alpha1.Work, unready func(cluster string) string, now metav1.Time,
+	b binding.Binding, works []*workv1alpha1.Work, unready func(cluster string) string, now metav1.Time,
 ) (workv1alpha2.ResourceBindingStatus, error) {
 	out := *b.Status.DeepCopy()
 	if err := schedule(&out, b); err != nil {
@@ -76,7 +76,7 @@ func purging(spec *workv1alpha2.ResourceBindingSpec, works []*workv1alpha1.Work,
 
 // interpreted lists the rules of the kind that fail: on the members' objects (as reported in their
 // Works) and on the template.
-func interpreted(out *workv1alpha2.ResourceBindingStatus, b kube.Binding, works []*workv1alpha1.Work, failure error, now metav1.Time) {
+func interpreted(out *workv1alpha2.ResourceBindingStatus, b binding.Binding, works []*workv1alpha1.Work, failure error, now metav1.Time) {
 	var problems []string
 	for _, w := range works {
 		c := meta.FindStatusCondition(w.Status.Conditions, workv1alpha1.ConditionInterpreted)
@@ -101,7 +101,7 @@ func interpreted(out *workv1alpha2.ResourceBindingStatus, b kube.Binding, works 
 // schedule sets the fields that come from the record of the decision. A binding without placement
 // is a dependent's and has no decision. Without a record everything stays unchanged: it may be
 // another scheduler's.
-func schedule(out *workv1alpha2.ResourceBindingStatus, b kube.Binding) error {
+func schedule(out *workv1alpha2.ResourceBindingStatus, b binding.Binding) error {
 	if b.Spec.Placement == nil {
 		meta.RemoveStatusCondition(&out.Conditions, workv1alpha2.ConditionScheduled)
 		out.SchedulerObservedGeneration, out.SchedulerObservedAffinityName, out.LastScheduledTime = 0, "", nil
@@ -150,7 +150,7 @@ func seconds(t metav1.MicroTime) *metav1.Time { return ptr.To(metav1.NewTime(t.T
 
 // items is one for each wanted cluster, and one for each other whose Work is not being deleted, in
 // the order of the clusters.
-func items(b kube.Binding, works []*workv1alpha1.Work, unready func(cluster string) string) []workv1alpha2.AggregatedStatusItem {
+func items(b binding.Binding, works []*workv1alpha1.Work, unready func(cluster string) string) []workv1alpha2.AggregatedStatusItem {
 	var out []workv1alpha2.AggregatedStatusItem
 	for _, w := range works {
 		if cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace); ok && w.DeletionTimestamp == nil {
@@ -192,7 +192,7 @@ func compareBool(a, b bool) int {
 // item is the entry of a Work in the aggregated status. While a member reports nothing the entry
 // keeps its last report.
 func item(
-	b kube.Binding, w *workv1alpha1.Work, cluster string, unready func(cluster string) string,
+	b binding.Binding, w *workv1alpha1.Work, cluster string, unready func(cluster string) string,
 ) workv1alpha2.AggregatedStatusItem {
 	out := workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Health: workv1alpha2.ResourceUnknown}
 	var health workv1alpha1.ResourceHealth
@@ -222,7 +222,7 @@ func item(
 
 // sameBinding is false for a Work that a former binding of this name has left and that is not taken
 // over yet.
-func sameBinding(b kube.Binding, w *workv1alpha1.Work) bool {
+func sameBinding(b binding.Binding, w *workv1alpha1.Work) bool {
 	for _, label := range []string{workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID} {
 		if b.GetLabels()[label] != w.Labels[label] {
 			return false
@@ -233,7 +233,7 @@ func sameBinding(b kube.Binding, w *workv1alpha1.Work) bool {
 
 // sameTemplate is false for a Work rendered from another version of the template than the
 // binding's: its status refers to other content.
-func sameTemplate(b kube.Binding, w *workv1alpha1.Work) bool {
+func sameTemplate(b binding.Binding, w *workv1alpha1.Work) bool {
 	return b.GetAnnotations()[workv1alpha2.AnnotationTemplate] == w.Annotations[workv1alpha2.AnnotationTemplate]
 }
 
@@ -315,7 +315,7 @@ func suspended(spec *workv1alpha2.ResourceBindingSpec, cluster string) bool {
 // the cluster has applied the current Work. A suspended cluster is not waited for: if it has
 // reported, it counts as having this generation. Without clusters and without a successful decision
 // an empty item is added, so that observedGeneration waits.
-func Answers(b kube.Binding, items []workv1alpha2.AggregatedStatusItem, generation int64) ([]workv1alpha2.AggregatedStatusItem, error) {
+func Answers(b binding.Binding, items []workv1alpha2.AggregatedStatusItem, generation int64) ([]workv1alpha2.AggregatedStatusItem, error) {
 	var out []workv1alpha2.AggregatedStatusItem
 	var err error
 	want := wanted(b.Spec)

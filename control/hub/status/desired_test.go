@@ -17,7 +17,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -49,8 +49,8 @@ func unreported(w *workv1alpha1.Work) { w.Status = workv1alpha1.WorkStatus{} }
 func deleted(w *workv1alpha1.Work)    { w.DeletionTimestamp = &metav1.Time{Time: noon} }
 
 // bindingFor is a binding, not decided, of the clusters.
-func bindingFor(clusters ...string) kube.Binding {
-	b := kube.BindingOf(&workv1alpha2.ResourceBinding{})
+func bindingFor(clusters ...string) binding.Binding {
+	b := binding.Of(&workv1alpha2.ResourceBinding{})
 	for _, c := range clusters {
 		b.Spec.Clusters = append(b.Spec.Clusters, workv1alpha2.TargetCluster{Name: c, Replicas: 1})
 	}
@@ -241,7 +241,7 @@ func TestLargeStatus(t *testing.T) {
 }
 
 // decided puts the record of a decision for the present spec, or for another one, on a binding.
-func decided(t *testing.T, b kube.Binding, d workv1alpha2.Decision, current bool) {
+func decided(t *testing.T, b binding.Binding, d workv1alpha2.Decision, current bool) {
 	t.Helper()
 	hash, err := workv1alpha2.SpecHash(b.Spec)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/kube"
 )
 
 // unsynced is a cache whose kinds are being listed.
@@ -45,12 +45,12 @@ func TestForgetsDeletedTemplates(t *testing.T) {
 	c := fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&appsv1.Deployment{}, &workv1alpha2.ResourceBinding{}).
 		WithIndex(&workv1alpha1.Work{}, workIndex, func(w client.Object) []string {
-			key, _ := kube.BindingOfWork(w) // each names one
+			key, _ := binding.OfWork(w) // each names one
 			return []string{key.String()}
 		}).Build()
 	deployments := appsv1.SchemeGroupVersion.WithKind("Deployment")
 	r := &reconciler{client: c, live: c, cache: unsynced{}, recorder: record.NewFakeRecorder(1000), interpreter: kinds.New(),
-		kinds: &templateKinds{known: map[schema.GroupVersionKind]known{deployments: {true, time.Now().Add(time.Hour)}}}}
+		kinds: &statusKinds{known: map[schema.GroupVersionKind]known{deployments: {true, time.Now().Add(time.Hour)}}}}
 	const templates = 100
 	var keys []client.ObjectKey
 	for i := range templates {

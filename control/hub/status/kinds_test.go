@@ -33,7 +33,7 @@ func (a *asked) ServerResourcesForGroupVersion(gv string) (*metav1.APIResourceLi
 
 func TestKindsHaveStatus(t *testing.T) {
 	a := &asked{}
-	k := &templateKinds{discovery: a, known: map[schema.GroupVersionKind]known{}}
+	k := &statusKinds{discovery: a, known: map[schema.GroupVersionKind]known{}}
 	for _, step := range []struct {
 		gvk   schema.GroupVersionKind
 		after time.Duration

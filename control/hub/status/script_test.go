@@ -20,8 +20,8 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/test/script"
 )
 
@@ -37,7 +37,7 @@ func TestScripts(t *testing.T) {
 	}
 	indexed := func(b *fake.ClientBuilder) {
 		b.WithIndex(&workv1alpha1.Work{}, workIndex, func(o client.Object) []string {
-			if key, ok := kube.BindingOfWork(o); ok {
+			if key, ok := binding.OfWork(o); ok {
 				return []string{key.String()}
 			}
 			return nil
@@ -48,7 +48,7 @@ func TestScripts(t *testing.T) {
 		shown := map[string]string{}
 		return func() string {
 			now := map[string]string{}
-			err := kube.EachBinding(t.Context(), w.Client, func(cached kube.Binding) { r.aggregated(t, w, cached.Copy(), now) })
+			err := binding.Each(t.Context(), w.Client, func(cached binding.Binding) { r.aggregated(t, w, cached.Copy(), now) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +66,7 @@ func TestScripts(t *testing.T) {
 
 // aggregated computes the status of a binding and of its template, as reconcile does, and stores
 // both in the world.
-func (r *reconciler) aggregated(t *testing.T, w *script.World, b kube.Binding, out map[string]string) {
+func (r *reconciler) aggregated(t *testing.T, w *script.World, b binding.Binding, out map[string]string) {
 	t.Helper()
 	works, err := r.works(t.Context(), client.ObjectKeyFromObject(b))
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -38,14 +39,14 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
 	if err := kube.AddIndex(mgr, &workv1alpha1.Work{}, workIndex, func(w *workv1alpha1.Work) []string {
-		if key, ok := kube.BindingOfWork(w); ok {
+		if key, ok := binding.OfWork(w); ok {
 			return []string{key.String()}
 		}
 		return nil
 	}); err != nil {
 		return err
 	}
-	if err := kube.AddBindingIndex(mgr, waitingIndex, awaited); err != nil {
+	if err := binding.AddIndex(mgr, waitingIndex, awaited); err != nil {
 		return err
 	}
 	aggregate, err := kube.Reconciler("aggregate", r.recorder, r.reconcile)
@@ -56,7 +57,7 @@ func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
 		return []client.ObjectKey{client.ObjectKeyFromObject(b)}
 	}
 	ofWork := func(_ context.Context, w client.Object) []client.ObjectKey {
-		if key, ok := kube.BindingOfWork(w); ok {
+		if key, ok := binding.OfWork(w); ok {
 			return []client.ObjectKey{key}
 		}
 		return nil
@@ -89,7 +90,7 @@ func later(delay time.Duration, keys func(context.Context, client.Object) []clie
 }
 
 // awaited are the clusters of a binding that is not fully applied.
-func awaited(b kube.Binding) []string {
+func awaited(b binding.Binding) []string {
 	if meta.IsStatusConditionTrue(b.Status.Conditions, workv1alpha2.ConditionFullyApplied) {
 		return nil
 	}
@@ -119,7 +120,7 @@ func (r *reconciler) bindingsOf(
 	ctx context.Context, holds func(*workv1alpha2.ResourceBindingSpec) bool, o ...client.ListOption,
 ) []client.ObjectKey {
 	var keys []client.ObjectKey
-	err := kube.EachBinding(ctx, r.client, func(b kube.Binding) {
+	err := binding.Each(ctx, r.client, func(b binding.Binding) {
 		if holds(b.Spec) {
 			keys = append(keys, client.ObjectKeyFromObject(b))
 		}
@@ -151,9 +152,9 @@ func otherReadiness(before, now client.Object) bool {
 // may change.
 const remembered = time.Minute
 
-// templateKinds knows which kinds have a status subresource. Writing the status of another kind
+// statusKinds knows which kinds of templates have a status subresource. Writing the status of another kind
 // would make a new generation of the template, which would be propagated, and so on without end.
-type templateKinds struct {
+type statusKinds struct {
 	discovery discovery.ServerResourcesInterface
 
 	mu    sync.Mutex
@@ -167,7 +168,7 @@ type known struct {
 
 // haveStatus reports whether objects of the kind have a status subresource; those of a kind that is
 // not served have none.
-func (k *templateKinds) haveStatus(gvk schema.GroupVersionKind, now time.Time) (bool, error) {
+func (k *statusKinds) haveStatus(gvk schema.GroupVersionKind, now time.Time) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if last, ok := k.known[gvk]; ok && now.Before(last.until) {
@@ -188,7 +189,7 @@ func (k *templateKinds) haveStatus(gvk schema.GroupVersionKind, now time.Time) (
 }
 
 // forget removes the cached result of a kind.
-func (k *templateKinds) forget(gvk schema.GroupVersionKind) {
+func (k *statusKinds) forget(gvk schema.GroupVersionKind) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.known, gvk)

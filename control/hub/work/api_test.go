@@ -27,7 +27,7 @@ func TestLife(t *testing.T) {
 	h := newHub(t)
 	d := deployment("life")
 	h.Make(d)
-	b := binding(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
+	b := bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
 	h.Make(b)
 	h.run(&writes{})
 	h.becomes("life", map[string]string{"m1": "2 replicas of nginx:1", "m2": "1 replicas of nginx:1"})
@@ -58,7 +58,7 @@ func TestRulesOfTheKindChange(t *testing.T) {
 	rules.Set(nil)
 	d := deployment("ruled")
 	h.Make(d)
-	h.Make(binding(d, "apps/v1", "Deployment", "b1", on("m1", 2)))
+	h.Make(bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 2)))
 	h.manager(&writes{}, func(o *work.BindingOptions) { o.Interpreter = rules.Interpreter() }).Run(h, h.Config)
 	h.becomes("ruled", map[string]string{"m1": "2 replicas of nginx:1"})
 	rules.Set([]pelagov1alpha1.KindRules{{ObjectMeta: metav1.ObjectMeta{Name: "double"}, Spec: pelagov1alpha1.KindRulesSpec{
@@ -74,7 +74,7 @@ func TestWaitsForTheEnd(t *testing.T) {
 	h := newHub(t)
 	d := deployment("end")
 	h.Make(d)
-	b := binding(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
+	b := bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
 	h.Make(b)
 	h.run(&writes{})
 	h.becomes("end", map[string]string{"m1": "2 replicas of nginx:1", "m2": "1 replicas of nginx:1"})
@@ -100,7 +100,7 @@ func TestTemplateAlive(t *testing.T) {
 	h := newHub(t)
 	d := deployment("alive")
 	h.Make(d)
-	b := binding(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
+	b := bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
 	h.Make(b)
 	h.run(&writes{})
 	want := map[string]string{"m1": "2 replicas of nginx:1", "m2": "1 replicas of nginx:1"}
@@ -116,7 +116,7 @@ func TestTemplateAlive(t *testing.T) {
 	h.Remove(d)
 	d = deployment("alive") // with another UID
 	h.Make(d)
-	next := binding(d, "apps/v1", "Deployment", "b2", on("m1", 2), on("m2", 1))
+	next := bindingOf(d, "apps/v1", "Deployment", "b2", on("m1", 2), on("m2", 1))
 	next.Name = "alive-restored"
 	h.Make(next)
 	await.True(t, "the Works are the next binding's", func() bool {
@@ -142,8 +142,8 @@ func TestTemplateGoesBeforeItsNextBinding(t *testing.T) {
 			h := newHub(t)
 			d, other := deployment("short"), deployment("unknown")
 			h.Make(d, other)
-			b := binding(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
-			unknown := binding(other, "apps/v1", "Deployment", "b2", on("m1", 1))
+			b := bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
+			unknown := bindingOf(other, "apps/v1", "Deployment", "b2", on("m1", 1))
 			h.Make(b, unknown)
 			stop := h.run(&writes{})
 			want := map[string]string{"m1": "2 replicas of nginx:1", "m2": "1 replicas of nginx:1"}
@@ -179,7 +179,7 @@ func TestCrash(t *testing.T) {
 			h := newHub(t)
 			d := deployment("crash")
 			h.Make(d)
-			b := binding(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
+			b := bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
 			h.Make(b)
 			stop := h.run(&writes{})
 			h.becomes("crash", map[string]string{"m1": "2 replicas of nginx:1", "m2": "1 replicas of nginx:1"})
@@ -218,7 +218,7 @@ func TestDirectly(t *testing.T) {
 	h := newHub(t)
 	d := deployment("directly")
 	h.Make(d)
-	b := binding(d, "apps/v1", "Deployment", "b1", on("m1", 1))
+	b := bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 1))
 	h.Make(b)
 	w := &writes{}
 	h.run(w)

@@ -38,7 +38,7 @@ func TestTemplateBehind(t *testing.T) {
 	if err := h.Update(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-	h.Make(binding(d, "apps/v1", "Deployment", "b1", on("m1", 1)))
+	h.Make(bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 1)))
 	var behind atomic.Bool // as long as it is set the cache shows the Deployment as it was before
 	behind.Store(true)
 	w := &writes{}
@@ -52,7 +52,7 @@ func TestTemplateBehind(t *testing.T) {
 	m.Run(h, h.Config)
 	other := deployment("behind-other")
 	h.Make(other)
-	h.Make(binding(other, "apps/v1", "Deployment", "b2", on("m1", 1)))
+	h.Make(bindingOf(other, "apps/v1", "Deployment", "b2", on("m1", 1)))
 	h.becomes("behind-other", map[string]string{"m1": "1 replicas of nginx:1"})
 	if got := h.state("behind"); len(got) != 0 {
 		t.Errorf("written from a template that is too old: %v", got)
@@ -76,7 +76,7 @@ func TestVersionOfBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := binding(d, "apps/v1", "Deployment", "b1", on("m1", 1))
+	b := bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 1))
 	b.Spec.Resource.ResourceVersion = strconv.Itoa(version + 1_000_000)
 	h.Make(b)
 	h.run(&writes{})
@@ -90,12 +90,12 @@ func TestQuiet(t *testing.T) {
 	d := deployment("quiet")
 	d.Annotations = map[string]string{"text": "<a & b>", "empty": ""}
 	h.Make(d)
-	h.Make(binding(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1), on("m3", 0)))
+	h.Make(bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1), on("m3", 0)))
 	c := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "quiet-config"}, Data: map[string]string{"k": "é\n"},
 	}
 	h.Make(c)
-	h.Make(binding(c, "v1", "ConfigMap", "b2", on("m1", 0)))
+	h.Make(bindingOf(c, "v1", "ConfigMap", "b2", on("m1", 0)))
 	first := &writes{}
 	stop := h.run(first)
 	h.becomes("quiet", map[string]string{"m1": "2 replicas of nginx:1", "m2": "1 replicas of nginx:1", "m3": "0 replicas of nginx:1"})
@@ -108,7 +108,7 @@ func TestQuiet(t *testing.T) {
 	h.run(second)
 	marker := deployment("quiet-marker")
 	h.Make(marker)
-	h.Make(binding(marker, "apps/v1", "Deployment", "b3", on("m1", 1)))
+	h.Make(bindingOf(marker, "apps/v1", "Deployment", "b3", on("m1", 1)))
 	h.becomes("quiet-marker", map[string]string{"m1": "1 replicas of nginx:1"})
 	await.Never(t, 1500*time.Millisecond, "the second process writes more than the marker's Work", func() bool {
 		got := second.all()
@@ -162,7 +162,7 @@ func (h *hub) runLate(name string) (b *workv1alpha2.ResourceBinding, w *writes, 
 	h.Helper()
 	d := deployment(name)
 	h.Make(d)
-	b = binding(d, "apps/v1", "Deployment", "b1", on("m1", 2))
+	b = bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 2))
 	h.Make(b)
 	w, late = &writes{}, &atomic.Bool{}
 	late.Store(true)

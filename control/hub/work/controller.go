@@ -30,6 +30,7 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
@@ -112,7 +113,7 @@ func newPolls() workqueue.TypedRateLimiter[reconcile.Request] {
 }
 
 // poll returns the requeue interval of a binding that waits.
-func (r *reconciler) poll(b kube.Binding) time.Duration {
+func (r *reconciler) poll(b binding.Binding) time.Duration {
 	return r.polls.When(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(b)})
 }
 
@@ -126,12 +127,12 @@ func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (time
 }
 
 func (r *reconciler) reconcileBinding(ctx context.Context, req reconcile.Request) (time.Duration, error) {
-	b := kube.NewBinding(req.NamespacedName)
+	b := binding.New(req.NamespacedName)
 	if err := r.client.Get(ctx, req.NamespacedName, b.Object); err != nil {
 		if !apierrors.IsNotFound(err) {
 			return 0, err
 		}
-		r.Skips.Report(kube.NewBinding(req.NamespacedName).String(), nil)
+		r.Skips.Report(binding.New(req.NamespacedName).String(), nil)
 		wait, err := r.released(ctx, req)
 		if err != nil {
 			return 0, err
@@ -156,7 +157,7 @@ func (r *reconciler) reconcileBinding(ctx context.Context, req reconcile.Request
 }
 
 // sync writes the Works of a binding in the order that never leaves a template nowhere.
-func (r *reconciler) sync(ctx context.Context, b kube.Binding) (time.Duration, error) {
+func (r *reconciler) sync(ctx context.Context, b binding.Binding) (time.Duration, error) {
 	in, err := r.input(ctx, b)
 	if err != nil || in == nil {
 		r.failed(b, nil, err)
@@ -191,8 +192,8 @@ func (r *reconciler) sync(ctx context.Context, b kube.Binding) (time.Duration, e
 }
 
 // unchanged is a StaleCacheError if the API server has another spec of the binding than the cache.
-func (r *reconciler) unchanged(ctx context.Context, b kube.Binding) error {
-	now := kube.NewBinding(client.ObjectKeyFromObject(b))
+func (r *reconciler) unchanged(ctx context.Context, b binding.Binding) error {
+	now := binding.New(client.ObjectKeyFromObject(b))
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return kube.StaleCache(b.Object, b.GetResourceVersion(), "none")
@@ -211,7 +212,7 @@ func newID() string { return string(uuid.NewUUID()) }
 // the binding is not detached (a user deleted it, or the garbage collector of a restored hub does
 // not find its owner): then they stay for the next binding. If a Job was replaced, they are deleted
 // all the same, so that the new Job runs.
-func (r *reconciler) finalize(ctx context.Context, b kube.Binding) (time.Duration, error) {
+func (r *reconciler) finalize(ctx context.Context, b binding.Binding) (time.Duration, error) {
 	if !controllerutil.ContainsFinalizer(b.Object, b.Finalizer()) {
 		return 0, nil
 	}
@@ -221,7 +222,7 @@ func (r *reconciler) finalize(ctx context.Context, b kube.Binding) (time.Duratio
 	}
 	replaced := false
 	if uid != "" {
-		if replaced, err = kube.Replaced(ctx, r.live, b, uid); err != nil {
+		if replaced, err = binding.Replaced(ctx, r.live, b, uid); err != nil {
 			return 0, err
 		}
 	}
@@ -254,7 +255,7 @@ func (r *reconciler) finalize(ctx context.Context, b kube.Binding) (time.Duratio
 
 // detached reports whether control/hub/propagate deletes the binding because no other template
 // depends on this one.
-func detached(b kube.Binding) bool {
+func detached(b binding.Binding) bool {
 	return b.Spec.Placement == nil && !claimed(b) && len(b.Spec.Clusters) == 0 && len(b.Spec.RequiredBy) == 0
 }
 
@@ -300,7 +301,7 @@ func (r *reconciler) holding(ctx context.Context, works []*workv1alpha1.Work) (b
 
 // unseen reports whether the API server has Works of the binding that the cache does not show.
 // After the binding is gone no reconcile would delete them.
-func (r *reconciler) unseen(ctx context.Context, b kube.Binding) (bool, error) {
+func (r *reconciler) unseen(ctx context.Context, b binding.Binding) (bool, error) {
 	id := b.GetLabels()[b.IDLabel()]
 	if id == "" {
 		return false, nil
@@ -313,7 +314,7 @@ func (r *reconciler) unseen(ctx context.Context, b kube.Binding) (bool, error) {
 }
 
 // release removes the finalizer.
-func (r *reconciler) release(ctx context.Context, b kube.Binding) error {
+func (r *reconciler) release(ctx context.Context, b binding.Binding) error {
 	controllerutil.RemoveFinalizer(b.Object, b.Finalizer())
 	if err := r.client.Update(ctx, b.Object); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("remove the finalizer of %s: %w", b, err))
@@ -324,10 +325,10 @@ func (r *reconciler) release(ctx context.Context, b kube.Binding) error {
 // leave annotates the Works of a deleted binding whose template exists: the next binding takes them
 // over. If the template is deleted before there is one, nothing else records that they are to be
 // deleted.
-func (r *reconciler) leave(ctx context.Context, b kube.Binding, works []*workv1alpha1.Work) error {
+func (r *reconciler) leave(ctx context.Context, b binding.Binding, works []*workv1alpha1.Work) error {
 	var left []*workv1alpha1.Work
 	for _, w := range works {
-		key, ok := kube.BindingOfWork(w)
+		key, ok := binding.OfWork(w)
 		ours := ok && key == client.ObjectKeyFromObject(b)
 		if ours && w.DeletionTimestamp == nil && !isReleased(w) {
 			w.Annotations[workv1alpha1.AnnotationReleased] = "true"
@@ -366,7 +367,7 @@ func (r *reconciler) released(ctx context.Context, req reconcile.Request) (time.
 	if err != nil {
 		return 0, fmt.Errorf("look for the template of the binding %s: %w", req, err)
 	}
-	b := kube.NewBinding(req.NamespacedName)
+	b := binding.New(req.NamespacedName)
 	if uid != "" {
 		return r.poll(b), nil
 	}

@@ -15,16 +15,16 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/kube"
 )
 
 // BindingInput is all that the Works of one template are computed from.
 type BindingInput struct {
 	Interpreter *kinds.Interpreter
 	HubID       string
-	Binding     kube.Binding
+	Binding     binding.Binding
 	Template    *unstructured.Unstructured
 	// Clusters are those that exist and are not being deleted.
 	Clusters map[string]*clusterv1alpha1.Cluster
@@ -38,7 +38,7 @@ type BindingInput struct {
 	// elsewhere its writer deletes it.
 	Works []*workv1alpha1.Work
 	// Owners are the bindings of spec.requiredBy, if those have no cluster.
-	Owners []kube.Binding
+	Owners []binding.Binding
 	// Names are those that a new Work may have.
 	Names Names
 	// NewID makes a permanent id.
@@ -168,9 +168,9 @@ func (in *BindingInput) undecided() bool {
 	if in.Binding.Spec.Placement != nil {
 		return !decided(in.Binding)
 	}
-	nowhere := func(owner kube.Binding) bool { return decided(owner) && len(targets(owner.Spec)) == 0 }
+	nowhere := func(owner binding.Binding) bool { return decided(owner) && len(targets(owner.Spec)) == 0 }
 	for _, by := range in.Binding.Spec.RequiredBy {
-		named := func(owner kube.Binding) bool {
+		named := func(owner binding.Binding) bool {
 			return owner.GetNamespace() == by.Namespace && owner.GetName() == by.Name
 		}
 		if i := slices.IndexFunc(in.Owners, named); i < 0 || !nowhere(in.Owners[i]) {
@@ -180,7 +180,7 @@ func (in *BindingInput) undecided() bool {
 	return false
 }
 
-func decided(b kube.Binding) bool {
+func decided(b binding.Binding) bool {
 	d := workv1alpha2.ReadDecision(b.GetAnnotations())
 	return d != nil && !d.Scheduled.IsZero()
 }

@@ -18,7 +18,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 )
 
 // TestOrder: karmada.md §2.8 (eviction) and §2.10 (targets).
@@ -162,8 +162,8 @@ func TestOrder(t *testing.T) {
 }
 
 // owner is a binding that requires the template.
-func owner(name, decision string, on ...workv1alpha2.TargetCluster) kube.Binding {
-	b := kube.NewBinding(types.NamespacedName{Name: name})
+func owner(name, decision string, on ...workv1alpha2.TargetCluster) binding.Binding {
+	b := binding.New(types.NamespacedName{Name: name})
 	b.SetAnnotations(map[string]string{workv1alpha2.AnnotationDecision: decision})
 	b.Spec.Clusters = on
 	return b

@@ -86,7 +86,7 @@ func TestEditWithoutPolicyAtRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := binding(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
+	b := bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
 	b.Annotations = map[string]string{workv1alpha2.AnnotationTemplate: hash}
 	h.Make(b)
 	stop := h.run(&writes{})

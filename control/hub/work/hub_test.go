@@ -179,8 +179,8 @@ func deployment(name string) *appsv1.Deployment {
 	}
 }
 
-// binding is one of a template, as control/hub/propagate would make it.
-func binding(of client.Object, apiVersion, kind, id string, targets ...workv1alpha2.TargetCluster) *workv1alpha2.ResourceBinding {
+// bindingOf is the binding of a template, as control/hub/propagate would make it.
+func bindingOf(of client.Object, apiVersion, kind, id string, targets ...workv1alpha2.TargetCluster) *workv1alpha2.ResourceBinding {
 	ref := workv1alpha2.ObjectReference{
 		APIVersion: apiVersion, Kind: kind, Namespace: of.GetNamespace(), Name: of.GetName(),
 		UID: of.GetUID(), ResourceVersion: of.GetResourceVersion(),

@@ -12,12 +12,12 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 )
 
 // marks are the labels and annotations that name the binding and its policy on Works and on the
 // objects in members.
-func marks(b kube.Binding, policyLabels, policyAnnotations map[string]string) (labels, annotations map[string]string) {
+func marks(b binding.Binding, policyLabels, policyAnnotations map[string]string) (labels, annotations map[string]string) {
 	labels, annotations = maps.Clone(policyLabels), maps.Clone(policyAnnotations)
 	if id := b.GetLabels()[b.IDLabel()]; id != "" {
 		labels[b.IDLabel()] = id
@@ -32,7 +32,7 @@ func marks(b kube.Binding, policyLabels, policyAnnotations map[string]string) (l
 }
 
 // claimed reports whether a policy claims the binding.
-func claimed(b kube.Binding) bool {
+func claimed(b binding.Binding) bool {
 	labels, _ := PolicyMarks(b.GetLabels(), nil)
 	return len(labels) > 0
 }

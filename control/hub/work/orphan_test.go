@@ -28,7 +28,7 @@ func TestUserDeletesAWork(t *testing.T) {
 	h := newHub(t)
 	d := deployment("again")
 	h.Make(d)
-	h.Make(binding(d, "apps/v1", "Deployment", "b1", on("m1", 1)))
+	h.Make(bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 1)))
 	h.run(&writes{})
 	h.becomes("again", map[string]string{"m1": "1 replicas of nginx:1"})
 	before := h.works("again")["m1"]
@@ -68,7 +68,7 @@ func TestOrphans(t *testing.T) {
 	h.run(wrote)
 	await.Equal(t, map[string]int{"lost": 1, "late": 1}, h.orphans)
 	await.Equal(t, 2.0, func() float64 { return orphaned(t, "m1") })
-	h.Make(binding(late, "apps/v1", "Deployment", "b1", on("m1", 1)))
+	h.Make(bindingOf(late, "apps/v1", "Deployment", "b1", on("m1", 1)))
 	h.becomes("late", map[string]string{"m1": "1 replicas of nginx:1"})
 	await.Equal(t, 1.0, func() float64 { return orphaned(t, "m1") })
 	if got := wrote.all(); len(got) != 1 || !strings.Contains(got[0], "karmada-es-m1/late") {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -53,7 +54,7 @@ func TestOrphanedBinding(t *testing.T) {
 			}
 			r, _, _ := waiting(t, test.exists...)
 			r.cache = emptyCache{}
-			if in, err := r.input(t.Context(), kube.BindingOf(b)); in != nil || kube.IsStale(err) != test.waits || err != nil && !test.waits {
+			if in, err := r.input(t.Context(), binding.Of(b)); in != nil || kube.IsStale(err) != test.waits || err != nil && !test.waits {
 				t.Errorf("waits: %v, want %v: %v", kube.IsStale(err), test.waits, err)
 			}
 		})

@@ -23,7 +23,7 @@ func TestOverrides(t *testing.T) {
 	h := newHub(t)
 	d := deployment("over")
 	h.Make(d)
-	b := binding(d, "apps/v1", "Deployment", "b1", on("m1", 1), on("m2", 1))
+	b := bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 1), on("m2", 1))
 	h.Make(b)
 	h.run(&writes{})
 	h.becomes("over", map[string]string{"m1": "1 replicas of nginx:1", "m2": "1 replicas of nginx:1"})
@@ -120,7 +120,7 @@ func TestMemberOwned(t *testing.T) {
 	h.Make(pp)
 	d := deployment("owned")
 	h.Make(d)
-	b := binding(d, "apps/v1", "Deployment", "b1", on("m1", 1))
+	b := bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 1))
 	b.Labels[policyv1alpha1.LabelPropagationPolicyID] = "p1"
 	b.Annotations = map[string]string{
 		policyv1alpha1.AnnotationPropagationPolicyNamespace: "default", policyv1alpha1.AnnotationPropagationPolicyName: "pp",

@@ -21,8 +21,8 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/policy"
-	"github.com/pelago-net/pelago/control/kube"
 )
 
 // waiting is a reconciler over the objects and the live reads that it makes.
@@ -36,7 +36,7 @@ func waiting(t *testing.T, objects ...client.Object) (r *reconciler, events *rec
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithIndex(&workv1alpha1.Work{}, bindingIndex, func(w client.Object) []string {
-			key, _ := kube.BindingOfWork(w) // each names one
+			key, _ := binding.OfWork(w) // each names one
 			return []string{key.String()}
 		}).
 		WithIndex(&workv1alpha1.Work{}, templateIndex, func(o client.Object) []string {
@@ -138,10 +138,10 @@ func TestReplacedTemplate(t *testing.T) {
 		uid     types.UID // in the binding
 		stays   bool
 	}{
-		"replaced":     {"Job", kube.BindingManager, "u0", false},
-		"the same":     {"Job", kube.BindingManager, "u1", true},
+		"replaced":     {"Job", binding.Manager, "u0", false},
+		"the same":     {"Job", binding.Manager, "u1", true},
 		"restored":     {"Job", "kubectl-create", "u0", true},
-		"another kind": {"Deployment", kube.BindingManager, "u0", true},
+		"another kind": {"Deployment", binding.Manager, "u0", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-deployment", DeletionTimestamp: &now,

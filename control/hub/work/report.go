@@ -20,12 +20,13 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
 // report emits Events of Works that could not be written. The binding's status shows those that
 // were.
-func (r *reconciler) report(b kube.Binding, template *unstructured.Unstructured, plan BindingPlan, err error) {
+func (r *reconciler) report(b binding.Binding, template *unstructured.Unstructured, plan BindingPlan, err error) {
 	for _, f := range plan.Failed {
 		reason, text := workv1alpha2.EventSyncWorkFailed, fmt.Sprintf("Cluster %s keeps what it has: %v", f.Cluster, f.Err)
 		if overrides := new(OverrideError); errors.As(f.Err, &overrides) {
@@ -37,14 +38,14 @@ func (r *reconciler) report(b kube.Binding, template *unstructured.Unstructured,
 }
 
 // failed makes an Event of an error that is not the cache's.
-func (r *reconciler) failed(b kube.Binding, template *unstructured.Unstructured, err error) {
+func (r *reconciler) failed(b binding.Binding, template *unstructured.Unstructured, err error) {
 	if err != nil && !kube.IsStale(err) {
 		r.event(b, template, corev1.EventTypeWarning, workv1alpha2.EventSyncWorkFailed, err.Error())
 	}
 }
 
 // notCleaned makes an Event of an error that is not the cache's, and returns it.
-func (r *reconciler) notCleaned(b kube.Binding, template *unstructured.Unstructured, err error) error {
+func (r *reconciler) notCleaned(b binding.Binding, template *unstructured.Unstructured, err error) error {
 	if err != nil && !kube.IsStale(err) {
 		r.event(b, template, corev1.EventTypeWarning, workv1alpha2.EventCleanupWorkFailed, err.Error())
 	}
@@ -52,7 +53,7 @@ func (r *reconciler) notCleaned(b kube.Binding, template *unstructured.Unstructu
 }
 
 // event emits an Event on the binding and on the template, if it exists.
-func (r *reconciler) event(b kube.Binding, template *unstructured.Unstructured, kind, reason, text string) {
+func (r *reconciler) event(b binding.Binding, template *unstructured.Unstructured, kind, reason, text string) {
 	r.recorder.Event(b.Object, kind, reason, text)
 	if template != nil {
 		r.recorder.Event(template, kind, reason, text)
@@ -181,7 +182,7 @@ func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.
 		if wait := r.OrphanAfter - time.Since(r.orphans.since(req)); wait > 0 {
 			return wait, nil
 		}
-		b := kube.NewBinding(req.NamespacedName)
+		b := binding.New(req.NamespacedName)
 		if err := r.live.Get(ctx, req.NamespacedName, b.Object); !apierrors.IsNotFound(err) {
 			return 0, err // the cache is stale: the binding comes with an event
 		}
@@ -191,14 +192,14 @@ func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.
 		r.recorder.Eventf(w.DeepCopy(), corev1.EventTypeWarning, workv1alpha2.EventWorkOrphaned,
 			"%s, for which it was made, does not exist; cluster %s keeps what it has of it. "+
 				"Make the template and its policy again to go on with it, or delete this Work to take it out of the cluster",
-			kube.NewBinding(req.NamespacedName).String(), cluster)
+			binding.New(req.NamespacedName).String(), cluster)
 	}
 	return 0, nil
 }
 
 // recordOverrides makes one Event if overrides apply to Works that were written in another way than
 // before. The Works name them.
-func (r *reconciler) recordOverrides(b kube.Binding, former []*workv1alpha1.Work, plan BindingPlan) {
+func (r *reconciler) recordOverrides(b binding.Binding, former []*workv1alpha1.Work, plan BindingPlan) {
 	if works := overridden(former, slices.Concat(plan.Create, plan.Update)); len(works) > 0 {
 		r.recorder.Event(b.Object, corev1.EventTypeNormal, workv1alpha2.EventApplyOverridePolicySucceed,
 			"Other overrides than before apply in "+clusterNames(works)+": see "+policyv1alpha1.AnnotationAppliedOverrides+" and "+

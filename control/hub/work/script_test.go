@@ -29,6 +29,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
@@ -58,7 +59,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		})
 		b.WithIndex(&workv1alpha1.Work{}, bindingIndex, func(o client.Object) []string {
-			if key, ok := kube.BindingOfWork(o); ok {
+			if key, ok := binding.OfWork(o); ok {
 				return []string{key.String()}
 			}
 			return nil
@@ -170,7 +171,7 @@ func (s *working) prepare() {
 			}
 		}
 	}
-	err := kube.EachBinding(s.Context(), s.Client, func(cached kube.Binding) {
+	err := binding.Each(s.Context(), s.Client, func(cached binding.Binding) {
 		b := cached.Copy()
 		template := &unstructured.Unstructured{}
 		template.SetAPIVersion(b.Spec.Resource.APIVersion)
@@ -228,7 +229,7 @@ func (s *working) state() map[string]string {
 		}
 		out["FederatedResourceQuota "+client.ObjectKeyFromObject(q).String()] = script.YAML(s, map[string]any{"status": q.Status})
 	}
-	err := kube.EachBinding(s.Context(), s.Client, func(b kube.Binding) {
+	err := binding.Each(s.Context(), s.Client, func(b binding.Binding) {
 		if b.GetDeletionTimestamp() != nil {
 			out[b.String()] = "is being deleted"
 		}

@@ -24,6 +24,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -39,12 +40,12 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 	if err := errors.Join(
 		kube.AddIndex(mgr, &workv1alpha1.Work{}, bindingIndex, func(w *workv1alpha1.Work) []string {
-			if key, ok := kube.BindingOfWork(w); ok {
+			if key, ok := binding.OfWork(w); ok {
 				return []string{key.String()}
 			}
 			return nil
 		}),
-		kube.AddBindingIndex(mgr, clusterIndex, func(b kube.Binding) []string { return clustersOf(b.Spec) }),
+		binding.AddIndex(mgr, clusterIndex, func(b binding.Binding) []string { return clustersOf(b.Spec) }),
 	); err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("works").WithOptions(o).
 		Watches(&workv1alpha2.ResourceBinding{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksOrSpec)).
 		Watches(&workv1alpha2.ClusterResourceBinding{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksOrSpec)).
-		Watches(&workv1alpha1.Work{}, r.writer.Events(kube.BindingOfWork), builder.WithPredicates(marksOrSpec)).
+		Watches(&workv1alpha1.Work{}, r.writer.Events(binding.OfWork), builder.WithPredicates(marksOrSpec)).
 		Watches(&clusterv1alpha1.Cluster{}, ofCluster, builder.WithPredicates(clusterChanged())).
 		Watches(&policyv1alpha1.OverridePolicy{}, ofOverride, builder.WithPredicates(spec)).
 		Watches(&policyv1alpha1.ClusterOverridePolicy{}, ofOverride, builder.WithPredicates(spec)).
@@ -86,7 +87,7 @@ func clusterChanged() predicate.Predicate {
 // replicas are set depends on them.
 func (r *reconciler) followRules(ctx context.Context, q queue) error {
 	r.Interpreter.Follow(ctx, func(changed func(schema.GroupVersionKind) bool) {
-		for _, req := range r.bindings(ctx, func(b kube.Binding) bool { return changed(kindOf(b.Spec.Resource)) }) {
+		for _, req := range r.bindings(ctx, func(b binding.Binding) bool { return changed(kindOf(b.Spec.Resource)) }) {
 			q.Add(req)
 		}
 	})
@@ -110,13 +111,13 @@ func memberOwnedChanged() predicate.Predicate {
 // ofCluster are the bindings that name a cluster (overrides go by its labels and fields), and those
 // that have a Work for it, which may be surplus since before it was there.
 func (r *reconciler) ofCluster(ctx context.Context, o client.Object) []reconcile.Request {
-	out := r.bindings(ctx, func(kube.Binding) bool { return true }, client.MatchingFields{clusterIndex: o.GetName()})
+	out := r.bindings(ctx, func(binding.Binding) bool { return true }, client.MatchingFields{clusterIndex: o.GetName()})
 	var works workv1alpha1.WorkList
 	if r.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(o.GetName())), client.UnsafeDisableDeepCopy) != nil {
 		return out // as in bindings
 	}
 	for i := range works.Items {
-		if key, ok := kube.BindingOfWork(&works.Items[i]); ok {
+		if key, ok := binding.OfWork(&works.Items[i]); ok {
 			out = append(out, reconcile.Request{NamespacedName: key})
 		}
 	}
@@ -129,7 +130,7 @@ func (r *reconciler) ofPolicy(ctx context.Context, o client.Object) []reconcile.
 	if len(labels) == 0 {
 		return nil
 	}
-	return r.bindings(ctx, func(kube.Binding) bool { return true }, client.MatchingLabels(labels))
+	return r.bindings(ctx, func(binding.Binding) bool { return true }, client.MatchingLabels(labels))
 }
 
 // ofOverride are the bindings whose templates an override policy may select. Label selectors are
@@ -148,7 +149,7 @@ func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcil
 		s.LabelSelector = nil
 		kinds = append(kinds, s)
 	}
-	return r.bindings(ctx, func(b kube.Binding) bool {
+	return r.bindings(ctx, func(b binding.Binding) bool {
 		switch {
 		case o.GetNamespace() != "" && b.GetNamespace() == "": // a list of what has no namespace ignores the one that is asked for
 			return false
@@ -165,9 +166,9 @@ func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcil
 }
 
 // bindings are those of both kinds that a list finds and for which holds is true.
-func (r *reconciler) bindings(ctx context.Context, holds func(kube.Binding) bool, o ...client.ListOption) []reconcile.Request {
+func (r *reconciler) bindings(ctx context.Context, holds func(binding.Binding) bool, o ...client.ListOption) []reconcile.Request {
 	var out []reconcile.Request
-	err := kube.EachBinding(ctx, r.client, func(b kube.Binding) {
+	err := binding.Each(ctx, r.client, func(b binding.Binding) {
 		if holds(b) {
 			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(b)})
 		}

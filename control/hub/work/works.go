@@ -21,11 +21,12 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
 // input reads what the Works of a binding are computed from; nil: they are not made here.
-func (r *reconciler) input(ctx context.Context, b kube.Binding) (*BindingInput, error) {
+func (r *reconciler) input(ctx context.Context, b binding.Binding) (*BindingInput, error) {
 	template, err := r.template(ctx, b.Spec.Resource)
 	if kube.IsStale(err) && metav1.GetControllerOf(b) == nil { // it may have been deleted with --cascade=orphan: its Works stay
 		if uid, unknown := r.alive(ctx, b.Spec.Resource); unknown == nil && uid == "" {
@@ -79,12 +80,12 @@ func (r *reconciler) input(ctx context.Context, b kube.Binding) (*BindingInput, 
 }
 
 // owners reads the bindings that require b, if none of them has a cluster.
-func (r *reconciler) owners(ctx context.Context, b kube.Binding) (out []kube.Binding, err error) {
+func (r *reconciler) owners(ctx context.Context, b binding.Binding) (out []binding.Binding, err error) {
 	if len(targets(b.Spec)) > 0 {
 		return nil, nil
 	}
 	for _, by := range b.Spec.RequiredBy {
-		owner := kube.NewBinding(types.NamespacedName{Namespace: by.Namespace, Name: by.Name})
+		owner := binding.New(types.NamespacedName{Namespace: by.Namespace, Name: by.Name})
 		switch err := r.client.Get(ctx, client.ObjectKeyFromObject(owner), owner.Object); {
 		case err == nil:
 			out = append(out, owner)
@@ -149,12 +150,12 @@ func (r *reconciler) current(ctx context.Context, u *unstructured.Unstructured) 
 }
 
 // works reads the Works of a binding's template.
-func (r *reconciler) works(ctx context.Context, b kube.Binding) ([]*workv1alpha1.Work, error) {
+func (r *reconciler) works(ctx context.Context, b binding.Binding) ([]*workv1alpha1.Work, error) {
 	return r.writer.Works(ctx, OfReference(b.Spec.Resource))
 }
 
 // memberOwned is what the policy of a binding leaves to members; nil if there is no such policy.
-func (r *reconciler) memberOwned(ctx context.Context, b kube.Binding) (*string, error) {
+func (r *reconciler) memberOwned(ctx context.Context, b binding.Binding) (*string, error) {
 	if !claimed(b) {
 		return nil, nil
 	}

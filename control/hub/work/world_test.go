@@ -17,9 +17,9 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/work"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/kube"
 )
 
 const nginx = `
@@ -79,7 +79,7 @@ func newWorld(t testing.TB, template string, targets ...workv1alpha2.TargetClust
 	}
 	w := &world{TB: t, spec: &b.Spec}
 	w.BindingInput = work.BindingInput{
-		Interpreter: kinds.New(), HubID: "hub", Template: u, Binding: kube.BindingOf(b),
+		Interpreter: kinds.New(), HubID: "hub", Template: u, Binding: binding.Of(b),
 		Clusters: map[string]*clusterv1alpha1.Cluster{}, MemberOwned: ptr.To(""),
 		NewID: func() string { w.ids++; return fmt.Sprintf("w%d", w.ids) },
 	}

@@ -20,7 +20,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 )
 
 // noon is when the tests' commands run.
@@ -111,7 +111,7 @@ status: {observedGeneration: 2, replicas: 2}`),
 			work(t, `{metadata: {namespace: karmada-es-m3, name: nginx-1, generation: 2}, status: {conditions: [{type: Applied, status: "True", observedGeneration: 1}]}}`),
 			work(t, `{metadata: {namespace: karmada-es-m4, name: nginx-1, deletionTimestamp: "2026-01-02T11:00:00Z"}}`),
 		},
-		binding: kube.NewBinding(client.ObjectKey{Namespace: "shop", Name: "nginx-deployment"}),
+		binding: binding.New(client.ObjectKey{Namespace: "shop", Name: "nginx-deployment"}),
 		events: []corev1.Event{
 			parse[corev1.Event](t, `{reason: ApplyPolicySucceed, type: Normal, message: "claimed by nginx", lastTimestamp: "2026-01-02T11:50:00Z", involvedObject: {kind: Deployment}}`),
 			parse[corev1.Event](t, `{reason: SyncWorkFailed, type: Warning, message: "m2: quota", eventTime: "2026-01-02T11:59:00.000000Z", involvedObject: {kind: ResourceBinding}}`),
@@ -155,11 +155,11 @@ func TestProblem(t *testing.T) {
 		"nothing": {func(*Subject) {}, ""},
 		"reserved namespace": {func(s *Subject) { s.template.SetNamespace("kube-system") },
 			"namespace kube-system is the system's: nothing in it is sent to clusters. Put the object into another one."},
-		"no policy": {func(s *Subject) { s.binding, s.policies, s.clusterPolicies = kube.Binding{}, nil, nil },
+		"no policy": {func(s *Subject) { s.binding, s.policies, s.clusterPolicies = binding.Binding{}, nil, nil },
 			"no policy selects it: make a PropagationPolicy, or send it with `pelago apply -f FILE --all-clusters`"},
-		"not claimed": {func(s *Subject) { s.binding = kube.Binding{}; s.template.SetLabels(nil) },
+		"not claimed": {func(s *Subject) { s.binding = binding.Binding{}; s.template.SetLabels(nil) },
 			"a policy selects it, but it is not claimed: does pelago-hub run?"},
-		"no binding": {func(s *Subject) { s.binding = kube.Binding{} },
+		"no binding": {func(s *Subject) { s.binding = binding.Binding{} },
 			"it is claimed, but there is no binding: does pelago-hub run? Events of the object may say more."},
 		"no decision": {func(s *Subject) { s.binding.SetAnnotations(nil) }, "nothing is decided yet: does pelago-hub run?"},
 		"suspended": {func(s *Subject) {

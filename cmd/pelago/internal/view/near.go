@@ -17,7 +17,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/scheduler"
 )
@@ -35,7 +35,7 @@ type explainedNear struct {
 }
 
 // readNear is nil if round-trip times do not bear on the binding.
-func readNear(ctx context.Context, c client.Client, clusters []clusterv1alpha1.Cluster, b kube.Binding) (*explainedNear, error) {
+func readNear(ctx context.Context, c client.Client, clusters []clusterv1alpha1.Cluster, b binding.Binding) (*explainedNear, error) {
 	if !b.Exists() {
 		return nil, nil
 	}

@@ -20,8 +20,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/policy"
-	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -32,7 +32,7 @@ type Subject struct {
 	clusterPolicies []policyv1alpha1.ClusterPropagationPolicy
 	overrides       policy.OverridePolicies
 	clusters        []clusterv1alpha1.Cluster
-	binding         kube.Binding
+	binding         binding.Binding
 	works           []workv1alpha1.Work
 	near            *explainedNear
 	events          []corev1.Event // of template and binding, the oldest first
@@ -83,7 +83,7 @@ func ReadSubject(
 }
 
 // bindingOf finds the binding of a template by spec.resource, not by its name.
-func bindingOf(ctx context.Context, c client.Client, template *unstructured.Unstructured) (found kube.Binding, err error) {
+func bindingOf(ctx context.Context, c client.Client, template *unstructured.Unstructured) (found binding.Binding, err error) {
 	ns := template.GetNamespace()
 	var list client.ObjectList = &workv1alpha2.ResourceBindingList{}
 	if ns == "" {
@@ -95,7 +95,7 @@ func bindingOf(ctx context.Context, c client.Client, template *unstructured.Unst
 	apiVersion, kind := template.GroupVersionKind().ToAPIVersionAndKind()
 	return found, meta.EachListItem(list, func(o runtime.Object) error {
 		item, _ := o.(client.Object) // a binding
-		b := kube.BindingOf(item)
+		b := binding.Of(item)
 		r := b.Spec.Resource
 		if r.APIVersion == apiVersion && r.Kind == kind && r.Namespace == ns && r.Name == template.GetName() {
 			found = b
@@ -105,7 +105,7 @@ func bindingOf(ctx context.Context, c client.Client, template *unstructured.Unst
 }
 
 // worksOf are those of a binding, by cluster.
-func worksOf(ctx context.Context, c client.Client, b kube.Binding) ([]workv1alpha1.Work, error) {
+func worksOf(ctx context.Context, c client.Client, b binding.Binding) ([]workv1alpha1.Work, error) {
 	if !b.Exists() {
 		return nil, nil
 	}
@@ -118,7 +118,7 @@ func worksOf(ctx context.Context, c client.Client, b kube.Binding) ([]workv1alph
 		return nil, fmt.Errorf("list Works: %w", err)
 	}
 	out := slices.DeleteFunc(list.Items, func(w workv1alpha1.Work) bool {
-		key, ok := kube.BindingOfWork(&w)
+		key, ok := binding.OfWork(&w)
 		return !ok || key != client.ObjectKeyFromObject(b)
 	})
 	slices.SortFunc(out, func(a, b workv1alpha1.Work) int {

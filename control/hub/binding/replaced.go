@@ -1,4 +1,4 @@
-package kube
+package binding
 
 import (
 	"context"
@@ -11,10 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/control/kube"
 )
 
-// BindingManager is the field manager of control/hub/propagate in bindings.
-const BindingManager = "pelago-hub"
+// Manager is the field manager of control/hub/propagate in bindings.
+const Manager = "pelago-hub"
 
 // runOnce are the kinds whose objects run again when they are recreated under the same name. For all other kinds, an update in place has
 // the same result.
@@ -30,15 +32,15 @@ func Replaced(ctx context.Context, live client.Reader, b Binding, uid types.UID)
 	if ref.UID == "" || ref.UID == uid || !slices.Contains(runOnce, kind) {
 		return false, nil
 	}
-	now := NewBinding(client.ObjectKeyFromObject(b)) // caches drop managed fields
+	now := New(client.ObjectKeyFromObject(b)) // caches drop managed fields
 	if err := live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); err != nil {
 		return false, fmt.Errorf("read %s, whose template has another UID: %w", b, err)
 	}
 	if now.GetUID() != b.GetUID() || now.Spec.Resource.UID != ref.UID {
-		return false, StaleCache(b.Object, b.GetResourceVersion(), now.GetResourceVersion())
+		return false, kube.StaleCache(b.Object, b.GetResourceVersion(), now.GetResourceVersion())
 	}
 	return slices.ContainsFunc(now.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
-		return (f.Manager == BindingManager || strings.HasPrefix(f.Manager, "karmada-")) && recordsUID(f.FieldsV1)
+		return (f.Manager == Manager || strings.HasPrefix(f.Manager, "karmada-")) && recordsUID(f.FieldsV1)
 	}), nil
 }
 
