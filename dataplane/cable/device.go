@@ -21,26 +21,13 @@ import (
 	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
-// findLink returns the device of that name, nil if there is none.
-func findLink(name string) (netlink.Link, error) {
-	link, err := netlink.LinkByName(name)
-	var none netlink.LinkNotFoundError
-	if errors.As(err, &none) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look up device %s: %w", name, err)
-	}
-	return link, nil
-}
-
 // linkAttrs are those of a new device: TxQLen -1 is the kernel's default.
 func linkAttrs(name string) netlink.LinkAttrs { return netlink.LinkAttrs{Name: name, TxQLen: -1} }
 
 // ensureLink makes a device, or adopts the one of that name if matches reports that it is the same.
 func ensureLink(want netlink.Link, matches func(netlink.Link) bool) error {
 	name := want.Attrs().Name
-	link, err := findLink(name)
+	link, err := netdev.FindLink(name)
 	switch {
 	case err != nil:
 		return err
@@ -51,18 +38,6 @@ func ensureLink(want netlink.Link, matches func(netlink.Link) bool) error {
 	case !matches(link):
 		return fmt.Errorf("make device %s: a device of that name and of type %s exists: does another gateway daemon run? else `ip link del %s`",
 			name, link.Type(), name)
-	}
-	return nil
-}
-
-// removeLink deletes the device if it exists.
-func removeLink(name string) error {
-	link, err := findLink(name)
-	if err != nil || link == nil {
-		return err
-	}
-	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, syscall.ENODEV) {
-		return fmt.Errorf("delete device %s: %w", name, err)
 	}
 	return nil
 }
@@ -80,7 +55,7 @@ func RemoveDevices(but string) error {
 		for driver, prefix := range map[string]string{WireGuardDriver: wireGuardPrefix, IPsecDriver: ipsecPrefix} {
 			number, ok := strings.CutPrefix(name, prefix)
 			if _, err := strconv.Atoi(number); ok && err == nil && driver != but {
-				errs = append(errs, removeLink(name))
+				errs = append(errs, netdev.RemoveLink(name))
 			}
 		}
 	}
@@ -284,7 +259,7 @@ func retireTunnels(r retired[int], first int, now time.Time, linger time.Duratio
 	}
 	var errs []error
 	for i := first; i < MaxTunnels; i++ {
-		link, err := findLink(name(i))
+		link, err := netdev.FindLink(name(i))
 		switch {
 		case err != nil:
 			errs = append(errs, err)

@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
 const (
@@ -95,7 +97,7 @@ func (w *IPsec) Capabilities() Capabilities { return Capabilities{Leave: w.leave
 
 func (w *IPsec) name(tunnel int) string { return w.o.Prefix + strconv.Itoa(tunnel) }
 
-func (w *IPsec) removeTunnel(tunnel int) error { return removeLink(w.name(tunnel)) }
+func (w *IPsec) removeTunnel(tunnel int) error { return netdev.RemoveLink(w.name(tunnel)) }
 
 // Ensure implements Wire. It does not wait for connections to be established, see Status.
 func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {

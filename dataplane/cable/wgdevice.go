@@ -20,6 +20,8 @@ import (
 	"golang.zx2c4.com/wireguard/tun"
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
 // open makes missing devices and reads all of them, by tunnel; nil for those that failed.
@@ -103,7 +105,7 @@ func (w *WireGuard) remove(i int) error {
 		delete(w.embedded, i)
 	}
 	delete(w.last, i)
-	return removeLink(w.name(i))
+	return netdev.RemoveLink(w.name(i))
 }
 
 // embedded is a WireGuard device whose packets this process encrypts: a TUN with offloads, wireguard-go behind it, and

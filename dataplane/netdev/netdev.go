@@ -75,20 +75,34 @@ func Ensure(c Config) error {
 func Remove() error {
 	errs := []error{ensureRule(false), removeRoutes(), removeFirewall()}
 	for _, name := range []string{Overlay, Cable} {
-		link, err := netlink.LinkByName(name)
-		var gone netlink.LinkNotFoundError
-		if errors.As(err, &gone) {
-			continue
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("look up device %s: %w", name, err))
-			continue
-		}
-		if err := netlink.LinkDel(link); err != nil {
-			errs = append(errs, fmt.Errorf("delete device %s: %w", name, err))
-		}
+		errs = append(errs, RemoveLink(name))
 	}
 	return errors.Join(errs...)
+}
+
+// FindLink returns the device of that name, nil if there is none.
+func FindLink(name string) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
+	var none netlink.LinkNotFoundError
+	if errors.As(err, &none) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up device %s: %w", name, err)
+	}
+	return link, nil
+}
+
+// RemoveLink deletes the device if it exists.
+func RemoveLink(name string) error {
+	link, err := FindLink(name)
+	if err != nil || link == nil {
+		return err
+	}
+	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, syscall.ENODEV) {
+		return fmt.Errorf("delete device %s: %w", name, err)
+	}
+	return nil
 }
 
 func ensureCable(c Config) error {
@@ -96,26 +110,15 @@ func ensureCable(c Config) error {
 		_, err := ensureVxlan(Cable, c.CablePort, c.MTU)
 		return err
 	}
-	link, err := netlink.LinkByName(Cable)
-	if err != nil {
-		return nil // nothing to remove
-	}
-	if err := netlink.LinkDel(link); err != nil {
-		return fmt.Errorf("delete device %s: %w", Cable, err)
-	}
-	return nil
+	return RemoveLink(Cable)
 }
 
 // Receivers returns the indexes of the devices other than pelago0 that receive overlay packets: that of the cable, which holds
 // the port. The programs hand all packets to pelago0, so packets at these devices have bypassed them.
 func Receivers() ([]int, error) {
-	link, err := netlink.LinkByName(Cable)
-	var none netlink.LinkNotFoundError
-	if errors.As(err, &none) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look up device %s: %w", Cable, err)
+	link, err := FindLink(Cable)
+	if err != nil || link == nil {
+		return nil, err
 	}
 	return []int{link.Attrs().Index}, nil
 }

@@ -30,14 +30,7 @@ const submarinerNft = "submariner" // table, from 0.22 on
 func RemoveSubmariner(remote []netip.Prefix) error {
 	var errs []error
 	for _, name := range submarinerDevices {
-		link, err := netlink.LinkByName(name)
-		var gone netlink.LinkNotFoundError
-		if err == nil {
-			err = netlink.LinkDel(link)
-		}
-		if err != nil && !errors.As(err, &gone) {
-			errs = append(errs, fmt.Errorf("delete device %s: %w", name, err))
-		}
+		errs = append(errs, RemoveLink(name))
 	}
 	errs = append(errs, removeSubmarinerRoutes(remote), removeSubmarinerIPsec(remote))
 	for _, path := range iptablesVariants() {
