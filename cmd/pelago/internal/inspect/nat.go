@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -54,6 +55,21 @@ func (n *nat) source() (view.NAT, error) {
 		return view.NAT{}, err
 	}
 	return view.NAT{Member: m, Nodes: n.nodes}, nil
+}
+
+// show reads rows of what the flags name, and prints them.
+func show[R any](
+	cmd *cobra.Command, n *nat, read func(view.NAT, context.Context) ([]R, error), write func(io.Writer, string, []R) error,
+) error {
+	source, err := n.source()
+	if err != nil {
+		return err
+	}
+	rows, err := read(source, cmd.Context())
+	if err != nil {
+		return err
+	}
+	return write(cmd.OutOrStdout(), n.output, rows)
 }
 
 // flows are those that match.
@@ -174,15 +190,7 @@ func natStatsCommand(open func() Access) *cobra.Command {
   pelago nat stats --context g1 -o json | jq '.[] | select(.verdict | startswith("drop"))'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			source, err := n.source()
-			if err != nil {
-				return err
-			}
-			counters, err := source.Counters(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return view.PrintCounters(cmd.OutOrStdout(), n.output, counters)
+			return show(cmd, &n, view.NAT.Counters, view.PrintCounters)
 		},
 	}
 	n.add(cmd)
@@ -202,15 +210,7 @@ backends. Nodes are named by their index, see NodeIndex.`,
   pelago service list --local -o wide            # on a node`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			source, err := n.source()
-			if err != nil {
-				return err
-			}
-			services, err := source.Services(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return view.PrintServices(cmd.OutOrStdout(), n.output, services)
+			return show(cmd, &n, view.NAT.Services, view.PrintServices)
 		},
 	}
 	n.add(list)
@@ -230,17 +230,7 @@ func mapCommand(open func() Access) *cobra.Command {
 		Use: "list", Short: "List the maps with the number of their entries", Args: cobra.NoArgs,
 		Example: `  pelago map list --context g1 --node g1-n2
   pelago map list --local -o json                # on a node`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			source, err := list.source()
-			if err != nil {
-				return err
-			}
-			maps, err := source.Maps(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return view.PrintMaps(cmd.OutOrStdout(), list.output, maps)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return show(cmd, &list, view.NAT.Maps, view.PrintMaps) },
 	}
 	list.add(listing)
 	entries := nat{access: open()}
@@ -250,15 +240,8 @@ func mapCommand(open func() Access) *cobra.Command {
 		Example: `  pelago map dump routes --context g1 --node g1-n2
   pelago map dump services --context g1 -o json | jq '.[] | select(.key == "120.1.0.20:80/tcp")'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			source, err := entries.source()
-			if err != nil {
-				return err
-			}
-			rows, err := source.Dump(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return view.PrintDump(cmd.OutOrStdout(), entries.output, rows)
+			rows := func(n view.NAT, ctx context.Context) ([]view.MapRow, error) { return n.Dump(ctx, args[0]) }
+			return show(cmd, &entries, rows, view.PrintDump)
 		},
 	}
 	entries.add(dumping)
