@@ -108,35 +108,28 @@ func (r *ruleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	var errs []error
 	for i := range hooks.Items {
 		c := &hooks.Items[i]
-		before := c.DeepCopy()
-		is := webhooksAccepted(c, called[c.Name])
-		if meta.SetStatusCondition(&c.Status.Conditions, is) {
-			errs = append(errs, writeRule(ctx, r.client, r.recorder, before, c, is))
-		}
+		errs = append(errs, writeRule(ctx, r.client, r.recorder, c, &c.Status.Conditions, webhooksAccepted(c, called[c.Name])))
 	}
 	for i := range customizations.Items {
 		c := &customizations.Items[i]
-		before := c.DeepCopy()
-		is := scriptsAccepted(c, scripts[c.Name])
-		if meta.SetStatusCondition(&c.Status.Conditions, is) {
-			errs = append(errs, writeRule(ctx, r.client, r.recorder, before, c, is))
-		}
+		errs = append(errs, writeRule(ctx, r.client, r.recorder, c, &c.Status.Conditions, scriptsAccepted(c, scripts[c.Name])))
 	}
 	for i := range list.Items {
 		k := &list.Items[i]
-		before := k.DeepCopy()
-		is := accepted(verdicts[k.Name], k.Generation)
-		if meta.SetStatusCondition(&k.Status.Conditions, is) {
-			errs = append(errs, writeRule(ctx, r.client, r.recorder, before, k, is))
-		}
+		errs = append(errs, writeRule(ctx, r.client, r.recorder, k, &k.Status.Conditions, accepted(verdicts[k.Name], k.Generation)))
 	}
 	return r.stale.Result(req, 0, errors.Join(errs...))
 }
 
-// writeRule writes a status whose condition has changed, and an Event if the condition is False.
+// writeRule sets a condition among those of the status of now. If it has changed, it writes the status, and an Event if the condition
+// is False.
 func writeRule(
-	ctx context.Context, c client.Client, recorder record.EventRecorder, before, now client.Object, is metav1.Condition,
+	ctx context.Context, c client.Client, recorder record.EventRecorder, now client.Object, conditions *[]metav1.Condition, is metav1.Condition,
 ) error {
+	before, _ := now.DeepCopyObject().(client.Object) // the copy has the type of the object
+	if !meta.SetStatusCondition(conditions, is) {
+		return nil
+	}
 	err := c.Status().Patch(ctx, now, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("write the status of %T %s: %w", now, now.GetName(), err))
