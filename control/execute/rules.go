@@ -121,8 +121,8 @@ func (r *ruleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	return r.stale.Result(req, 0, errors.Join(errs...))
 }
 
-// writeRule sets a condition among those of the status of now. If it has changed, it writes the status, and an Event if the condition
-// is False.
+// writeRule sets a condition among those of the status of now. If it has changed, it writes the
+// status, and an Event if the condition is False.
 func writeRule(
 	ctx context.Context, c client.Client, recorder record.EventRecorder, now client.Object, conditions *[]metav1.Condition, is metav1.Condition,
 ) error {

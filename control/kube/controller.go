@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -47,6 +50,23 @@ func HubControllerOptions(workers int) controller.Options {
 // 10 retries a second.
 func HubRateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
+}
+
+// EnqueueAll requests, at each event of an object, all objects of the kind of list that a cache has in
+// the namespace of the object, or in all namespaces if the object has none. A running cache answers;
+// before and after there is nothing to reconcile.
+func EnqueueAll(cache client.Reader, list client.ObjectList) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) (out []reconcile.Request) {
+		found, _ := list.DeepCopyObject().(client.ObjectList) // the copy has the type of the list
+		if cache.List(ctx, found, client.InNamespace(o.GetNamespace()), client.UnsafeDisableDeepCopy) != nil {
+			return nil
+		}
+		_ = meta.EachListItem(found, func(item runtime.Object) error { // fails only for what is no list
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(item.(client.Object))})
+			return nil
+		})
+		return out
+	})
 }
 
 // AddIndex indexes objects of one kind under field by the values of each. A cache refuses a field of a kind twice, and all

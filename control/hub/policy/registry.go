@@ -14,9 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
@@ -56,16 +54,7 @@ func SetupRegistries(mgr ctrl.Manager, searched bool) error {
 	if err != nil {
 		return err
 	}
-	all := func(ctx context.Context, _ client.Object) (out []reconcile.Request) {
-		var list searchv1alpha1.ResourceRegistryList
-		if c.List(ctx, &list, client.UnsafeDisableDeepCopy) != nil {
-			return nil // of a cache: not synced, and then each is reconciled
-		}
-		for i := range list.Items {
-			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-		return out
-	}
+	all := kube.EnqueueAll(c, &searchv1alpha1.ResourceRegistryList{})
 	selected := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, now := e.ObjectOld.(*clusterv1alpha1.Cluster), e.ObjectNew.(*clusterv1alpha1.Cluster)
 		return before.Generation != now.Generation || !equality.Semantic.DeepEqual(before.Labels, now.Labels) ||
@@ -73,7 +62,7 @@ func SetupRegistries(mgr ctrl.Manager, searched bool) error {
 	}}
 	err = ctrl.NewControllerManagedBy(mgr).Named("resourceregistry").
 		For(&searchv1alpha1.ResourceRegistry{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&clusterv1alpha1.Cluster{}, handler.EnqueueRequestsFromMapFunc(all), builder.WithPredicates(selected)).
+		Watches(&clusterv1alpha1.Cluster{}, all, builder.WithPredicates(selected)).
 		WithOptions(kube.HubControllerOptions(1)).Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up the controller of ResourceRegistries: %w", err)

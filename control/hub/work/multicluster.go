@@ -66,17 +66,16 @@ func SetupMultiClusterServices(mgr ctrl.Manager, o MultiClusterOptions) error {
 	}
 	service := &unstructured.Unstructured{}
 	service.SetGroupVersionKind(serviceKind)
+	all := kube.EnqueueAll(r.client, &networkingv1alpha1.MultiClusterServiceList{})
 	labelsOrSpec := predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 	err = ctrl.NewControllerManagedBy(mgr).Named("multiclusterservices").WithOptions(kube.HubControllerOptions(workers)).
 		For(&networkingv1alpha1.MultiClusterService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(service, &handler.EnqueueRequestForObject{}).
 		Watches(&workv1alpha1.Work{}, r.writer.Events(ownerService), builder.WithPredicates(predicate.Or(
 			labelsOrSpec, predicate.AnnotationChangedPredicate{}, appliedChanged()))).
-		Watches(&clusterv1alpha1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(clusterChanged())).
-		Watches(&policyv1alpha1.OverridePolicy{}, handler.EnqueueRequestsFromMapFunc(r.all),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&policyv1alpha1.ClusterOverridePolicy{}, handler.EnqueueRequestsFromMapFunc(r.all),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&clusterv1alpha1.Cluster{}, all, builder.WithPredicates(clusterChanged())).
+		Watches(&policyv1alpha1.OverridePolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&policyv1alpha1.ClusterOverridePolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(do)
 	if err != nil {
 		return fmt.Errorf("set up the controller of MultiClusterServices: %w", err)
@@ -101,20 +100,6 @@ func appliedChanged() predicate.Predicate {
 		return metav1.Condition{}
 	}
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return applied(e.ObjectOld) != applied(e.ObjectNew) }}
-}
-
-// all are the MultiClusterServices that there are, or those in the namespace of the object.
-func (r *multiClusterReconciler) all(ctx context.Context, o client.Object) []reconcile.Request {
-	var list networkingv1alpha1.MultiClusterServiceList
-	// A running cache answers; before and after there is nothing to do.
-	if r.client.List(ctx, &list, client.InNamespace(o.GetNamespace()), client.UnsafeDisableDeepCopy) != nil {
-		return nil
-	}
-	var out []reconcile.Request
-	for i := range list.Items {
-		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
-	return out
 }
 
 // reconcile writes the Works of one MultiClusterService, and its status.

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -53,7 +52,7 @@ func SetupQuotas(mgr ctrl.Manager, hubID string) error {
 	if err != nil {
 		return err
 	}
-	all := handler.EnqueueRequestsFromMapFunc(r.all)
+	all := kube.EnqueueAll(r.client, &policyv1alpha1.FederatedResourceQuotaList{})
 	err = ctrl.NewControllerManagedBy(mgr).Named("federatedresourcequota").WithOptions(kube.HubControllerOptions(workers)).
 		For(&policyv1alpha1.FederatedResourceQuota{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&workv1alpha1.Work{}, r.writer.Events(quotaOf), builder.WithPredicates(predicate.Funcs{UpdateFunc: quotaChanged})).
@@ -81,18 +80,6 @@ func quotaChanged(e event.UpdateEvent) bool {
 	}
 	s := after.Status.ManifestStatuses
 	return len(s) == 1 && s[0].Identifier.Kind == quotaKind.Kind && !equality.Semantic.DeepEqual(before.Status, after.Status)
-}
-
-// all are the FederatedResourceQuotas that there are, or those in the namespace of the object.
-func (r *quotaReconciler) all(ctx context.Context, o client.Object) (out []reconcile.Request) {
-	var list policyv1alpha1.FederatedResourceQuotaList
-	if r.client.List(ctx, &list, client.InNamespace(o.GetNamespace()), client.UnsafeDisableDeepCopy) != nil {
-		return nil // a running cache answers; before and after there is nothing to do
-	}
-	for i := range list.Items {
-		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
-	return out
 }
 
 func (r *quotaReconciler) reconcile(ctx context.Context, req reconcile.Request) (time.Duration, error) {
