@@ -162,7 +162,7 @@ generate-api:
 		deploy/crds/search.karmada.io_resourceregistries.yaml) && echo "$$stored" >> deploy/crds/search.karmada.io_resourceregistries.yaml
 
 charts: ## write the derived files of the Helm charts: manifests and definitions
-	go test ./deploy -run TestChartsAreCurrent -update
+	go test ./deploy/manifests -run TestChartsAreCurrent -update
 
 deps: ## list direct dependencies of all modules that are behind their newest release
 	go run ./test/deps

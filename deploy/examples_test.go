@@ -1,4 +1,4 @@
-package deploy
+package deploy_test
 
 import (
 	"bytes"
@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // TestPrometheusExample: the PodMonitors select every pod of ours that has metrics, and each alert uses metrics, labels and verdicts that
@@ -23,7 +25,7 @@ func TestPrometheusExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objs, err := Decode(bytes.NewReader(text))
+	objs, err := manifests.Decode(bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,12 +66,10 @@ func TestPrometheusExample(t *testing.T) {
 
 func checkMonitor(t *testing.T, by *metav1.LabelSelector, port, namespace string) {
 	t.Helper()
-	objs := installed(t)
-	if namespace != SystemNamespace {
-		var err error
-		if objs, err = OperatorManifests(MemberOptions{}); err != nil {
-			t.Fatal(err)
-		}
+	ways := installations(t, manifests.MemberOptions{})
+	objs := slices.Concat(ways["member"], ways["hub"])
+	if namespace != manifests.SystemNamespace {
+		objs = ways["operator"]
 	}
 	selector, err := metav1.LabelSelectorAsSelector(by)
 	if err != nil {
@@ -99,7 +99,7 @@ func checkAlert(t *testing.T, alert, expr string) {
 		t.Fatal(err)
 	}
 	if lease := leads.FindStringSubmatch(expr); lease != nil { // of controller-runtime
-		if !slices.Contains([]string{AgentDeployment, HubName}, lease[1]) || !bytes.Contains(reference, []byte("`"+expr+"`")) {
+		if !slices.Contains([]string{manifests.AgentDeployment, manifests.HubName}, lease[1]) || !bytes.Contains(reference, []byte("`"+expr+"`")) {
 			t.Errorf("%s: lease %q is no component's, or docs/reference.md lacks the expression", alert, lease[1])
 		}
 		return

@@ -25,8 +25,8 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -97,13 +97,13 @@ func newClustersetWith(t *testing.T, book broker.Book, first, second ranges) *cl
 	t.Helper()
 	ctx := t.Context()
 	hubConfig := apiserver.Start(t, apiserver.HubControllers())
-	must(t, deploy.HubBase(ctx, installer(t, hubConfig), t.Logf))
+	must(t, manifests.HubBase(ctx, installer(t, hubConfig), t.Logf))
 	hub := newClient(t, hubConfig)
 	hubID, err := broker.ClusterUID(ctx, hub)
 	must(t, err)
 	psk, err := broker.Setup(ctx, hub, book, broker.Clusterset{Mode: "submariner", HubID: hubID, Fabric: fabricCIDR}, nil)
 	must(t, err)
-	must(t, deploy.Hub(ctx, installer(t, hubConfig), t.Logf))
+	must(t, manifests.Hub(ctx, installer(t, hubConfig), t.Logf))
 	s := &clusterset{hub: hub, config: hubConfig, line: apiserver.NewLine(t, hubConfig)}
 	s.g1 = s.join(t, hubConfig, hubID, "g1", first, "192.0.2.1", psk.Data, book.ClusterSetIPs)
 	s.g2 = s.join(t, hubConfig, hubID, "g2", second, "192.0.2.2", psk.Data, book.ClusterSetIPs)
@@ -116,7 +116,7 @@ func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string
 	ctx := t.Context()
 	cfg := apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"), apiserver.ServiceCIDR(r.services))
 	pods, services := netip.MustParsePrefix(r.pods), netip.MustParsePrefix(r.services)
-	must(t, deploy.MemberBase(ctx, installer(t, cfg), t.Logf))
+	must(t, manifests.MemberBase(ctx, installer(t, cfg), t.Logf))
 	m := &member{id: id, whole: t, Client: newClient(t, cfg), agent: rest.CopyConfig(cfg)}
 	m.agent.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:pelago-system:pelago-agent",
@@ -131,32 +131,32 @@ func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string
 	if r.vips != "" {
 		request.ClusterSetIPCIDR = netip.MustParsePrefix(r.vips)
 	}
-	entry, err := broker.Claim(ctx, s.hub, deploy.BrokerNamespace, request)
+	entry, err := broker.Claim(ctx, s.hub, manifests.BrokerNamespace, request)
 	must(t, err)
-	proof, err := broker.Identity(ctx, s.hub, deploy.BrokerNamespace, id, "")
+	proof, err := broker.Identity(ctx, s.hub, manifests.BrokerNamespace, id, "")
 	must(t, err)
-	token, err := broker.Token(ctx, s.hub, deploy.BrokerNamespace, id, proof)
+	token, err := broker.Token(ctx, s.hub, manifests.BrokerNamespace, id, proof)
 	must(t, err)
-	must(t, broker.Admit(ctx, s.hub, deploy.BrokerNamespace, broker.Member{
+	must(t, broker.Admit(ctx, s.hub, manifests.BrokerNamespace, broker.Member{
 		Entry: entry, PodCIDR: []netip.Prefix{pods}, ServiceCIDR: []netip.Prefix{services}, Fabric: fabricCIDR,
 	}))
 	c := config.Config{
 		ClusterID: id, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: r.globalCIDRs(),
 		PodCIDRs: []netip.Prefix{pods}, ServiceCIDRs: []netip.Prefix{services}, FabricCIDR: fabricCIDR,
 		Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
-		HubID: hubID, HubServer: "https://" + s.line.Address(), BrokerNamespace: deploy.BrokerNamespace,
+		HubID: hubID, HubServer: "https://" + s.line.Address(), BrokerNamespace: manifests.BrokerNamespace,
 		ClusterSetIPCIDRs: entry.ClusterSetIPCIDR, ClusterSetIPRange: vips,
 	}
 	system := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: name}
+		return metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: name}
 	}
 	m.create(t, &corev1.ConfigMap{ObjectMeta: system(config.ConfigMapName), Data: c.Data()})
 	m.create(t, &corev1.Secret{ObjectMeta: system(config.BrokerSecretName), Data: map[string][]byte{
-		config.KeyBrokerCA: hubConfig.CAData, config.KeyNamespace: []byte(deploy.BrokerNamespace),
+		config.KeyBrokerCA: hubConfig.CAData, config.KeyNamespace: []byte(manifests.BrokerNamespace),
 		config.KeyBrokerToken: []byte(token), config.KeyBrokerServer: []byte(c.HubServer),
 	}})
 	m.create(t, &corev1.Secret{ObjectMeta: system(config.PSKSecretName), Data: psk})
-	must(t, deploy.Member(ctx, installer(t, cfg), deploy.MemberOptions{}, t.Logf))
+	must(t, manifests.Member(ctx, installer(t, cfg), manifests.MemberOptions{}, t.Logf))
 	m.node(t, address)
 	m.start()
 	return m
@@ -264,7 +264,7 @@ func within(t *testing.T, what string, check func() string) {
 // installer is a client for the functions of deploy.
 func installer(t *testing.T, cfg *rest.Config) client.Client {
 	t.Helper()
-	c, err := deploy.NewClient(cfg)
+	c, err := manifests.NewClient(cfg)
 	must(t, err)
 	return c
 }

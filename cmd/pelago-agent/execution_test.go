@@ -25,8 +25,8 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/hub/cluster"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -34,8 +34,8 @@ import (
 // account is the config of a ServiceAccount.
 func account(cfg *rest.Config, name string) *rest.Config {
 	cfg = rest.CopyConfig(cfg)
-	cfg.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + deploy.SystemNamespace + ":" + name,
-		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + deploy.SystemNamespace, "system:authenticated"}}
+	cfg.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + manifests.SystemNamespace + ":" + name,
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + manifests.SystemNamespace, "system:authenticated"}}
 	return cfg
 }
 
@@ -44,40 +44,40 @@ func account(cfg *rest.Config, name string) *rest.Config {
 func TestExecution(t *testing.T) {
 	ctx := t.Context()
 	hubConfig, memberConfig := apiserver.Start(t, apiserver.HubControllers()), apiserver.Start(t)
-	must(t, deploy.Propagation(ctx, installer(t, hubConfig), deploy.PropagationOptions{}, t.Logf))
-	must(t, deploy.HubBase(ctx, installer(t, hubConfig), t.Logf))
+	must(t, manifests.Propagation(ctx, installer(t, hubConfig), manifests.PropagationOptions{}, t.Logf))
+	must(t, manifests.HubBase(ctx, installer(t, hubConfig), t.Logf))
 	admin := newClient(t, hubConfig)
 	hubID, err := broker.ClusterUID(ctx, admin)
 	must(t, err)
 	_, err = broker.Setup(ctx, admin, broker.Book{}, broker.Clusterset{Mode: "submariner", HubID: hubID, Fabric: fabricCIDR}, nil)
 	must(t, err)
-	must(t, deploy.Hub(ctx, installer(t, hubConfig), t.Logf))
-	must(t, deploy.MemberBase(ctx, installer(t, memberConfig), t.Logf))
-	must(t, deploy.Execution(ctx, installer(t, memberConfig), deploy.MemberOptions{}, t.Logf))
+	must(t, manifests.Hub(ctx, installer(t, hubConfig), t.Logf))
+	must(t, manifests.MemberBase(ctx, installer(t, memberConfig), t.Logf))
+	must(t, manifests.Execution(ctx, installer(t, memberConfig), manifests.MemberOptions{}, t.Logf))
 	member := apiserver.Connect(t, memberConfig)
 	uid, err := broker.ClusterUID(ctx, member)
 	must(t, err)
 	const id = "g1"
 	own := []netip.Prefix{podCIDR, serviceCIDR}
-	entry, err := broker.Claim(ctx, admin, deploy.BrokerNamespace, broker.Request{ClusterID: id, ClusterUID: uid, Pods: own,
+	entry, err := broker.Claim(ctx, admin, manifests.BrokerNamespace, broker.Request{ClusterID: id, ClusterUID: uid, Pods: own,
 		Fabric: fabricCIDR})
 	must(t, err)
-	proof, err := broker.Identity(ctx, admin, deploy.BrokerNamespace, id, "")
+	proof, err := broker.Identity(ctx, admin, manifests.BrokerNamespace, id, "")
 	must(t, err)
-	token, err := broker.Token(ctx, admin, deploy.BrokerNamespace, id, proof)
+	token, err := broker.Token(ctx, admin, manifests.BrokerNamespace, id, proof)
 	must(t, err)
-	must(t, broker.Admit(ctx, admin, deploy.BrokerNamespace, broker.Member{Entry: entry, PodCIDR: own[:1], ServiceCIDR: own[1:],
+	must(t, broker.Admit(ctx, admin, manifests.BrokerNamespace, broker.Member{Entry: entry, PodCIDR: own[:1], ServiceCIDR: own[1:],
 		Fabric: fabricCIDR}))
 	system := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: name}
+		return metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: name}
 	}
 	c := config.Config{ClusterID: id, ClusterIndex: uint16(entry.ClusterIndex), PodCIDRs: own[:1], ServiceCIDRs: own[1:],
 		FabricCIDR: fabricCIDR,
 		Mode:       config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
-		HubID: hubID, HubServer: hubConfig.Host, BrokerNamespace: deploy.BrokerNamespace}
+		HubID: hubID, HubServer: hubConfig.Host, BrokerNamespace: manifests.BrokerNamespace}
 	member.Make(&corev1.ConfigMap{ObjectMeta: system(config.ConfigMapName), Data: c.Data()},
 		&corev1.Secret{ObjectMeta: system(config.BrokerSecretName), Data: map[string][]byte{config.KeyBrokerCA: hubConfig.CAData,
-			config.KeyNamespace: []byte(deploy.BrokerNamespace), config.KeyBrokerToken: []byte(token),
+			config.KeyNamespace: []byte(manifests.BrokerNamespace), config.KeyBrokerToken: []byte(token),
 			config.KeyBrokerServer: []byte(hubConfig.Host)}})
 
 	schemes := []func(*runtime.Scheme) error{clusterv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme}
@@ -94,13 +94,13 @@ func TestExecution(t *testing.T) {
 		func(mgr ctrl.Manager) error {
 			return cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: hubID})
 		},
-	}}.Run(t, account(hubConfig, deploy.HubName))
+	}}.Run(t, account(hubConfig, manifests.HubName))
 	hub := apiserver.Connect(t, hubConfig, schemes...)
 	await.True(t, "the member has an execution namespace", func() bool {
 		return hub.Get(ctx, client.ObjectKey{Name: "karmada-es-g1"}, &corev1.Namespace{}) == nil
 	})
 
-	a, err := open(ctx, account(memberConfig, deploy.ExecutionDeployment), options{metricsAddress: "0", healthAddress: "0",
+	a, err := open(ctx, account(memberConfig, manifests.ExecutionDeployment), options{metricsAddress: "0", healthAddress: "0",
 		leaderElect: true,
 		roles:       roles{execution: true}, several: true, hubPause: [2]time.Duration{100 * time.Millisecond, time.Second}})
 	must(t, err)
@@ -143,18 +143,18 @@ func TestExecution(t *testing.T) {
 	must(t, <-ended)
 
 	// Of a member that takes workloads only no other process renews the token. One that does not expire is due at once.
-	eternal := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: "eternal",
+	eternal := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: "eternal",
 		Annotations: map[string]string{corev1.ServiceAccountNameKey: broker.AccountName(id)}}, Type: corev1.SecretTypeServiceAccountToken}
 	hub.Make(eternal)
-	first, _, err := deploy.AccountToken(ctx, admin, client.ObjectKeyFromObject(eternal))
+	first, _, err := manifests.AccountToken(ctx, admin, client.ObjectKeyFromObject(eternal))
 	must(t, err)
 	secret, cm := &corev1.Secret{ObjectMeta: system(config.BrokerSecretName)}, &corev1.ConfigMap{ObjectMeta: system(config.ConfigMapName)}
-	must(t, deploy.Put(ctx, member, secret, func() { secret.Data[config.KeyBrokerToken] = first }))
+	must(t, manifests.Put(ctx, member, secret, func() { secret.Data[config.KeyBrokerToken] = first }))
 	c = config.Config{WorkloadsOnly: true, ClusterID: id, ClusterIndex: c.ClusterIndex, HubID: hubID, HubServer: c.HubServer, BrokerNamespace: c.BrokerNamespace}
-	must(t, deploy.Put(ctx, member, cm, func() { cm.Data = c.Data() }))
+	must(t, manifests.Put(ctx, member, cm, func() { cm.Data = c.Data() }))
 	o := options{metricsAddress: "0", healthAddress: "0", leaderElect: true, roles: roles{execution: true}, several: true,
 		hubPause: [2]time.Duration{100 * time.Millisecond, time.Second}}
-	a, err = open(ctx, account(memberConfig, deploy.ExecutionDeployment), o)
+	a, err = open(ctx, account(memberConfig, manifests.ExecutionDeployment), o)
 	must(t, err)
 	running, stop = context.WithCancel(ctx)
 	go func() { ended <- a.run(running) }()

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -27,7 +27,7 @@ func TestOperatorOfHub(t *testing.T) {
 		Annotations: map[string]string{v1alpha1.AnnotationFlags: "--kubeconfig=/etc/shadow"}},
 		Spec: v1alpha1.BrokerSpec{GlobalnetEnabled: true, GlobalnetCIDRRange: "120.0.0.0/33", DefaultCustomDomains: []string{"example.org"}}}
 	o.Make(b)
-	o.run(deploy.DefaultImage)
+	o.run(manifests.DefaultImage)
 	says := func(words ...string) {
 		t.Helper()
 		within(t, "broker", func() string {
@@ -55,7 +55,7 @@ func TestOperatorOfHub(t *testing.T) {
 	says("Degraded=True/InvalidGlobalnetCIDRRange", "120.0.0.0/33", "Ready=False")
 	change(`{"spec":{"globalnetCIDRRange":"120.0.0.0/8","globalnet":true}}`)
 	says("Degraded=True/UnknownField", "spec.globalnet")
-	if err := o.Get(ctx, client.ObjectKey{Name: deploy.BrokerNamespace}, &corev1.Namespace{}); err == nil {
+	if err := o.Get(ctx, client.ObjectKey{Name: manifests.BrokerNamespace}, &corev1.Namespace{}); err == nil {
 		t.Error("a refused Broker has made the broker's namespace")
 	}
 	change(`{"spec":{"globalnet":null}}`)
@@ -67,7 +67,7 @@ func TestOperatorOfHub(t *testing.T) {
 		return b.ResourceVersion != version
 	})
 
-	objs, err := deploy.HubManifests()
+	objs, err := manifests.HubObjects()
 	must(t, err)
 	for _, u := range objs {
 		o.same(u)

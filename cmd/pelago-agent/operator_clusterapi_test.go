@@ -25,8 +25,8 @@ import (
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	"github.com/pelago-net/pelago/control/operator"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -38,7 +38,7 @@ func clusterAPIServer(t *testing.T, cfg *rest.Config, versions ...string) *apise
 	file, err := os.Open("testdata/clusterapi.yaml")
 	must(t, err)
 	defer file.Close()
-	objs, err := deploy.Decode(file)
+	objs, err := manifests.Decode(file)
 	must(t, err)
 	crd := objs[0]
 	all, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
@@ -167,7 +167,7 @@ func TestClusterAPI(t *testing.T) {
 	admin := apiserver.Start(t, apiserver.HubControllers())
 	member := apiserver.Connect(t, admin)
 	line := apiserver.NewLine(t, admin)
-	o.run(deploy.DefaultImage)
+	o.run(manifests.DefaultImage)
 
 	c := newCAPICluster(t, at, "v1beta2", "default", "c1", map[string]string{v1alpha1.LabelJoin: "Push", "env": "prod"})
 	c.says(reasonRefused, `label pelago.io/join is "Push": use push, pull or network`)
@@ -244,7 +244,7 @@ func TestClusterAPI(t *testing.T) {
 	t.Run("without the label it leaves", func(t *testing.T) {
 		o.stop() // the operator finds it when it starts again
 		c.patch(`{"metadata":{"labels":{"pelago.io/join":null}}}`)
-		o.run(deploy.DefaultImage)
+		o.run(manifests.DefaultImage)
 		c.says(reasonLeft, "member c1 has left the hub")
 		gone(t, at, atHub)
 		gone(t, member, account)
@@ -321,7 +321,7 @@ func TestClusterAPIPull(t *testing.T) {
 	member.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}})
 	text, err := apiserver.Kubeconfig(admin)
 	must(t, err)
-	o.run(deploy.DefaultImage)
+	o.run(manifests.DefaultImage)
 
 	c := newCAPICluster(t, at, "v1beta1", "default", "pool.c1", map[string]string{v1alpha1.LabelJoin: "pull", "env": "prod"})
 	c.patch(`{"metadata":{"annotations":{"pelago.io/cluster-labels":"env","pelago.io/cluster-provider":"metal"}}}`)
@@ -343,8 +343,8 @@ func TestClusterAPIPull(t *testing.T) {
 	o.Make(registration)
 
 	atHub := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "pool-c1"}}
-	network := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: "pool-c1"}}
-	agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: deploy.ExecutionDeployment}}
+	network := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: "pool-c1"}}
+	agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: manifests.ExecutionDeployment}}
 	joined := func(mode, workloadsOnly string) {
 		t.Helper()
 		c.patch(`{"metadata":{"annotations":{"n":"` + mode + `"}}}`)
@@ -383,7 +383,7 @@ func TestClusterAPIPull(t *testing.T) {
 	await.Equal(t, "hybrid", func() string { return string(member.settings().Datapath) })
 	member.kubelet()
 	left()
-	gone(t, member, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: deploy.SystemNamespace}})
+	gone(t, member, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: manifests.SystemNamespace}})
 	must(t, at.Get(ctx, client.ObjectKeyFromObject(c.Unstructured), c.Unstructured))
 	if have := c.Unstructured.GetFinalizers(); len(have) != 1 {
 		t.Errorf("finalizers of the object: %q", have)

@@ -27,8 +27,8 @@ import (
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/operator"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 	"github.com/pelago-net/pelago/test/need"
@@ -80,9 +80,9 @@ func newOperated(t *testing.T, opts ...apiserver.Option) *operated {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	admin := apiserver.Start(t, opts...)
 	o := &operated{Cluster: apiserver.Connect(t, admin, v1alpha1.AddToScheme, mcs.Install), t: t, kubeconfig: kubeconfigFile(t, admin), stop: func() {}}
-	crds, err := deploy.OperatorCRDs()
+	crds, err := manifests.OperatorCRDs()
 	must(t, err)
-	objs, err := deploy.OperatorManifests(deploy.MemberOptions{})
+	objs, err := manifests.OperatorObjects(manifests.MemberOptions{})
 	must(t, err)
 	for _, u := range append(crds, objs...) {
 		must(t, o.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("kubectl")))
@@ -130,7 +130,7 @@ func (o *operated) command(args ...string) string {
 // kubelet reports every workload of the system namespace as running, until the test ends.
 func (o *operated) kubelet() {
 	ctx := o.t.Context()
-	in := client.InNamespace(deploy.SystemNamespace)
+	in := client.InNamespace(manifests.SystemNamespace)
 	go func() {
 		for ; ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
 			deployments, daemons := &appsv1.DeploymentList{}, &appsv1.DaemonSetList{}
@@ -203,7 +203,7 @@ func (o *operated) same(want *unstructured.Unstructured) {
 func (o *operated) daemon() *appsv1.DaemonSet {
 	o.t.Helper()
 	d := &appsv1.DaemonSet{}
-	must(o.t, o.Get(o.t.Context(), client.ObjectKey{Namespace: deploy.SystemNamespace, Name: deploy.NodeDaemonSet}, d))
+	must(o.t, o.Get(o.t.Context(), client.ObjectKey{Namespace: manifests.SystemNamespace, Name: manifests.NodeDaemonSet}, d))
 	return d
 }
 
@@ -230,14 +230,14 @@ func TestOperator(t *testing.T) {
 	o := newOperated(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"))
 	o.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "hub"}, Data: map[string][]byte{v1alpha1.BrokerInfoKey: content}})
-	o.run(deploy.DefaultImage)
+	o.run(manifests.DefaultImage)
 
 	s := &v1alpha1.Submariner{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "submariner"}, Spec: v1alpha1.SubmarinerSpec{ClusterID: "c1"}}
 	o.Make(s)
 	untouched := func() {
 		t.Helper()
-		if err := o.Get(ctx, client.ObjectKey{Name: deploy.SystemNamespace}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
-			t.Errorf("namespace %s of a refused Submariner: %v", deploy.SystemNamespace, err)
+		if err := o.Get(ctx, client.ObjectKey{Name: manifests.SystemNamespace}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+			t.Errorf("namespace %s of a refused Submariner: %v", manifests.SystemNamespace, err)
 		}
 	}
 	for spec, words := range map[string][]string{
@@ -276,7 +276,7 @@ func TestOperator(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	t.Run("the objects are those of join", func(t *testing.T) {
-		objs, err := deploy.Decode(strings.NewReader(o.command("join", file, "--clusterid", "c1", "--node-selector", "pool=infra", "--toleration", "infra=yes:NoSchedule",
+		objs, err := manifests.Decode(strings.NewReader(o.command("join", file, "--clusterid", "c1", "--node-selector", "pool=infra", "--toleration", "infra=yes:NoSchedule",
 			"--dry-run")))
 		must(t, err)
 		if len(objs) < 50 {
@@ -313,7 +313,7 @@ func TestOperator(t *testing.T) {
 		if image := d.Spec.Template.Spec.Containers[0].Image; image != "localhost/pelago:v2" {
 			t.Errorf("the operator's image is %s", image)
 		}
-		if image := o.daemon().Spec.Template.Spec.Containers[0].Image; image != deploy.DefaultImage {
+		if image := o.daemon().Spec.Template.Spec.Containers[0].Image; image != manifests.DefaultImage {
 			t.Errorf("the nodes have %s before the operator", image)
 		}
 		o.run("localhost/pelago:v2")

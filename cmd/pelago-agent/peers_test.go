@@ -18,7 +18,7 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // peers describes a member's Peers in one text.
@@ -53,8 +53,8 @@ func (s *clusterset) testPeers(t *testing.T) {
 		within(t, "copies in "+m.id, func() string {
 			var clusters submarinerv1.ClusterList
 			var endpoints submarinerv1.EndpointList
-			must(t, m.List(t.Context(), &clusters, client.InNamespace(deploy.SystemNamespace)))
-			must(t, m.List(t.Context(), &endpoints, client.InNamespace(deploy.SystemNamespace)))
+			must(t, m.List(t.Context(), &clusters, client.InNamespace(manifests.SystemNamespace)))
+			must(t, m.List(t.Context(), &endpoints, client.InNamespace(manifests.SystemNamespace)))
 			if len(clusters.Items) != 2 || len(endpoints.Items) != 2 {
 				return fmt.Sprintf("%d Clusters and %d Endpoints, want 2 and 2", len(clusters.Items), len(endpoints.Items))
 			}
@@ -87,7 +87,7 @@ func (s *clusterset) testLeaving(t *testing.T) {
 	// A third cluster joins and has no gateway yet.
 	g3 := &submarinerv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: deploy.BrokerNamespace, Name: "g3", Labels: map[string]string{submarinerv1.LabelClusterID: "g3"},
+			Namespace: manifests.BrokerNamespace, Name: "g3", Labels: map[string]string{submarinerv1.LabelClusterID: "g3"},
 			Annotations: map[string]string{"pelago.io/cluster-index": "3", "pelago.io/cluster-uid": "u3"},
 		},
 		Spec: submarinerv1.ClusterSpec{ClusterID: "g3", GlobalCIDR: []string{"120.3.0.0/24"}},
@@ -113,7 +113,7 @@ func (s *clusterset) testToken(t *testing.T) {
 	const name = "legacy"
 	ctx := t.Context()
 	legacy := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: name, Annotations: map[string]string{corev1.ServiceAccountNameKey: "cluster-g1"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: name, Annotations: map[string]string{corev1.ServiceAccountNameKey: "cluster-g1"}},
 		Type:       corev1.SecretTypeServiceAccountToken,
 	}
 	must(t, s.hub.Create(ctx, legacy))
@@ -124,7 +124,7 @@ func (s *clusterset) testToken(t *testing.T) {
 		return ""
 	})
 	var secret corev1.Secret
-	key := client.ObjectKey{Namespace: deploy.SystemNamespace, Name: config.BrokerSecretName}
+	key := client.ObjectKey{Namespace: manifests.SystemNamespace, Name: config.BrokerSecretName}
 	must(t, s.g1.Get(ctx, key, &secret))
 	secret.Data[config.KeyBrokerToken] = legacy.Data["token"]
 	must(t, s.g1.Update(ctx, &secret))

@@ -18,8 +18,8 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // TestClustersetWithoutGlobalnet: clusters with ranges of their own, and one that cannot be connected.
@@ -106,7 +106,7 @@ func (s *clusterset) testNamedVIPs(t *testing.T) {
 			continue
 		}
 		must(t, s.hub.Create(t.Context(), &v1alpha1.ServiceContribution{
-			ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: "g4.vips." + name, Labels: map[string]string{
+			ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: "g4.vips." + name, Labels: map[string]string{
 				submarinerv1.LabelClusterID: "g4", mcs.LabelServiceName: name, submarinerv1.LabelSourceNamespace: ns,
 			}},
 			Spec: v1alpha1.ServiceContributionSpec{Cluster: "g4", Namespace: ns, Service: name, Type: v1alpha1.ContributionClusterSetIP,
@@ -121,7 +121,7 @@ func (s *clusterset) testNamedVIPs(t *testing.T) {
 		var ip string
 		within(t, "the ClusterSetIP of "+name, func() string {
 			var c v1alpha1.ServiceContribution
-			if err := s.hub.Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "g1.vips." + name}, &c); err != nil {
+			if err := s.hub.Get(t.Context(), client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "g1.vips." + name}, &c); err != nil {
 				return err.Error()
 			}
 			if ip = c.Spec.ClusterSetIP; ip == "" {
@@ -147,7 +147,7 @@ func (s *clusterset) testRefused(t *testing.T) {
 		discoveryv1.LabelManagedBy: v1alpha1.ExportedSliceManager,
 	}
 	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: name, Labels: labels}
+		return metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: name, Labels: labels}
 	}
 	g3 := &submarinerv1.Cluster{ObjectMeta: meta("g3"), Spec: submarinerv1.ClusterSpec{
 		ClusterID: "g3", ClusterCIDR: []string{"192.0.2.128/25"}, ServiceCIDR: []string{"10.99.0.0/16"},

@@ -19,7 +19,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // namespace makes a namespace in the members.
@@ -118,7 +118,7 @@ func (m *member) view(ns, name string) []string {
 	}
 	labels := client.MatchingLabels{mcs.LabelServiceName: name, "lighthouse.submariner.io/sourceNamespace": ns}
 	var copies mcs.ServiceImportList
-	if err := m.List(ctx, &copies, client.InNamespace(deploy.SystemNamespace), labels); err != nil {
+	if err := m.List(ctx, &copies, client.InNamespace(manifests.SystemNamespace), labels); err != nil {
 		return []string{err.Error()}
 	}
 	for _, c := range copies.Items {

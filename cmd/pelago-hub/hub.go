@@ -35,8 +35,8 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 const (
@@ -145,7 +145,7 @@ func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme) (mgr ctrl.M
 	}
 	a = hubAccess{cfg, func(next http.RoundTripper) http.RoundTripper { return next }, func() time.Time { return time.Time{} }}
 	if o.leaderElect {
-		lock, f, err := kube.FencedLease(cfg, deploy.SystemNamespace, deploy.HubName, o.identity, renewDeadline)
+		lock, f, err := kube.FencedLease(cfg, manifests.SystemNamespace, manifests.HubName, o.identity, renewDeadline)
 		if err != nil {
 			return nil, a, err
 		}
@@ -168,8 +168,8 @@ func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 		HealthProbeBindAddress:        o.healthAddress,
 		PprofBindAddress:              o.profileAddress,
 		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              deploy.HubName,
-		LeaderElectionNamespace:       deploy.SystemNamespace,
+		LeaderElectionID:              manifests.HubName,
+		LeaderElectionNamespace:       manifests.SystemNamespace,
 		RenewDeadline:                 ptr.To(renewDeadline),
 		LeaderElectionReleaseOnCancel: true, // nothing is written after the manager's end
 		GracefulShutdownTimeout:       ptr.To(drainTime),

@@ -18,7 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -70,8 +70,8 @@ func elected(mgr ctrl.Manager) func() bool {
 // A killed process leaves its lease behind, valid for 15 s: a process with the same identity need not wait for it, others must.
 func TestIdentity(t *testing.T) {
 	c := apiserver.Connect(t, server.Config(t))
-	c.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: deploy.SystemNamespace}})
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: deploy.HubName},
+	c.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: manifests.SystemNamespace}})
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: manifests.HubName},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("hub-0"), LeaseDurationSeconds: ptr.To[int32](15)}}
 	renew := func() {
 		lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}

@@ -16,7 +16,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -24,16 +24,16 @@ import (
 // The whole hub with the rights that `pelago init` gives it: a template becomes a binding, and the lease is given back at the end.
 func TestRun(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.HubControllers())
-	installer, err := deploy.NewClient(cfg)
+	installer, err := manifests.NewClient(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := deploy.Propagation(t.Context(), installer, deploy.PropagationOptions{}, t.Logf); err != nil {
+	if err := manifests.Propagation(t.Context(), installer, manifests.PropagationOptions{}, t.Logf); err != nil {
 		t.Fatal(err)
 	}
 	as := rest.CopyConfig(cfg)
-	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + deploy.SystemNamespace + ":" + deploy.HubName,
-		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + deploy.SystemNamespace, "system:authenticated"}}
+	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + manifests.SystemNamespace + ":" + manifests.HubName,
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + manifests.SystemNamespace, "system:authenticated"}}
 	o, err := parse([]string{"--metrics-address=0", "--health-address=0"})
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestRun(t *testing.T) {
 		t.Fatal("the hub does not end")
 	}
 	lease := &coordinationv1.Lease{}
-	err = c.Get(t.Context(), client.ObjectKey{Namespace: deploy.SystemNamespace, Name: deploy.HubName}, lease)
+	err = c.Get(t.Context(), client.ObjectKey{Namespace: manifests.SystemNamespace, Name: manifests.HubName}, lease)
 	if !apierrors.IsNotFound(err) && (err != nil || ptr.Deref(lease.Spec.HolderIdentity, "") != "") {
 		t.Errorf("the lease is held by %q after the end: %v", ptr.Deref(lease.Spec.HolderIdentity, ""), err)
 	}

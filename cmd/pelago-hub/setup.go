@@ -29,7 +29,7 @@ import (
 	"github.com/pelago-net/pelago/control/hub/work"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // setupControllers adds all controllers. They share the interpreter of kinds and the record of skipped override rules.
@@ -81,7 +81,7 @@ func setupProxy(mgr ctrl.Manager, hub *rest.Config, o options) error {
 		return nil
 	}
 	return access.Setup(mgr, access.Options{
-		Address: o.proxyAddress, Host: o.proxyHost, Namespace: deploy.SystemNamespace, Name: deploy.HubName,
+		Address: o.proxyAddress, Host: o.proxyHost, Namespace: manifests.SystemNamespace, Name: manifests.HubName,
 		BrokerNamespace: config.DefaultBrokerNamespace, Registry: metrics.Registry, Hub: hub,
 		Log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("proxy"))),
 	})

@@ -26,7 +26,7 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // access holds the flags of kubectl: which cluster, which namespace, and how objects are printed.
@@ -149,7 +149,7 @@ type cluster struct {
 }
 
 func openCluster(cfg *rest.Config) (*cluster, error) {
-	c, err := deploy.Open(cfg)
+	c, err := manifests.Open(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -325,4 +325,4 @@ func (c *cluster) kinds() []string {
 	return slices.Compact(out)
 }
 
-func newProgress(out io.Writer) deploy.Progress { return install.NewProgress(out) }
+func newProgress(out io.Writer) manifests.Progress { return install.NewProgress(out) }

@@ -19,7 +19,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // applyManager is the field manager of what apply writes.
@@ -129,7 +129,7 @@ func (a *apply) object(ctx context.Context, h *cluster, o *unstructured.Unstruct
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && o.GetNamespace() == "" {
 		o.SetNamespace(h.namespace)
 	}
-	name := fmt.Sprintf("%s %s", gvk.Kind, deploy.Title(client.ObjectKeyFromObject(o)))
+	name := fmt.Sprintf("%s %s", gvk.Kind, manifests.Title(client.ObjectKeyFromObject(o)))
 	if workv1alpha2.ReservedNamespace(o.GetNamespace()) {
 		return fmt.Errorf("apply %s: namespace %s is the system's, nothing in it is sent to clusters: use another one",
 			name, o.GetNamespace())
@@ -146,7 +146,7 @@ func (a *apply) object(ctx context.Context, h *cluster, o *unstructured.Unstruct
 		fmt.Fprintf(out, "%s %s\n", name, done)
 		return nil
 	}
-	what := fmt.Sprintf("%s %s", policy.GetKind(), deploy.Title(client.ObjectKeyFromObject(policy)))
+	what := fmt.Sprintf("%s %s", policy.GetKind(), manifests.Title(client.ObjectKeyFromObject(policy)))
 	policyDone, err := h.apply(ctx, policy, true, true)
 	if err != nil {
 		return fmt.Errorf("send %s: apply %s: %w", name, what, err)

@@ -31,8 +31,8 @@ import (
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	members "github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/deploy/spec"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -160,7 +160,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		ServiceCIDRs: prefixes(t, "10.77.0.0/16"), FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"), Mode: config.ModeSubmariner,
 		GlobalRange: netip.MustParsePrefix("120.0.0.0/8"), ClusterSetIPCIDRs: prefixes(t, "243.0.0.0/20"), ClusterSetIPRange: netip.MustParsePrefix("243.0.0.0/8"),
 		CableDriver: "wireguard", CablePort: 4500,
-		HubID: uid(t, hub), HubServer: c.hub.Host, BrokerNamespace: deploy.BrokerNamespace,
+		HubID: uid(t, hub), HubServer: c.hub.Host, BrokerNamespace: manifests.BrokerNamespace,
 	}
 	m := &reader{t, member}
 	if diff := cmp.Diff(want.Data(), m.config().Data()); diff != "" {
@@ -289,7 +289,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		}
 		m.makeObjects()
 		c.fails(t, "nothing was changed: answer y at a terminal, or give --yes", "unjoin", "--context", "g1")
-		m.get(client.ObjectKey{Namespace: deploy.SystemNamespace, Name: deploy.NodeDaemonSet}, &appsv1.DaemonSet{})
+		m.get(client.ObjectKey{Namespace: manifests.SystemNamespace, Name: manifests.NodeDaemonSet}, &appsv1.DaemonSet{})
 		if id := m.config().ClusterID; id != "g1" {
 			t.Errorf("an unjoin that was not confirmed leaves cluster id %q in pelago-config", id)
 		}

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -35,13 +35,13 @@ func TestDeinit(t *testing.T) {
 	c.must(t, "token", "create", "--context", "hub")
 
 	own := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: name}
+		return metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: name}
 	}
-	lease := &coordinationv1.Lease{ObjectMeta: own(deploy.HubName), Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("hub-1")}}
+	lease := &coordinationv1.Lease{ObjectMeta: own(manifests.HubName), Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("hub-1")}}
 	api := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
 		"metadata": map[string]any{"name": "v1alpha1.proxy.pelago.io"},
 		"spec": map[string]any{"group": "proxy.pelago.io", "version": "v1alpha1", "groupPriorityMinimum": int64(2000), "versionPriority": int64(10),
-			"insecureSkipTLSVerify": true, "service": map[string]any{"namespace": deploy.SystemNamespace, "name": deploy.HubName}}}}
+			"insecureSkipTLSVerify": true, "service": map[string]any{"namespace": manifests.SystemNamespace, "name": manifests.HubName}}}}
 	member := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "m1"}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull}}
 	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "users"}}
 	hub.Make(lease, api, member)
@@ -107,12 +107,12 @@ func written(t *testing.T, c clusterset) (found []string) {
 			must(t, hub.List(t.Context(), &objs))
 			for _, o := range objs.Items {
 				ours := strings.HasSuffix(o.Name, ".proxy.pelago.io") ||
-					r.Kind == "Namespace" && slices.Contains([]string{clusterv1alpha1.SecretNamespace, deploy.BrokerNamespace}, o.Name) // without fields
+					r.Kind == "Namespace" && slices.Contains([]string{clusterv1alpha1.SecretNamespace, manifests.BrokerNamespace}, o.Name) // without fields
 				for _, m := range o.ManagedFields {
-					ours = ours || strings.HasPrefix(m.Manager, deploy.Manager) // of a client without one it is the program's name
+					ours = ours || strings.HasPrefix(m.Manager, manifests.Manager) // of a client without one it is the program's name
 				}
 				if ours && r.Kind != "Event" {
-					found = append(found, r.Kind+" "+deploy.Title(client.ObjectKeyFromObject(&o)))
+					found = append(found, r.Kind+" "+manifests.Title(client.ObjectKeyFromObject(&o)))
 				}
 			}
 		}

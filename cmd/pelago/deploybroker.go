@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -84,7 +84,7 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	if d.pskFrom != "" {
 		progress("Using the pre-shared key of %s", d.pskFrom)
 	}
-	info, err := plan.Apply(ctx, deploy.Cluster(hub.Member), progress)
+	info, err := plan.Apply(ctx, manifests.Cluster(hub.Member), progress)
 	if err != nil {
 		return names.Error(err)
 	}
@@ -105,7 +105,7 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 }
 
 func (d *deployBroker) plan(ctx context.Context, hub *cluster) (broker.Plan, error) {
-	if err := deploy.Cluster(hub.Member).RequireHubVersion(); err != nil {
+	if err := manifests.Cluster(hub.Member).RequireHubVersion(); err != nil {
 		return broker.Plan{}, err
 	}
 	flags := spec.Flags(spec.Broker{})

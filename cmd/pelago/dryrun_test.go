@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // dryRun runs a join with --dry-run and returns the objects that it prints, with server-side fields left out.
@@ -36,7 +36,7 @@ func (c clusterset) dryRun(t *testing.T, args ...string) []*unstructured.Unstruc
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, errOut.String())
 	}
-	objs, err := deploy.Decode(&out)
+	objs, err := manifests.Decode(&out)
 	must(t, err)
 	return objs
 }
@@ -176,11 +176,11 @@ func checkSame(t *testing.T, c client.Client, printed *unstructured.Unstructured
 
 // TestPodFlags checks where the flags about pods arrive; TestDryRun, that another join keeps them.
 func TestPodFlags(t *testing.T) {
-	o := deploy.MemberOptions{PullSecrets: []string{"pull"}, NodeSelector: map[string]string{"pool": "infra"},
+	o := manifests.MemberOptions{PullSecrets: []string{"pull"}, NodeSelector: map[string]string{"pool": "infra"},
 		Tolerations: []corev1.Toleration{{Key: "spot", Operator: corev1.TolerationOpExists}}, HTTPSProxy: "http://192.0.2.1:3128", NoProxy: "10.0.0.0/8"}
-	network, err := deploy.MemberManifests(o)
+	network, err := manifests.MemberObjects(o)
 	must(t, err)
-	execution, err := deploy.ExecutionManifests(o)
+	execution, err := manifests.ExecutionObjects(o)
 	must(t, err)
 	for _, u := range append(network, execution...) {
 		pod, ok, err := unstructured.NestedMap(u.Object, "spec", "template", "spec")

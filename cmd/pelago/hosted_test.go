@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -69,7 +69,7 @@ func TestHosted(t *testing.T) {
 	if !strings.Contains(printed, "image: mirror.example/etcd:") || strings.Contains(printed, "kind: Secret") {
 		t.Errorf("--dry-run prints\n%s", printed)
 	}
-	if exists(&appsv1.StatefulSet{}, deploy.HostedEtcd) {
+	if exists(&appsv1.StatefulSet{}, hub.HostedEtcd) {
 		t.Error("--dry-run has written objects")
 	}
 	c.Make(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "standard", Annotations: map[string]string{
@@ -81,12 +81,12 @@ func TestHosted(t *testing.T) {
 		"--toleration", "infra", "--toleration", "spot=yes:NoSchedule")...)
 
 	kept, issued, settings := &corev1.Secret{}, &corev1.Secret{}, &corev1.ConfigMap{}
-	must(t, c.Get(t.Context(), key(deploy.HostedCA), kept))
-	must(t, c.Get(t.Context(), key(deploy.HostedPKI), issued))
-	must(t, c.Get(t.Context(), key(deploy.HostedSettings), settings))
+	must(t, c.Get(t.Context(), key(hub.HostedCA), kept))
+	must(t, c.Get(t.Context(), key(hub.HostedPKI), issued))
+	must(t, c.Get(t.Context(), key(hub.HostedSettings), settings))
 	service := &corev1.Service{}
-	must(t, c.Get(t.Context(), key(deploy.HostedAPIServer), service))
-	admin, err := clientcmd.RESTConfigFromKubeConfig(issued.Data[deploy.AdminKubeconfig])
+	must(t, c.Get(t.Context(), key(hub.HostedAPIServer), service))
+	admin, err := clientcmd.RESTConfigFromKubeConfig(issued.Data[hub.AdminKubeconfig])
 	must(t, err)
 	port := settings.Data["node-port"]
 	if want := "https://192.0.2.11:" + port; admin.Host != want || port == "" || settings.Data["image"] != "registry.example/pelago:1" {
@@ -104,10 +104,10 @@ func TestHosted(t *testing.T) {
 
 	// Each part waits for those before. At last the pods run, but the API server is not reached; nothing that exists has changed.
 	etcd := &appsv1.StatefulSet{}
-	must(t, c.Get(t.Context(), key(deploy.HostedEtcd), etcd))
+	must(t, c.Get(t.Context(), key(hub.HostedEtcd), etcd))
 	etcd.Status = appsv1.StatefulSetStatus{Replicas: 1, ReadyReplicas: 1, UpdatedReplicas: 1, ObservedGeneration: etcd.Generation}
 	must(t, c.Status().Update(t.Context(), etcd))
-	for _, name := range []string{deploy.HostedAPIServer, deploy.HostedControllerManager} {
+	for _, name := range []string{hub.HostedAPIServer, hub.HostedControllerManager} {
 		d := &appsv1.Deployment{}
 		if exists(d, name) {
 			t.Errorf("%s is there before what it needs runs", name)
@@ -125,11 +125,11 @@ func TestHosted(t *testing.T) {
 	}
 	s.fails(t, "reach the API server at https://127.0.0.1:1: ", init("--api-address", "127.0.0.1:1")...)
 	again := &corev1.Secret{}
-	must(t, c.Get(t.Context(), key(deploy.HostedCA), again))
+	must(t, c.Get(t.Context(), key(hub.HostedCA), again))
 	if again.ResourceVersion != kept.ResourceVersion {
 		t.Error("the second run has changed the authorities")
 	}
-	must(t, c.Get(t.Context(), key(deploy.HostedPKI), again))
+	must(t, c.Get(t.Context(), key(hub.HostedPKI), again))
 	if bytes.Equal(again.Data["apiserver.crt"], issued.Data["apiserver.crt"]) || !bytes.Equal(again.Data["etcd.crt"], issued.Data["etcd.crt"]) {
 		t.Error("with another address the certificate of the API server must be issued again, and no other")
 	}
@@ -141,8 +141,8 @@ func TestHosted(t *testing.T) {
 	backUp := append([]string{"hub", "backup", filepath.Join(s.dir, "backup")}, host...)
 	s.fails(t, "no member of etcd in namespace hub is ready", backUp...)
 	for i, status := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("%s-%d", deploy.HostedEtcd, i), Labels: map[string]string{
-			"app": deploy.HostedEtcd}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "etcd", Image: "etcd"}}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("%s-%d", hub.HostedEtcd, i), Labels: map[string]string{
+			"app": hub.HostedEtcd}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "etcd", Image: "etcd"}}}}
 		c.Make(pod)
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
 		must(t, c.Status().Update(t.Context(), pod))
@@ -171,13 +171,13 @@ func TestHosted(t *testing.T) {
 // run, so it does not complete.
 func testRestore(t *testing.T, s clusterset, c *apiserver.Cluster, ns string, host []string) {
 	kept := map[string][]byte{}
-	for _, name := range deploy.KeptFiles() {
+	for _, name := range hub.KeptFiles() {
 		kept[name] = []byte("of the backup")
 	}
 	page := make([]byte, 512)
 	sum := sha256.Sum256(page)
 	var text bytes.Buffer
-	must(t, deploy.EncodeBackup(&text, nil, kept, bytes.NewReader(append(page, sum[:]...))))
+	must(t, hub.EncodeBackup(&text, nil, kept, bytes.NewReader(append(page, sum[:]...))))
 	whole, part := filepath.Join(s.dir, "whole"), filepath.Join(s.dir, "part")
 	must(t, os.WriteFile(whole, text.Bytes(), 0o600))
 	must(t, os.WriteFile(part, text.Bytes()[:text.Len()-4], 0o600))
@@ -186,21 +186,21 @@ func testRestore(t *testing.T, s clusterset, c *apiserver.Cluster, ns string, ho
 		must(t, client.IgnoreNotFound(c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: secret}, have)))
 		return have.Data
 	}
-	original := keys(deploy.HostedCA)
+	original := keys(hub.HostedCA)
 	restore := func(file string, more ...string) []string {
 		return append(append([]string{"hub", "restore", file}, host...), more...)
 	}
 	s.fails(t, "a part of one", restore(part, "--yes")...)
 	s.fails(t, "nothing was changed: answer y", restore(whole)...)
 	etcd := &appsv1.StatefulSet{}
-	must(t, c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: deploy.HostedEtcd}, etcd))
-	if *etcd.Spec.Replicas != 1 || !cmp.Equal(keys(deploy.HostedCA), original) || keys(deploy.HostedFormerCA) != nil {
+	must(t, c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: hub.HostedEtcd}, etcd))
+	if *etcd.Spec.Replicas != 1 || !cmp.Equal(keys(hub.HostedCA), original) || keys(hub.HostedFormerCA) != nil {
 		t.Error("the hub has changed before the backup was read and confirmed")
 	}
 	for range 2 {
 		s.fails(t, "restore member 0 of etcd by pod hub/pelago-hub-restore-0", restore(whole, "--yes")...)
-		if !cmp.Equal(keys(deploy.HostedCA), kept) || !cmp.Equal(keys(deploy.HostedFormerCA), original) {
-			t.Errorf("the hub has the keys of the backup: %t, the former ones are kept: %t", cmp.Equal(keys(deploy.HostedCA), kept), cmp.Equal(keys(deploy.HostedFormerCA), original))
+		if !cmp.Equal(keys(hub.HostedCA), kept) || !cmp.Equal(keys(hub.HostedFormerCA), original) {
+			t.Errorf("the hub has the keys of the backup: %t, the former ones are kept: %t", cmp.Equal(keys(hub.HostedCA), kept), cmp.Equal(keys(hub.HostedFormerCA), original))
 		}
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/hub"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // initHub are the flags of init.
@@ -102,40 +103,40 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 	return cmd
 }
 
-func (i *initHub) install(ctx context.Context, hub *cluster, _ []string, out io.Writer) error {
+func (i *initHub) install(ctx context.Context, c *cluster, _ []string, out io.Writer) error {
 	if err := i.hosted.Place(); err != nil {
 		return err
 	}
-	if err := deploy.Cluster(hub.Member).RequireHubVersion(); err != nil {
+	if err := manifests.Cluster(c.Member).RequireHubVersion(); err != nil {
 		return err
 	}
 	progress := newProgress(out)
-	if err := deploy.RefuseKarmada(ctx, hub.Client); err != nil {
+	if err := hub.RefuseKarmada(ctx, c.Client); err != nil {
 		return err
 	}
-	progress("Checking whether %s runs workloads", hub.Config.Host)
-	runs, err := deploy.RunsWorkloads(ctx, hub.Client)
+	progress("Checking whether %s runs workloads", c.Config.Host)
+	runs, err := hub.RunsWorkloads(ctx, c.Client)
 	if err != nil {
 		return err
 	}
 	if runs && !i.workloads {
 		return fmt.Errorf("the API server at %s runs workloads itself: it would run every template in addition to the members. Use a "+
 			"dedicated hub (etcd, kube-apiserver, and kube-controller-manager without workload controllers), or give "+
-			"--hub-runs-workloads-too. Network and service discovery need neither: `pelago deploy-broker`", hub.Config.Host)
+			"--hub-runs-workloads-too. Network and service discovery need neither: `pelago deploy-broker`", c.Config.Host)
 	}
 	nodes := &corev1.NodeList{}
 	if runs {
-		if err := hub.Client.List(ctx, nodes, client.Limit(1)); err != nil {
+		if err := c.Client.List(ctx, nodes, client.Limit(1)); err != nil {
 			return fmt.Errorf("list the nodes of the hub: %w", err)
 		}
 	}
 	pods := len(nodes.Items) > 0 // pelago-hub can run as a Deployment
-	o := deploy.PropagationOptions{Workloads: pods, MemberOptions: i.hosted.Pods}
-	if err := deploy.Propagation(ctx, hub.Client, o, progress); err != nil {
+	o := manifests.PropagationOptions{Workloads: pods, MemberOptions: i.hosted.Pods}
+	if err := manifests.Propagation(ctx, c.Client, o, progress); err != nil {
 		return err
 	}
 	if !pods {
-		text, err := deploy.HubKubeconfig(ctx, hub.Config, hub.Client)
+		text, err := hub.Kubeconfig(ctx, c.Config, c.Client)
 		if err != nil {
 			return err
 		}
@@ -153,7 +154,7 @@ func (i *initHub) install(ctx context.Context, hub *cluster, _ []string, out io.
 func (i *initHub) next(out io.Writer, runs, pods bool) {
 	if pods {
 		fmt.Fprintf(out, "\npelago-hub runs as a Deployment:\n\n  kubectl -n %s rollout status deployment/%s\n",
-			deploy.SystemNamespace, deploy.HubName)
+			manifests.SystemNamespace, manifests.HubName)
 	} else {
 		flag := ""
 		if runs {
@@ -168,7 +169,7 @@ The API server connects to --proxy-host for requests of users to members (pelago
 The file does not expire and gives access to everything at the hub. To revoke it:
 
   kubectl -n %s delete secret %s
-`, i.file, flag, deploy.SystemNamespace, deploy.HubName)
+`, i.file, flag, manifests.SystemNamespace, manifests.HubName)
 	}
 	fmt.Fprint(out, `
 Make clusters members. Push, the hub writes the cluster:

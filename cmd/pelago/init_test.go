@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -73,7 +73,7 @@ func TestInitWhereWorkloadsRun(t *testing.T) {
 		t.Errorf("with nodes pelago-hub is a Deployment:\n%s", out)
 	}
 	hub := &appsv1.Deployment{}
-	must(t, c.Get(t.Context(), client.ObjectKey{Namespace: deploy.SystemNamespace, Name: deploy.HubName}, hub))
+	must(t, c.Get(t.Context(), client.ObjectKey{Namespace: manifests.SystemNamespace, Name: manifests.HubName}, hub))
 	if container := hub.Spec.Template.Spec.Containers[0]; container.Image != "registry.example/pelago:1" ||
 		!slices.Contains(container.Args, "--hub-runs-workloads-too") {
 		t.Errorf("pelago-hub runs %s with %v", container.Image, container.Args)

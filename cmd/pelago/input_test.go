@@ -16,8 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // run runs the command line without a cluster and returns its error.
@@ -119,7 +119,7 @@ func TestOldAPIServerIsRefused(t *testing.T) {
 		}))
 		c, err := openCluster(&rest.Config{Host: s.URL})
 		if err == nil {
-			err = deploy.Cluster(c.Member).RequireVersion("the hub", "1.31", "why")
+			err = manifests.Cluster(c.Member).RequireVersion("the hub", "1.31", "why")
 		}
 		s.Close()
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

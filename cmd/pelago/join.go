@@ -15,8 +15,8 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
@@ -169,7 +169,7 @@ func (j *join) join(ctx context.Context, info broker.Info, answers *view.Answers
 	if err != nil {
 		return err
 	}
-	record := &deploy.Recorder{Client: m.Client}
+	record := &manifests.Recorder{Client: m.Client}
 	if j.dryRun {
 		m.Client = record
 	}
@@ -212,7 +212,7 @@ Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
 
 // plan opens the cluster and plans the join. Flags that are wrong are refused even if the cluster
 // is unreachable, unless those of an earlier join could make them right.
-func (j *join) plan(ctx context.Context) (m deploy.Cluster, p member.Plan, err error) {
+func (j *join) plan(ctx context.Context) (m manifests.Cluster, p member.Plan, err error) {
 	names := j.bound.Names()
 	malformed := names.Error(spec.Join(j.bound.Read()))
 	invalid := cmp.Or(malformed, names.Error(spec.Join(j.member.Validate())))
@@ -232,7 +232,7 @@ func (j *join) plan(ctx context.Context) (m deploy.Cluster, p member.Plan, err e
 			"and without globalnet where the pods of all clusters reach each other already: the clusters then keep their addresses")
 	}
 	p, err = member.NewPlan(j.member, j.bound.Given, have, j.registered)
-	return deploy.Cluster(c.Member), p, names.Error(err)
+	return manifests.Cluster(c.Member), p, names.Error(err)
 }
 
 // checkID validates the id, which is not kept from an earlier join, and prompts for a missing one.

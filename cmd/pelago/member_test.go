@@ -24,7 +24,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	hubaccess "github.com/pelago-net/pelago/control/hub/access"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -36,7 +36,7 @@ func TestMemberCommands(t *testing.T) {
 	ns := func() *corev1.Namespace {
 		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
 	}
-	h.Make(ns(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: deploy.SystemNamespace}})
+	h.Make(ns(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: manifests.SystemNamespace}})
 	h.member.Make(ns())
 	h.users(t)
 	h.fails("pull members are not reached from the hub: it does not serve proxy.pelago.io", "promote", "deployment", "web", "-n", "shop", "-C", "m2")
@@ -171,7 +171,7 @@ func (h workloadHub) proxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return hubaccess.Setup(mgr, hubaccess.Options{Address: address, Host: "127.0.0.1", Namespace: deploy.SystemNamespace, Name: deploy.HubName,
+		return hubaccess.Setup(mgr, hubaccess.Options{Address: address, Host: "127.0.0.1", Namespace: manifests.SystemNamespace, Name: manifests.HubName,
 			BrokerNamespace: "submariner-k8s-broker", Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
 	}}}.Run(t, h.Config)
 	await.True(t, "proxy.pelago.io is served", func() bool {

@@ -33,7 +33,7 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/migrate"
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/agent/services"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -135,7 +135,7 @@ func (p *predecessor) definitions() {
 			Group: "submariner.io", Scope: d.scope, Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, Plural: plural},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version}}})
 	}
-	crds, err := deploy.MemberCRDs()
+	crds, err := manifests.MemberCRDs()
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -357,16 +357,16 @@ func TestMigrateSubmariner(t *testing.T) {
 	if out := p.must(t, p.submariner(file, "--switch", "--dry-run")...); !strings.Contains(out, "disconnect") || !strings.Contains(out, "none") {
 		t.Errorf("--dry-run prints\n%s", out)
 	}
-	p.exists(false, &corev1.Namespace{}, "", deploy.SystemNamespace)
+	p.exists(false, &corev1.Namespace{}, "", manifests.SystemNamespace)
 
 	shown, _ := p.addresses2()
 	t.Log(p.must(t, p.submariner(file, "--prepare")...))
 	p.exists(true, &appsv1.DaemonSet{}, operatorNS, "submariner-gateway")
-	p.exists(true, &appsv1.DaemonSet{}, deploy.SystemNamespace, "pelago-migrate")
-	p.exists(false, &appsv1.DaemonSet{}, deploy.SystemNamespace, "pelago-node")
+	p.exists(true, &appsv1.DaemonSet{}, manifests.SystemNamespace, "pelago-migrate")
+	p.exists(false, &appsv1.DaemonSet{}, manifests.SystemNamespace, "pelago-node")
 	p.asBefore()
 	at := &submarinerv1.Cluster{}
-	if err := p.hub.Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "c1"}, at); err != nil || !slices.Equal(at.Spec.GlobalCIDR, []string{"242.0.0.0/16"}) {
+	if err := p.hub.Get(t.Context(), client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "c1"}, at); err != nil || !slices.Equal(at.Spec.GlobalCIDR, []string{"242.0.0.0/16"}) {
 		t.Errorf("the hub has %v of c1: %v", at.Spec, err)
 	}
 
@@ -403,7 +403,7 @@ func TestMigrateSubmariner(t *testing.T) {
 	if after, _ := p.addresses2(); !cmp.Equal(shown, after) {
 		t.Errorf("addresses after the way back: %s", cmp.Diff(shown, after))
 	}
-	p.exists(false, &corev1.Namespace{}, "", deploy.SystemNamespace)
+	p.exists(false, &corev1.Namespace{}, "", manifests.SystemNamespace)
 	p.fails(t, "was not switched", p.submariner("--back")...)
 }
 
@@ -411,12 +411,12 @@ func TestMigrateSubmariner(t *testing.T) {
 func (p *predecessor) addresses2() (shown, allocated map[string]string) {
 	p.Helper()
 	if err := p.get(&apiextensionsv1.CustomResourceDefinition{}, "", "globaladdresses.pelago.io"); apierrors.IsNotFound(err) {
-		crds, err := deploy.MemberCRDs()
+		crds, err := manifests.MemberCRDs()
 		if err != nil {
 			p.Fatal(err)
 		}
 		i := slices.IndexFunc(crds, func(u *unstructured.Unstructured) bool { return u.GetName() == "globaladdresses.pelago.io" })
-		crds[i].SetLabels(map[string]string{deploy.LabelCRDRevision: "1"})
+		crds[i].SetLabels(map[string]string{manifests.LabelCRDRevision: "1"})
 		p.make(p.member, crds[i])
 		await.True(p, "GlobalAddress is served", func() bool {
 			p.member = open(p.T, p.clusterset.member)
@@ -435,7 +435,7 @@ func (p *predecessor) asBefore() {
 			p.Error(err)
 		} else if diff := cmp.Diff(spec, any(d.Spec)); diff != "" && strings.HasSuffix(name, ".submariner.io") {
 			p.Errorf("definition %s: -before +now\n%s", name, diff)
-		} else if strings.HasSuffix(name, ".submariner.io") && d.Labels[deploy.LabelCRDRevision] != "" {
+		} else if strings.HasSuffix(name, ".submariner.io") && d.Labels[manifests.LabelCRDRevision] != "" {
 			p.Errorf("definition %s has the label of Pelago", name)
 		}
 	}
@@ -486,8 +486,8 @@ func (p *predecessor) others() {
 func (p *predecessor) switched(shown map[string]string) {
 	p.Helper()
 	p.exists(false, &appsv1.DaemonSet{}, operatorNS, "submariner-globalnet", "submariner-gateway", "submariner-routeagent", "submariner-metrics-proxy")
-	p.exists(false, &appsv1.DaemonSet{}, deploy.SystemNamespace, "pelago-migrate")
-	p.exists(true, &appsv1.DaemonSet{}, deploy.SystemNamespace, "pelago-node")
+	p.exists(false, &appsv1.DaemonSet{}, manifests.SystemNamespace, "pelago-migrate")
+	p.exists(true, &appsv1.DaemonSet{}, manifests.SystemNamespace, "pelago-node")
 	p.exists(false, &corev1.Service{}, "shop", "submariner-abc")
 	p.exists(false, &discoveryv1.EndpointSlice{}, "shop", "web-x1")
 	p.others()
@@ -506,7 +506,7 @@ func (p *predecessor) switched(shown map[string]string) {
 		p.Errorf("Submariner's broker has %v: %v", endpoints.Items, err)
 	}
 	// An Endpoint as the agent writes it, without fields that Submariner's definition requires.
-	e := &submarinerv1.Endpoint{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: "c1-n1"}, Spec: submarinerv1.EndpointSpec{
+	e := &submarinerv1.Endpoint{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: "c1-n1"}, Spec: submarinerv1.EndpointSpec{
 		ClusterID: "c1", CableName: "x", Subnets: []string{"242.0.0.0/16"}, PrivateIP: "172.18.0.3", Backend: "libreswan"}}
 	if err := p.member.Create(p.Context(), e); err != nil {
 		p.Error(err)

@@ -16,7 +16,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/migrate"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // promote are the flags of promote.
@@ -84,7 +84,7 @@ func (p *promote) promote(ctx context.Context, h *cluster, args []string, out io
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 		key.Namespace = h.namespace
 	}
-	title := mapping.GroupVersionKind.Kind + " " + deploy.Title(key)
+	title := mapping.GroupVersionKind.Kind + " " + manifests.Title(key)
 	if err := m.Client.Get(ctx, key, o); err != nil {
 		return fmt.Errorf("get %s of cluster %s: %w", title, p.cluster, err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
 )
 
@@ -104,7 +104,7 @@ func (j *join) push(ctx context.Context, name string, out io.Writer) error {
 		return err
 	}
 	p := member.Push{Name: name, Access: j.cluster.title(), Proxy: proxy, Place: j.place}
-	if err := p.Join(ctx, deploy.Cluster(hub.Member), deploy.Cluster(m.Member), progress); err != nil {
+	if err := p.Join(ctx, manifests.Cluster(hub.Member), manifests.Cluster(m.Member), progress); err != nil {
 		return err
 	}
 	progress("Cluster %s has joined", name)

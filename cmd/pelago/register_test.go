@@ -21,8 +21,8 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -91,16 +91,16 @@ func TestRegister(t *testing.T) {
 			return open(t, &rest.Config{Host: c.hub.Host, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: c.hub.CAData}})
 		}
 		own := as(n.Token)
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: deploy.RegistrarAccount}}
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: manifests.RegistrarAccount}}
 		long := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)}}
 		if err := own.SubResource("token").Create(ctx, account, long); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "10 minutes") {
 			t.Errorf("a credential for an hour: %v, want a refusal", err)
 		}
 		for _, err := range []error{
-			own.List(ctx, &corev1.SecretList{}, client.InNamespace(deploy.BrokerNamespace)),
-			own.List(ctx, &submarinerv1.ClusterList{}, client.InNamespace(deploy.BrokerNamespace)),
-			own.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: "cluster-x"}}),
-			as("").Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "submariner-ipsec-psk"}, &corev1.Secret{}),
+			own.List(ctx, &corev1.SecretList{}, client.InNamespace(manifests.BrokerNamespace)),
+			own.List(ctx, &submarinerv1.ClusterList{}, client.InNamespace(manifests.BrokerNamespace)),
+			own.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: "cluster-x"}}),
+			as("").Get(ctx, client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "submariner-ipsec-psk"}, &corev1.Secret{}),
 		} {
 			if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
 				t.Errorf("%v, want a refusal", err)
@@ -153,7 +153,7 @@ func TestRegister(t *testing.T) {
 		if sent != "" {
 			t.Errorf("the server that is not the hub got %q", sent)
 		}
-		if err := hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "cluster-g1"}, &corev1.ServiceAccount{}); !apierrors.IsNotFound(err) {
+		if err := hub.Get(ctx, client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "cluster-g1"}, &corev1.ServiceAccount{}); !apierrors.IsNotFound(err) {
 			t.Errorf("refused registrations left a ServiceAccount: %v", err)
 		}
 	})
@@ -163,7 +163,7 @@ func TestRegister(t *testing.T) {
 		m := &reader{t, open(t, c.member)}
 		cluster, published := &clusterv1alpha1.Cluster{}, &submarinerv1.Cluster{}
 		must(t, hub.Get(ctx, client.ObjectKey{Name: "g1"}, cluster))
-		must(t, hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "g1"}, published))
+		must(t, hub.Get(ctx, client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "g1"}, published))
 		access, err := config.ParseBroker(m.secret(config.BrokerSecretName))
 		must(t, err)
 		access.Token = ""

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 func tokenCommand() *cobra.Command {
@@ -50,12 +50,12 @@ func tokenCreateCommand() *cobra.Command {
 		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.RunE = a.run(func(ctx context.Context, hub *cluster, args []string, out io.Writer) error {
-		set, err := broker.ReadClusterset(ctx, hub.Client, deploy.BrokerNamespace)
+		set, err := broker.ReadClusterset(ctx, hub.Client, manifests.BrokerNamespace)
 		if err != nil {
 			return fmt.Errorf("%w: run `pelago deploy-broker` there first, or name the hub with --context", err)
 		}
 		n := newToken{Server: cmp.Or(set.BrokerURL, hub.Config.Host)}
-		ca, err := deploy.Cluster(hub.Member).CA(ctx)
+		ca, err := manifests.Cluster(hub.Member).CA(ctx)
 		if err != nil {
 			return err
 		}

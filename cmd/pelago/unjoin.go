@@ -10,7 +10,7 @@ import (
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
 )
 
@@ -109,7 +109,7 @@ func (u *unjoin) member(ctx context.Context, m *cluster, _ []string, out io.Writ
 // workloads ends a cluster's membership for workloads: the Cluster and what belongs to it at the hub, and, with a kubeconfig
 // of a push member, the hub's account there.
 func (u *unjoin) workloads(ctx context.Context, h *cluster, args []string, out io.Writer) error {
-	hubID, err := member.HubID(ctx, deploy.Cluster(h.Member))
+	hubID, err := member.HubID(ctx, manifests.Cluster(h.Member))
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (u *unjoin) workloads(ctx context.Context, h *cluster, args []string, out i
 		if err != nil {
 			return err
 		}
-		at := deploy.Cluster(m.Member)
+		at := manifests.Cluster(m.Member)
 		l.Push = &at
 	}
 	return member.LeaveWorkloads(ctx, h.Client, hubID, args[0], l)

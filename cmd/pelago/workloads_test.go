@@ -21,7 +21,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	members "github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -164,11 +164,11 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 	member.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}})
 	c.deployBroker(t)
 	execution := func() error {
-		return member.Get(t.Context(), client.ObjectKey{Namespace: deploy.SystemNamespace, Name: deploy.ExecutionDeployment},
+		return member.Get(t.Context(), client.ObjectKey{Namespace: manifests.SystemNamespace, Name: manifests.ExecutionDeployment},
 			&appsv1.Deployment{})
 	}
 	role := func() error {
-		return member.Get(t.Context(), client.ObjectKey{Name: deploy.ExecutionDeployment}, &rbacv1.ClusterRole{})
+		return member.Get(t.Context(), client.ObjectKey{Name: manifests.ExecutionDeployment}, &rbacv1.ClusterRole{})
 	}
 	cluster := &clusterv1alpha1.Cluster{}
 
@@ -220,7 +220,7 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 	cluster.Finalizers = []string{clusterv1alpha1.FinalizerCluster}
 	must(t, hub.Update(t.Context(), cluster))
 	c.fails(t, "is still being removed", "unjoin", "--context", "hub", "--clusterid", "g1", "--timeout", "1s")
-	must(t, hub.Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "cluster-g1"}, &corev1.ServiceAccount{}))
+	must(t, hub.Get(t.Context(), client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "cluster-g1"}, &corev1.ServiceAccount{}))
 	must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))
 	c.fails(t, "is being removed: wait", append(push, "g1")...)
 	work := &workv1alpha1.Work{
@@ -240,7 +240,7 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 	cluster.Finalizers = nil
 	must(t, hub.Update(t.Context(), cluster))
 	c.must(t, "unjoin", "--context", "hub", "--clusterid", "g1")
-	if err := hub.Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "cluster-g1"},
+	if err := hub.Get(t.Context(), client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "cluster-g1"},
 		&corev1.ServiceAccount{}); !apierrors.IsNotFound(err) {
 		t.Errorf("ServiceAccount of the removed member: %v, want none", err)
 	}
@@ -276,7 +276,7 @@ func (c clusterset) testAccept(t *testing.T, hub *apiserver.Cluster) {
 		t.Errorf("labels %v, spec -want +got\n%s", got.Labels, diff)
 	}
 	network := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: submarinerv1.GroupVersion.String(), Kind: "Cluster"}}
-	must(t, hub.Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "g1"}, network))
+	must(t, hub.Get(t.Context(), client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "g1"}, network))
 	if network.Labels["env"] != "prod" || network.Labels[submarinerv1.LabelClusterID] != "g1" {
 		t.Errorf("labels by which services are exported: %v", network.Labels)
 	}
@@ -296,7 +296,7 @@ func (c clusterset) testAccept(t *testing.T, hub *apiserver.Cluster) {
 	// --auto-accept is kept until it is given again.
 	stored := func() string {
 		cm := &corev1.ConfigMap{}
-		must(t, hub.Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "pelago-clusterset"}, cm))
+		must(t, hub.Get(t.Context(), client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "pelago-clusterset"}, cm))
 		return cm.Data["auto-accept"]
 	}
 	for _, step := range []struct{ flag, want string }{{"", "false"}, {"--auto-accept", "true"}, {"", "true"}, {"--auto-accept=false", "false"}} {

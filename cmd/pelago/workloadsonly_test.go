@@ -20,7 +20,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -33,7 +33,7 @@ func TestWorkloadsOnly(t *testing.T) {
 	c.deployBroker(t)
 	join := func(more ...string) []string { return c.join(append([]string{"--clusterid", "w1"}, more...)...) }
 	c.fails(t, "the hub propagates no workloads", join("--workloads-only")...)
-	if err := hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "cluster-w1"}, &corev1.ServiceAccount{}); !apierrors.IsNotFound(err) {
+	if err := hub.Get(ctx, client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "cluster-w1"}, &corev1.ServiceAccount{}); !apierrors.IsNotFound(err) {
 		t.Errorf("a refused join left a ServiceAccount at the hub: %v", err)
 	}
 	c.must(t, "init", "--context", "hub", "--output", filepath.Join(c.dir, "pelago-hub.kubeconfig"))
@@ -46,7 +46,7 @@ func TestWorkloadsOnly(t *testing.T) {
 	}
 	c.must(t, join()...) // again, with the kept flag
 	m := &reader{t, open(t, c.member)}
-	want := config.Config{WorkloadsOnly: true, ClusterID: "w1", ClusterIndex: 1, HubID: uid(t, hub), HubServer: c.hub.Host, BrokerNamespace: deploy.BrokerNamespace}
+	want := config.Config{WorkloadsOnly: true, ClusterID: "w1", ClusterIndex: 1, HubID: uid(t, hub), HubServer: c.hub.Host, BrokerNamespace: manifests.BrokerNamespace}
 	if diff := cmp.Diff(want.Data(), m.config().Data()); diff != "" {
 		t.Errorf("pelago-config: -want +got\n%s", diff)
 	}
@@ -56,7 +56,7 @@ func TestWorkloadsOnly(t *testing.T) {
 	must(t, member.List(ctx, &deployments))
 	must(t, member.List(ctx, &daemons))
 	must(t, member.List(ctx, &crds))
-	if len(deployments.Items) != 1 || deployments.Items[0].Name != deploy.ExecutionDeployment || len(daemons.Items)+len(crds.Items) > 0 {
+	if len(deployments.Items) != 1 || deployments.Items[0].Name != manifests.ExecutionDeployment || len(daemons.Items)+len(crds.Items) > 0 {
 		t.Errorf("the member has Deployments %v, DaemonSets %v, %d CRDs; want the agent for workloads alone", names(kube.Pointers(deployments.Items)),
 			names(kube.Pointers(daemons.Items)), len(crds.Items))
 	}
@@ -66,7 +66,7 @@ func TestWorkloadsOnly(t *testing.T) {
 		t.Errorf("Cluster: %+v", cluster.Spec)
 	}
 	published := &submarinerv1.Cluster{}
-	must(t, hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "w1"}, published))
+	must(t, hub.Get(ctx, client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "w1"}, published))
 	if diff := cmp.Diff(submarinerv1.ClusterSpec{ClusterID: "w1"}, published.Spec); diff != "" || published.Annotations["pelago.io/workloads-only"] != "true" {
 		t.Errorf("Cluster of the broker: annotations %v, -want +got\n%s", published.Annotations, diff)
 	}
@@ -83,7 +83,7 @@ func TestWorkloadsOnly(t *testing.T) {
 			t.Errorf("the member renews its token: %v", err)
 		}
 		// Whoever registers cannot have ranges on the side: nobody would check them against others'.
-		forged := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: "w2",
+		forged := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: "w2",
 			Labels:      map[string]string{submarinerv1.LabelClusterID: "w2"},
 			Annotations: map[string]string{"pelago.io/workloads-only": "true", "pelago.io/cluster-uid": "x", "pelago.io/cluster-index": "9"}},
 			Spec: submarinerv1.ClusterSpec{ClusterID: "w2", ClusterCIDR: []string{"10.1.0.0/16"}}}
@@ -93,7 +93,7 @@ func TestWorkloadsOnly(t *testing.T) {
 	})
 	t.Run("show", func(t *testing.T) {
 		c.fails(t, "has no part in the network", "show", "connections", "--context", "g1")
-		if out := c.must(t, "show", "all", "--context", "g1"); !strings.Contains(out, deploy.ExecutionDeployment) || strings.Contains(out, "pelago-node") {
+		if out := c.must(t, "show", "all", "--context", "g1"); !strings.Contains(out, manifests.ExecutionDeployment) || strings.Contains(out, "pelago-node") {
 			t.Errorf("show all:\n%s", out)
 		}
 	})
@@ -102,20 +102,20 @@ func TestWorkloadsOnly(t *testing.T) {
 		c.fails(t, `has joined as "w1" with --workloads-only: remove it first`, join("--workloads-only=false")...)
 		c.fails(t, `has joined as "w1"`, c.join("--clusterid", "other", "--workloads-only")...)
 		// Without what is left in the member, the book at the hub knows.
-		must(t, member.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: config.ConfigMapName}}))
+		must(t, member.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: config.ConfigMapName}}))
 		c.fails(t, "is registered with --workloads-only", join("--clustercidr", "10.7.0.0/16")...)
 		c.must(t, join("--workloads-only")...)
 	})
 	t.Run("unjoin", func(t *testing.T) {
 		c.must(t, "unjoin", "w1", "--context", "hub")
-		for _, obj := range []client.Object{&submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: "w1"}},
-			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: "cluster-w1"}}} {
+		for _, obj := range []client.Object{&submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: "w1"}},
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: "cluster-w1"}}} {
 			if err := hub.Get(ctx, client.ObjectKeyFromObject(obj), obj); !apierrors.IsNotFound(err) {
 				t.Errorf("%T after unjoin: %v, want none", obj, err)
 			}
 		}
 		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
-		if err := member.Get(ctx, client.ObjectKey{Name: deploy.ExecutionDeployment}, &rbacv1.ClusterRole{}); !apierrors.IsNotFound(err) {
+		if err := member.Get(ctx, client.ObjectKey{Name: manifests.ExecutionDeployment}, &rbacv1.ClusterRole{}); !apierrors.IsNotFound(err) {
 			t.Errorf("ClusterRole after unjoin: %v, want none", err)
 		}
 		c.must(t, join("--clustercidr", "10.7.0.0/16", "--network-only")...)

@@ -11,14 +11,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
 )
 
 // hubAccess is the hub; kubeconfig is empty if it is the operator's own API server.
 type hubAccess struct {
 	client.Client
-	cluster    deploy.Cluster
+	cluster    manifests.Cluster
 	kubeconfig []byte
 }
 
@@ -45,7 +45,7 @@ func (r *capi) openHub(ctx context.Context) (*hubAccess, error) {
 	if r.hub != nil && string(r.hub.kubeconfig) == string(kubeconfig) {
 		return r.hub, nil
 	}
-	c, err := deploy.Open(cfg)
+	c, err := manifests.Open(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -90,19 +90,19 @@ func (c credential) config() (*rest.Config, error) {
 	return cfg, nil
 }
 
-func (c credential) open() (deploy.Cluster, error) {
+func (c credential) open() (manifests.Cluster, error) {
 	cfg, err := c.config()
 	if err != nil {
-		return deploy.Cluster{}, err
+		return manifests.Cluster{}, err
 	}
-	return deploy.Open(cfg)
+	return manifests.Open(cfg)
 }
 
 // push opens a cluster that the hub is to write, and returns the URL of the proxy on the way to it.
-func (c credential) push() (deploy.Cluster, string, error) {
+func (c credential) push() (manifests.Cluster, string, error) {
 	cfg, err := c.config()
 	if err != nil {
-		return deploy.Cluster{}, "", err
+		return manifests.Cluster{}, "", err
 	}
 	opened, proxy, err := member.OpenPush(cfg)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
@@ -183,12 +183,12 @@ func (r *capi) wanted(ctx context.Context, u *unstructured.Unstructured, name st
 		return w, fmt.Errorf("read Secret %s: %w", key, err)
 	}
 	w.object, w.keep = o, joined && w.info.CheckExpiry(time.Now()) != nil
-	w.object.SetImage(cmp.Or(r.image, deploy.DefaultImage))
+	w.object.SetImage(cmp.Or(r.image, manifests.DefaultImage))
 	return w, nil
 }
 
 // apply joins the cluster. Fields in the error are those of annotations; the spec of a Cluster belongs to Cluster API.
-func (w wanted) apply(ctx context.Context, hub deploy.Cluster) error {
+func (w wanted) apply(ctx context.Context, hub manifests.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
 	if w.push == nil {
@@ -238,7 +238,7 @@ func (r *capi) mark(ctx context.Context, hub *hubAccess, key client.ObjectKey, n
 	u.SetAnnotations(map[string]string{v1alpha1.AnnotationClusterAPI: r.origin(key)})
 	objects := []*unstructured.Unstructured{u}
 	network := &submarinerv1.Cluster{}
-	err := hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: name}, network)
+	err := hub.Get(ctx, client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: name}, network)
 	switch {
 	case err == nil:
 		n := &unstructured.Unstructured{}

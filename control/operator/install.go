@@ -8,8 +8,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
@@ -28,7 +28,9 @@ func progress(format string, args ...any) {
 	slog.Info("installing", "step", fmt.Sprintf(format, args...))
 }
 
-func (i installer) open() (deploy.Cluster, error) { return deploy.Open(rest.CopyConfig(i.config)) }
+func (i installer) open() (manifests.Cluster, error) {
+	return manifests.Open(rest.CopyConfig(i.config))
+}
 
 // member joins the cluster, or updates it. With keep the hub is not asked.
 func (i installer) member(ctx context.Context, m membership, keep bool) error {
@@ -43,7 +45,7 @@ func (i installer) member(ctx context.Context, m membership, keep bool) error {
 }
 
 // join joins a cluster as an object describes it.
-func join(ctx context.Context, c deploy.Cluster, o spec.Object, info broker.Info, keep bool) error {
+func join(ctx context.Context, c manifests.Cluster, o spec.Object, info broker.Info, keep bool) error {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
 	if err := info.CheckExpiry(time.Now()); err != nil && !keep {
@@ -79,7 +81,7 @@ func (i installer) remove(ctx context.Context) error {
 }
 
 // remove removes Pelago from a cluster.
-func remove(ctx context.Context, c deploy.Cluster) error {
+func remove(ctx context.Context, c manifests.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
 	former, err := member.Former(ctx, c.Client)

@@ -34,7 +34,7 @@ import (
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
@@ -232,7 +232,7 @@ func (o *operator) join(ctx context.Context, s *v1alpha1.Submariner, unknown err
 		}
 		secrets[key.Name] = secret.Data
 	}
-	m, err := membershipOf(s, secrets, cmp.Or(o.image, deploy.DefaultImage))
+	m, err := membershipOf(s, secrets, cmp.Or(o.image, manifests.DefaultImage))
 	if err != nil {
 		return err
 	}

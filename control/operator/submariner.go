@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -128,7 +128,7 @@ func brokerInfo(spec v1alpha1.SubmarinerSpec, secrets map[string]map[string][]by
 	}
 	namespace := spec.BrokerK8sRemoteNamespace
 	if namespace == "" {
-		namespace = deploy.BrokerNamespace
+		namespace = manifests.BrokerNamespace
 	}
 	for field, to := range map[string]*[]byte{"brokerK8sCA": &ca, "ceIPSecPSK": &psk} {
 		text := map[string]string{"brokerK8sCA": spec.BrokerK8sCA, "ceIPSecPSK": spec.CeIPSecPSK}[field]

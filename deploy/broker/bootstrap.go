@@ -27,7 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 const (
@@ -153,8 +153,8 @@ func PublishClusterInfo(ctx context.Context, hub client.Client, server string, c
 		&rbacv1.RoleBinding{ObjectMeta: meta(clusterInfoRole), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: clusterInfoRole},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "system:anonymous"}}},
 	} {
-		if err := hub.Create(ctx, obj, client.FieldOwner(deploy.Manager)); client.IgnoreAlreadyExists(err) != nil {
-			return fmt.Errorf("create %s %s/%s: %w", deploy.Kind(hub, obj), obj.GetNamespace(), obj.GetName(), err)
+		if err := hub.Create(ctx, obj, client.FieldOwner(manifests.Manager)); client.IgnoreAlreadyExists(err) != nil {
+			return fmt.Errorf("create %s %s/%s: %w", manifests.Kind(hub, obj), obj.GetNamespace(), obj.GetName(), err)
 		}
 	}
 	return nil
@@ -162,7 +162,7 @@ func PublishClusterInfo(ctx context.Context, hub client.Client, server string, c
 
 // Remove removes the broker from a hub without members, with the tokens by which clusters register and, unless kubeadm has made it,
 // cluster-info.
-func Remove(ctx context.Context, hub client.Client, progress deploy.Progress) error {
+func Remove(ctx context.Context, hub client.Client, progress manifests.Progress) error {
 	tokens, err := BootstrapTokens(ctx, hub)
 	if err != nil {
 		return err
@@ -181,15 +181,15 @@ func Remove(ctx context.Context, hub client.Client, progress deploy.Progress) er
 	}
 	role := metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: clusterInfoRole}
 	objs := []client.Object{&rbacv1.RoleBinding{ObjectMeta: role}, &rbacv1.Role{ObjectMeta: role}}
-	if deploy.Wrote(info) {
+	if manifests.Wrote(info) {
 		objs = append(objs, info)
 	}
 	for _, obj := range objs {
 		if err := hub.Delete(ctx, obj); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete %s %s/%s: %w", deploy.Kind(hub, obj), obj.GetNamespace(), obj.GetName(), err)
+			return fmt.Errorf("delete %s %s/%s: %w", manifests.Kind(hub, obj), obj.GetNamespace(), obj.GetName(), err)
 		}
 	}
-	return deploy.RemoveHub(ctx, hub, progress)
+	return manifests.RemoveHub(ctx, hub, progress)
 }
 
 // Pins are the hashes of the public keys (RFC 7469) of CA certificates, PEM, in the form that kubeadm prints.
@@ -269,16 +269,16 @@ func DiscoverHub(ctx context.Context, server, token string, pins []string) ([]by
 
 // ExchangeToken gets, for a bootstrap token, what broker-info.subm holds, with a credential that is valid for registrationLife.
 func ExchangeToken(ctx context.Context, server, token string, ca []byte) (Info, error) {
-	hub, err := deploy.NewClient(&rest.Config{Host: server, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, Timeout: 30 * time.Second})
+	hub, err := manifests.NewClient(&rest.Config{Host: server, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, Timeout: 30 * time.Second})
 	if err != nil {
 		return Info{}, fmt.Errorf("use the token: %w", err)
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: deploy.RegistrarAccount}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: manifests.RegistrarAccount}}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(registrationLife / time.Second))}}
 	err = hub.SubResource("token").Create(ctx, account, request)
 	psk := &corev1.Secret{}
 	if err == nil {
-		err = hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: PSKSecret}, psk)
+		err = hub.Get(ctx, client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: PSKSecret}, psk)
 	}
 	switch {
 	case apierrors.IsUnauthorized(err):
@@ -293,7 +293,7 @@ func ExchangeToken(ctx context.Context, server, token string, ca []byte) (Info, 
 	return Info{
 		BrokerURL: server,
 		ClientToken: &corev1.Secret{Data: map[string][]byte{corev1.ServiceAccountRootCAKey: ca,
-			corev1.ServiceAccountNamespaceKey: []byte(deploy.BrokerNamespace), corev1.ServiceAccountTokenKey: []byte(request.Status.Token)}},
+			corev1.ServiceAccountNamespaceKey: []byte(manifests.BrokerNamespace), corev1.ServiceAccountTokenKey: []byte(request.Status.Token)}},
 		IPSecPSK: &corev1.Secret{Data: psk.Data},
 	}, nil
 }

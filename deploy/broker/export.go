@@ -19,7 +19,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // LabelNetwork sets labels of a cluster's submariner.io Cluster at the hub, by which services are exported to it. A cluster that is
@@ -29,10 +29,10 @@ func LabelNetwork(ctx context.Context, hub client.Client, id string, labels map[
 	if err != nil {
 		return fmt.Errorf("label Cluster %s: %w", id, err)
 	}
-	cluster := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: id}}
+	cluster := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: id}}
 	err = hub.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, patch))
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-		return fmt.Errorf("label Cluster %s/%s: %w", deploy.BrokerNamespace, id, err)
+		return fmt.Errorf("label Cluster %s/%s: %w", manifests.BrokerNamespace, id, err)
 	}
 	return nil
 }

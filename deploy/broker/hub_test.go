@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -47,7 +47,7 @@ func openHubWith(t *testing.T, book Book) hub {
 	t.Helper()
 	ctx := context.Background()
 	cfg := server.Config(t)
-	if err := deploy.HubBase(ctx, newClient(t, cfg), t.Logf); err != nil {
+	if err := manifests.HubBase(ctx, newClient(t, cfg), t.Logf); err != nil {
 		t.Fatal(err)
 	}
 	admin := newClient(t, cfg)
@@ -60,7 +60,7 @@ func openHubWith(t *testing.T, book Book) hub {
 	if _, err := Setup(ctx, admin, book, set, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := deploy.Hub(ctx, admin, t.Logf); err != nil {
+	if err := manifests.Hub(ctx, admin, t.Logf); err != nil {
 		t.Fatal(err)
 	}
 	secret, err := Credential(ctx, admin, cfg.CAData)
@@ -72,7 +72,7 @@ func openHubWith(t *testing.T, book Book) hub {
 
 func newClient(t *testing.T, cfg *rest.Config) client.Client {
 	t.Helper()
-	c, err := deploy.NewClient(cfg)
+	c, err := manifests.NewClient(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,23 +103,23 @@ func (h hub) joinWith(t *testing.T, id string, cidr string, local []netip.Prefix
 	if cidr != "" {
 		r.GlobalCIDR = netip.MustParsePrefix(cidr)
 	}
-	entry, err := Claim(ctx, h.registrar, deploy.BrokerNamespace, r)
+	entry, err := Claim(ctx, h.registrar, manifests.BrokerNamespace, r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	proof, err := Identity(ctx, h.registrar, deploy.BrokerNamespace, id, "")
+	proof, err := Identity(ctx, h.registrar, manifests.BrokerNamespace, id, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := Token(ctx, h.registrar, deploy.BrokerNamespace, id, proof)
+	token, err := Token(ctx, h.registrar, manifests.BrokerNamespace, id, proof)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Admit(ctx, h.registrar, deploy.BrokerNamespace, Member{Entry: entry, PodCIDR: local[:1], ServiceCIDR: local[1:], Fabric: fabric}); err != nil {
+	if err := Admit(ctx, h.registrar, manifests.BrokerNamespace, Member{Entry: entry, PodCIDR: local[:1], ServiceCIDR: local[1:], Fabric: fabric}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := Unregister(ctx, h.admin, deploy.BrokerNamespace, id); err != nil {
+		if err := Unregister(ctx, h.admin, manifests.BrokerNamespace, id); err != nil {
 			t.Error(err)
 		}
 	})

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // A clusterset without globalnet: whoever joins has addresses of its own, and claims those and its part of the fabric.
@@ -59,7 +59,7 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 	} {
 		r := good
 		tt.change(&r)
-		_, err := Claim(ctx, h.registrar, deploy.BrokerNamespace, r)
+		_, err := Claim(ctx, h.registrar, manifests.BrokerNamespace, r)
 		refused(t, name, err, tt.words...)
 	}
 	h.joinWith(t, "c2", "", prefixes("10.8.0.0/16", "10.88.0.0/16"))
@@ -125,7 +125,7 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 	}
 
 	// The fabric stays what clusters have joined with.
-	set, err := ReadClusterset(ctx, h.registrar, deploy.BrokerNamespace)
+	set, err := ReadClusterset(ctx, h.registrar, manifests.BrokerNamespace)
 	if err != nil || set.Fabric != fabric {
 		t.Fatalf("the clusterset's fabric is %s, %v; want %s", set.Fabric, err, fabric)
 	}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -68,8 +68,8 @@ func changes(before, after map[string]string) (out []string) {
 }
 
 // Apply installs the broker, and issues the credential by which clusters join.
-func (p Plan) Apply(ctx context.Context, hub deploy.Cluster, progress deploy.Progress) (Info, error) {
-	if err := deploy.HubBase(ctx, hub.Client, progress); err != nil {
+func (p Plan) Apply(ctx context.Context, hub manifests.Cluster, progress manifests.Progress) (Info, error) {
+	if err := manifests.HubBase(ctx, hub.Client, progress); err != nil {
 		return Info{}, err
 	}
 	var err error
@@ -85,7 +85,7 @@ func (p Plan) Apply(ctx context.Context, hub deploy.Cluster, progress deploy.Pro
 	if err != nil {
 		return Info{}, err
 	}
-	if err := deploy.Hub(ctx, hub.Client, progress); err != nil {
+	if err := manifests.Hub(ctx, hub.Client, progress); err != nil {
 		return Info{}, err
 	}
 	ca, err := hub.CA(ctx)

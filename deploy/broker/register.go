@@ -23,7 +23,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -59,7 +59,7 @@ func Identity(ctx context.Context, hub client.Client, namespace, clusterID strin
 	case known == "":
 		return "", fmt.Errorf("cluster %q has been registered before and its credential is gone from Secret %s/submariner-broker-secret here: "+
 			"restore that Secret, or run `pelago unjoin --clusterid %s` with an administrator's access to the hub, then join again",
-			clusterID, deploy.SystemNamespace, clusterID)
+			clusterID, manifests.SystemNamespace, clusterID)
 	default:
 		return known, nil
 	}
@@ -127,11 +127,11 @@ func Admit(ctx context.Context, hub client.Client, namespace string, m Member) e
 		bind(tokenRoleName(id), tokenRoleName(id)),
 	}
 	if !m.WorkloadsOnly { // which neither reads nor writes what the network exchanges
-		objs = append(objs, bind(AccountName(id), deploy.MemberRole))
+		objs = append(objs, bind(AccountName(id), manifests.MemberRole))
 	}
 	for _, obj := range objs {
 		if err := createOwned(ctx, hub, obj, cluster.UID); err != nil {
-			return fmt.Errorf("create %s %s at the hub: %w", deploy.Kind(hub, obj), obj.GetName(), err)
+			return fmt.Errorf("create %s %s at the hub: %w", manifests.Kind(hub, obj), obj.GetName(), err)
 		}
 	}
 	return nil
@@ -240,7 +240,7 @@ func texts(prefixes []netip.Prefix) []string {
 // WorkloadsOnly reports whether a cluster has joined with --workloads-only.
 func WorkloadsOnly(ctx context.Context, hub client.Client, clusterID string) (bool, error) {
 	c := &submarinerv1.Cluster{}
-	err := hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: clusterID}, c)
+	err := hub.Get(ctx, client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: clusterID}, c)
 	if client.IgnoreNotFound(err) != nil && !meta.IsNoMatchError(err) { // without the kind there is no broker
 		return false, fmt.Errorf("get Cluster %s at the hub: %w", clusterID, err)
 	}
@@ -260,7 +260,7 @@ func Unregister(ctx context.Context, hub client.Client, namespace, clusterID str
 		&corev1.ServiceAccount{ObjectMeta: meta(AccountName(clusterID))},
 	} {
 		if err := client.IgnoreNotFound(hub.Delete(ctx, obj)); err != nil {
-			return wrap(err, "delete %s %s at the hub", deploy.Kind(hub, obj), obj.GetName())
+			return wrap(err, "delete %s %s at the hub", manifests.Kind(hub, obj), obj.GetName())
 		}
 	}
 	var errs []error
@@ -268,7 +268,7 @@ func Unregister(ctx context.Context, hub client.Client, namespace, clusterID str
 		&submarinerv1.Endpoint{}, &pelagov1alpha1.ServiceContribution{}, &discoveryv1.EndpointSlice{}, &submarinerv1.Cluster{},
 	} {
 		err := hub.DeleteAllOf(ctx, obj, client.InNamespace(namespace), client.MatchingLabels{submarinerv1.LabelClusterID: clusterID})
-		errs = append(errs, wrap(err, "delete the %s objects of cluster %q at the hub", deploy.Kind(hub, obj), clusterID))
+		errs = append(errs, wrap(err, "delete the %s objects of cluster %q at the hub", manifests.Kind(hub, obj), clusterID))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // The credential of broker-info.subm registers clusters and does nothing else; least of all to a registered member.
@@ -72,7 +72,7 @@ func TestRegistrarOnlyRegisters(t *testing.T) {
 		"token of a member bound by name":            token("cluster-g1", bound(RegistrationName("g1"), "")),
 		"token of a member bound to another's":       token("cluster-g1", bound(RegistrationName("g2"), "x")),
 		"token for a month":                          token("cluster-g1", long),
-		"its own token":                              token(deploy.RegistrarAccount, authenticationv1.TokenRequestSpec{}),
+		"its own token":                              token(manifests.RegistrarAccount, authenticationv1.TokenRequestSpec{}),
 		"token of the default account":               token("default", authenticationv1.TokenRequestSpec{}),
 		"read a registration":                        r.Get(ctx, client.ObjectKey{Namespace: namespace, Name: RegistrationName("g1")}, &corev1.Secret{}),
 		"read the IPsec key":                         r.Get(ctx, client.ObjectKey{Namespace: namespace, Name: PSKSecret}, &corev1.Secret{}),
@@ -92,12 +92,12 @@ func TestRegistrarOnlyRegisters(t *testing.T) {
 		"Role for another's token":                   r.Create(ctx, role("cluster-x.token", renew("cluster-g1"))),
 		"Role for two tokens":                        r.Create(ctx, role("cluster-x.token", renew("cluster-x", "cluster-g1"))),
 		"Role of another name":                       r.Create(ctx, role("x", renew("cluster-x"))),
-		"binding of another account to the members'": r.Create(ctx, binding("cluster-x", "Role", deploy.MemberRole, "default", "x")),
-		"binding to the registrar's role":            r.Create(ctx, binding("cluster-x", "Role", deploy.RegistrarAccount, "cluster-x", "x")),
+		"binding of another account to the members'": r.Create(ctx, binding("cluster-x", "Role", manifests.MemberRole, "default", "x")),
+		"binding to the registrar's role":            r.Create(ctx, binding("cluster-x", "Role", manifests.RegistrarAccount, "cluster-x", "x")),
 		"binding to cluster-admin":                   r.Create(ctx, binding("cluster-x", "ClusterRole", "cluster-admin", "cluster-x", "x")),
 		"binding to another's token":                 r.Create(ctx, binding("cluster-x.token", "Role", "cluster-g1.token", "cluster-x", "x")),
-		"binding that is not owned by the Cluster":   r.Create(ctx, binding("cluster-x", "Role", deploy.MemberRole, "cluster-x", "g1")),
-		"binding of another name":                    r.Create(ctx, binding("x", "Role", deploy.MemberRole, "cluster-x", "x")),
+		"binding that is not owned by the Cluster":   r.Create(ctx, binding("cluster-x", "Role", manifests.MemberRole, "cluster-x", "g1")),
+		"binding of another name":                    r.Create(ctx, binding("x", "Role", manifests.MemberRole, "cluster-x", "x")),
 		"change of a member's Cluster":               verbs["patch"](ctx, r, &submarinerv1.Cluster{ObjectMeta: meta("g1")}),
 		"deletion of a member's Cluster":             r.Delete(ctx, &submarinerv1.Cluster{ObjectMeta: meta("g1")}),
 		"Endpoint in a member's name":                r.Create(ctx, endpoint("g1", "192.0.2.1", "120.1.0.0/24")),

@@ -23,10 +23,10 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-const namespace = deploy.BrokerNamespace
+const namespace = manifests.BrokerNamespace
 
 func endpoint(id, ip string, subnets ...string) *submarinerv1.Endpoint {
 	subnets = append([]string{}, subnets...) // never null
@@ -337,7 +337,7 @@ func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 		"change the allocations":        verbs["patch"](ctx, one, &corev1.ConfigMap{ObjectMeta: meta(AllocationConfigMap)}),
 		"change the clusterset":         verbs["patch"](ctx, one, &corev1.ConfigMap{ObjectMeta: meta(ClustersetConfigMap)}),
 		"get another's token":           one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-g2")}, &authenticationv1.TokenRequest{}),
-		"get the registrar's token":     one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta(deploy.RegistrarAccount)}, &authenticationv1.TokenRequest{}),
+		"get the registrar's token":     one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta(manifests.RegistrarAccount)}, &authenticationv1.TokenRequest{}),
 		"create a ServiceAccount":       one.Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-x")}),
 		"change its role binding":       verbs["patch"](ctx, one, &rbacv1.RoleBinding{ObjectMeta: meta("cluster-g1")}),
 		"delete an admission policy":    one.Delete(ctx, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "pelago-member-endpoints"}}),

@@ -22,7 +22,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -190,8 +190,8 @@ func Spec(set Clusterset, book Book) spec.Broker {
 
 // Former returns the settings and the book that an earlier Setup has written; ok: there was one.
 func Former(ctx context.Context, hub client.Client) (set Clusterset, book Book, ok bool, err error) {
-	if set, err = readClusterset(ctx, hub, deploy.BrokerNamespace); err == nil {
-		_, book, err = readBook(ctx, hub, deploy.BrokerNamespace)
+	if set, err = readClusterset(ctx, hub, manifests.BrokerNamespace); err == nil {
+		_, book, err = readBook(ctx, hub, manifests.BrokerNamespace)
 	}
 	if apierrors.IsNotFound(err) {
 		return Clusterset{}, Book{}, false, nil
@@ -212,9 +212,9 @@ func checkRegistered(ctx context.Context, hub client.Client, set Clusterset, psk
 			"or remove the clusters first with `pelago unjoin`", have.Mode, set.Mode, n, have.Mode)
 	}
 	secret := &corev1.Secret{}
-	err = hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: PSKSecret}, secret)
+	err = hub.Get(ctx, client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: PSKSecret}, secret)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get Secret %s/%s at the hub: %w", deploy.BrokerNamespace, PSKSecret, err)
+		return fmt.Errorf("get Secret %s/%s at the hub: %w", manifests.BrokerNamespace, PSKSecret, err)
 	}
 	if key := secret.Data["psk"]; psk != nil && len(key) > 0 && !bytes.Equal(key, psk) {
 		return fmt.Errorf("replace the pre-shared key: %d clusters are registered with the present one, and could not connect to later ones: "+
@@ -232,12 +232,12 @@ func Setup(ctx context.Context, hub client.Client, want Book, set Clusterset, ps
 	if err := setupBook(ctx, hub, want); err != nil {
 		return nil, err
 	}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ClustersetConfigMap, Namespace: deploy.BrokerNamespace}}
-	if err := deploy.Put(ctx, hub, cm, func() { cm.Data = set.data() }); err != nil {
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ClustersetConfigMap, Namespace: manifests.BrokerNamespace}}
+	if err := manifests.Put(ctx, hub, cm, func() { cm.Data = set.data() }); err != nil {
 		return nil, err
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: PSKSecret, Namespace: deploy.BrokerNamespace}}
-	err := deploy.Put(ctx, hub, secret, func() {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: PSKSecret, Namespace: manifests.BrokerNamespace}}
+	err := manifests.Put(ctx, hub, secret, func() {
 		if psk == nil && len(secret.Data["psk"]) > 0 {
 			return
 		}
@@ -256,12 +256,12 @@ func setupBook(ctx context.Context, hub client.Client, want Book) error {
 	if err != nil {
 		return err
 	}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: AllocationConfigMap, Namespace: deploy.BrokerNamespace}, Data: data}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: AllocationConfigMap, Namespace: manifests.BrokerNamespace}, Data: data}
 	err = hub.Create(ctx, cm)
 	if err == nil || !apierrors.IsAlreadyExists(err) {
 		return wrap(err, "create ConfigMap %s", AllocationConfigMap)
 	}
-	_, have, err := readBook(ctx, hub, deploy.BrokerNamespace)
+	_, have, err := readBook(ctx, hub, manifests.BrokerNamespace)
 	if err != nil {
 		return err
 	}
@@ -269,13 +269,13 @@ func setupBook(ctx context.Context, hub client.Client, want Book) error {
 	if sameGlobalnet && have.ClusterSetIPs == want.ClusterSetIPs {
 		return nil
 	}
-	cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: AllocationConfigMap, Namespace: deploy.BrokerNamespace}}
+	cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: AllocationConfigMap, Namespace: manifests.BrokerNamespace}}
 	n := len(have.Clusters)
 	switch {
 	case n == 0:
-		return deploy.Put(ctx, hub, cm, func() { cm.Data = data })
+		return manifests.Put(ctx, hub, cm, func() { cm.Data = data })
 	case sameGlobalnet && !have.ClusterSetIPs.IsValid(): // the book of an earlier release
-		return deploy.Put(ctx, hub, cm, func() { cm.Data[keyVIPRange] = data[keyVIPRange] })
+		return manifests.Put(ctx, hub, cm, func() { cm.Data[keyVIPRange] = data[keyVIPRange] })
 	case sameGlobalnet:
 		return spec.Refuse("clustersetIPCIDRRange", "change the range of ClusterSetIPs from %s to %s: %d clusters are registered with the former; use "+
 			"spec.clustersetIPCIDRRange %s, or remove the clusters first with `pelago unjoin`", have.ClusterSetIPs, want.ClusterSetIPs, n, have.ClusterSetIPs)
@@ -297,7 +297,7 @@ func setupBook(ctx context.Context, hub client.Client, want Book) error {
 // while clusters are registered.
 func setupFabric(ctx context.Context, hub client.Client, fabric, vips netip.Prefix) error {
 	list := &submarinerv1.ClusterList{}
-	if err := hub.List(ctx, list, client.InNamespace(deploy.BrokerNamespace)); err != nil {
+	if err := hub.List(ctx, list, client.InNamespace(manifests.BrokerNamespace)); err != nil {
 		return fmt.Errorf("list the Clusters at the hub: %w", err)
 	}
 	for i := range list.Items {
@@ -312,9 +312,9 @@ func setupFabric(ctx context.Context, hub client.Client, fabric, vips netip.Pref
 		}
 	}
 	cm := &corev1.ConfigMap{}
-	err := hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: ClustersetConfigMap}, cm)
+	err := hub.Get(ctx, client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: ClustersetConfigMap}, cm)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get ConfigMap %s/%s at the hub: %w", deploy.BrokerNamespace, ClustersetConfigMap, err)
+		return fmt.Errorf("get ConfigMap %s/%s at the hub: %w", manifests.BrokerNamespace, ClustersetConfigMap, err)
 	}
 	if have := cm.Data[keyFabric]; have != "" && have != fabric.String() && len(list.Items) > 0 {
 		return spec.Refuse("fabricCIDR", "change the fabric range from %s to %s: %d clusters have joined with the former; use spec.fabricCIDR %s, "+
@@ -332,15 +332,15 @@ func (b Book) describe() string {
 
 // Credential issues the token of a broker-info.subm and returns it as the Secret that the file carries.
 func Credential(ctx context.Context, hub client.Client, ca []byte) (*corev1.Secret, error) {
-	token, err := issue(ctx, hub, deploy.BrokerNamespace, deploy.RegistrarAccount, CredentialLife, nil)
+	token, err := issue(ctx, hub, manifests.BrokerNamespace, manifests.RegistrarAccount, CredentialLife, nil)
 	if err != nil {
-		return nil, fmt.Errorf("issue a token for ServiceAccount %s: %w", deploy.RegistrarAccount, err)
+		return nil, fmt.Errorf("issue a token for ServiceAccount %s: %w", manifests.RegistrarAccount, err)
 	}
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: deploy.RegistrarAccount, Namespace: deploy.BrokerNamespace},
+		ObjectMeta: metav1.ObjectMeta{Name: manifests.RegistrarAccount, Namespace: manifests.BrokerNamespace},
 		Data: map[string][]byte{
 			corev1.ServiceAccountRootCAKey:    ca,
-			corev1.ServiceAccountNamespaceKey: []byte(deploy.BrokerNamespace),
+			corev1.ServiceAccountNamespaceKey: []byte(manifests.BrokerNamespace),
 			corev1.ServiceAccountTokenKey:     []byte(token),
 		},
 	}, nil

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -29,7 +29,7 @@ type Facts struct {
 
 // readFacts reads the facts of the cluster that is to join. Ranges are the given ones, else those of an earlier join, so that a node
 // added since does not change them, else discovered.
-func readFacts(ctx context.Context, c deploy.Cluster, want spec.Member, former config.Config, progress deploy.Progress) (f Facts, err error) {
+func readFacts(ctx context.Context, c manifests.Cluster, want spec.Member, former config.Config, progress manifests.Progress) (f Facts, err error) {
 	if f.UID, err = broker.ClusterUID(ctx, c.Client); err != nil {
 		return f, err
 	}

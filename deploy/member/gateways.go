@@ -14,7 +14,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/topology"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -75,12 +75,12 @@ func nodeNames(nodes []corev1.Node) []string {
 }
 
 // labelGateways labels the nodes as gateways.
-func labelGateways(ctx context.Context, c client.Client, nodes []string, progress deploy.Progress) error {
+func labelGateways(ctx context.Context, c client.Client, nodes []string, progress manifests.Progress) error {
 	for _, name := range nodes {
 		progress("Labelling node %s as gateway", name)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, submarinerv1.LabelGateway))
-		if err := c.Patch(ctx, node, patch, client.FieldOwner(deploy.Manager)); err != nil {
+		if err := c.Patch(ctx, node, patch, client.FieldOwner(manifests.Manager)); err != nil {
 			return fmt.Errorf("label node %s: %w", name, err)
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -34,7 +34,7 @@ type Options struct {
 	FirstCableDriver string
 	// Choose returns the gateways of several candidates; without it the first one is taken.
 	Choose   func(candidates []string) ([]string, error)
-	Progress deploy.Progress
+	Progress manifests.Progress
 }
 
 // granted is what the hub grants to a cluster, and the settings that it shares with the others.
@@ -50,7 +50,7 @@ type granted struct {
 }
 
 // Apply joins the cluster, or updates it.
-func (p Plan) Apply(ctx context.Context, c deploy.Cluster, o Options) error {
+func (p Plan) Apply(ctx context.Context, c manifests.Cluster, o Options) error {
 	switch {
 	case p.Member.WorkloadsOnly && p.KeepRegistration:
 		return p.install(ctx, c.Client, p.have, true, o)
@@ -61,7 +61,7 @@ func (p Plan) Apply(ctx context.Context, c deploy.Cluster, o Options) error {
 }
 
 // network installs everything, the agent for workloads only where the hub propagates.
-func (p Plan) network(ctx context.Context, c deploy.Cluster, o Options) error {
+func (p Plan) network(ctx context.Context, c manifests.Cluster, o Options) error {
 	if !o.Submariner {
 		if err := RefuseSubmariner(ctx, c.Client, o.Progress); err != nil {
 			return err
@@ -146,7 +146,7 @@ func (p Plan) request(facts Facts, set broker.Clusterset, o Options) broker.Requ
 }
 
 // update is network for a cluster that keeps what the hub has granted to it.
-func (p Plan) update(ctx context.Context, c deploy.Cluster, facts Facts, gateways []string, o Options) error {
+func (p Plan) update(ctx context.Context, c manifests.Cluster, facts Facts, gateways []string, o Options) error {
 	if err := p.sameRanges(facts); err != nil {
 		return err
 	}
@@ -155,16 +155,16 @@ func (p Plan) update(ctx context.Context, c deploy.Cluster, facts Facts, gateway
 	if err := p.write(ctx, c, settings, gateways, o, func() error { return nil }); err != nil {
 		return err
 	}
-	err := c.Client.Get(ctx, client.ObjectKey{Namespace: deploy.SystemNamespace, Name: deploy.ExecutionDeployment}, &appsv1.Deployment{})
+	err := c.Client.Get(ctx, client.ObjectKey{Namespace: manifests.SystemNamespace, Name: manifests.ExecutionDeployment}, &appsv1.Deployment{})
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get Deployment %s: %w", deploy.ExecutionDeployment, err)
+		return fmt.Errorf("get Deployment %s: %w", manifests.ExecutionDeployment, err)
 	}
 	return p.install(ctx, c.Client, settings, err == nil && !p.Member.NetworkOnly, o)
 }
 
 // write validates the configuration, reports what changes if the cluster has joined before, calls
 // register, and then writes what the components read.
-func (p Plan) write(ctx context.Context, c deploy.Cluster, settings config.Config, gateways []string, o Options, register func() error) error {
+func (p Plan) write(ctx context.Context, c manifests.Cluster, settings config.Config, gateways []string, o Options, register func() error) error {
 	if _, err := config.Parse(settings.Data()); err != nil {
 		return fmt.Errorf("the flags and the discovered settings make no valid configuration: %w", err)
 	}
@@ -180,7 +180,7 @@ func (p Plan) write(ctx context.Context, c deploy.Cluster, settings config.Confi
 			o.Progress("Changing the pre-shared key of the cables: members that do not join again lose the connection")
 		}
 	}
-	if err := deploy.MemberBase(ctx, c.Client, o.Progress); err != nil {
+	if err := manifests.MemberBase(ctx, c.Client, o.Progress); err != nil {
 		return err
 	}
 	if err := register(); err != nil {
@@ -199,7 +199,7 @@ func (p Plan) write(ctx context.Context, c deploy.Cluster, settings config.Confi
 }
 
 // workloads installs the agent for workloads alone.
-func (p Plan) workloads(ctx context.Context, c deploy.Cluster, o Options) error {
+func (p Plan) workloads(ctx context.Context, c manifests.Cluster, o Options) error {
 	id := p.Member.ClusterID
 	uid, err := broker.ClusterUID(ctx, c.Client)
 	if err != nil {
@@ -221,7 +221,7 @@ func (p Plan) workloads(ctx context.Context, c deploy.Cluster, o Options) error 
 	}
 	settings := config.Config{WorkloadsOnly: true, ClusterID: id, ClusterIndex: uint16(entry.ClusterIndex),
 		HubID: set.HubID, HubServer: o.Info.BrokerURL, BrokerNamespace: o.Info.Namespace()}
-	if err := deploy.ExecutionBase(ctx, c.Client, o.Progress); err != nil {
+	if err := manifests.ExecutionBase(ctx, c.Client, o.Progress); err != nil {
 		return err
 	}
 	token, err := registerNetwork(ctx, hub, c.Client, o.Info, broker.Member{Entry: entry}, o.Progress)
@@ -247,20 +247,20 @@ func (p Plan) install(ctx context.Context, c client.Client, settings config.Conf
 	options := p.Member.Options()
 	options.IKE, options.CoreDNSCustom = settings.CableDriver == config.CableLibreswan, settings.CoreDNSCustom
 	if settings.WorkloadsOnly {
-		return deploy.Execution(ctx, c, options, o.Progress)
+		return manifests.Execution(ctx, c, options, o.Progress)
 	}
-	if err := deploy.Member(ctx, c, options, o.Progress); err != nil {
+	if err := manifests.Member(ctx, c, options, o.Progress); err != nil {
 		return err
 	}
 	if pull {
-		return deploy.Execution(ctx, c, options, o.Progress)
+		return manifests.Execution(ctx, c, options, o.Progress)
 	}
-	return deploy.RemoveExecution(ctx, c, o.Progress)
+	return manifests.RemoveExecution(ctx, c, o.Progress)
 }
 
 // openHub opens the hub with the credential of the file and reads the settings of the clusterset.
 func openHub(ctx context.Context, o Options) (client.Client, broker.Clusterset, error) {
-	hub, err := deploy.Open(o.Info.Config())
+	hub, err := manifests.Open(o.Info.Config())
 	if err != nil {
 		return nil, broker.Clusterset{}, err
 	}
@@ -272,7 +272,7 @@ func openHub(ctx context.Context, o Options) (client.Client, broker.Clusterset, 
 		return nil, broker.Clusterset{}, fmt.Errorf("%w: was the broker deployed by `pelago deploy-broker`, and does its file come from there?", err)
 	}
 	if o.DryRun {
-		return &deploy.Recorder{Client: hub.Client}, set, nil
+		return &manifests.Recorder{Client: hub.Client}, set, nil
 	}
 	return hub.Client, set, nil
 }

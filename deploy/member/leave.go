@@ -16,8 +16,8 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Leaving is how a cluster leaves its hub.
@@ -29,13 +29,13 @@ type Leaving struct {
 	// Timeout bounds the wait until workloads are removed.
 	Timeout time.Duration
 	// Push is a push member from which the hub's account is removed.
-	Push     *deploy.Cluster
-	Progress deploy.Progress
+	Push     *manifests.Cluster
+	Progress manifests.Progress
 }
 
 // Unregister removes what the hub holds of a cluster, with an administrator's access to the hub.
 func Unregister(ctx context.Context, hub client.Client, id string, l Leaving) error {
-	if _, err := broker.ReadClusterset(ctx, hub, deploy.BrokerNamespace); err != nil {
+	if _, err := broker.ReadClusterset(ctx, hub, manifests.BrokerNamespace); err != nil {
 		return fmt.Errorf("%w: name the hub with --context", err)
 	}
 	registered, err := broker.Registered(ctx, hub, id)
@@ -54,7 +54,7 @@ func Unregister(ctx context.Context, hub client.Client, id string, l Leaving) er
 		}
 	}
 	l.Progress("Removing cluster %s from the hub", id)
-	if err := broker.Unregister(ctx, hub, deploy.BrokerNamespace, id); err != nil {
+	if err := broker.Unregister(ctx, hub, manifests.BrokerNamespace, id); err != nil {
 		return err
 	}
 	l.Progress("Cluster %s is removed; if Pelago runs there, remove it with `pelago unjoin --context CLUSTER`", id)
@@ -63,8 +63,8 @@ func Unregister(ctx context.Context, hub client.Client, id string, l Leaving) er
 
 // Remove removes Pelago from a cluster that has joined with a configuration. timeout bounds the
 // wait until the nodes are clean.
-func Remove(ctx context.Context, c client.Client, former config.Config, timeout time.Duration, progress deploy.Progress) error {
-	gateways, err := deploy.RemoveMember(ctx, c, former.HubID, timeout, progress)
+func Remove(ctx context.Context, c client.Client, former config.Config, timeout time.Duration, progress manifests.Progress) error {
+	gateways, err := RemoveMember(ctx, c, former.HubID, timeout, progress)
 	if err != nil {
 		return err
 	}
@@ -97,12 +97,12 @@ func LeaveWorkloads(ctx context.Context, hub client.Client, hubID, name string, 
 	}
 	switch {
 	case l.Push != nil:
-		if err := (deploy.PushAccount{Cluster: name, HubID: hubID}).Remove(ctx, l.Push.Client, l.Progress); err != nil {
+		if err := (PushAccount{Cluster: name, HubID: hubID}).Remove(ctx, l.Push.Client, l.Progress); err != nil {
 			return err
 		}
 	case workloadsOnly:
 		l.Progress("Removing cluster %s from the hub", name)
-		if err := broker.Unregister(ctx, hub, deploy.BrokerNamespace, name); err != nil {
+		if err := broker.Unregister(ctx, hub, manifests.BrokerNamespace, name); err != nil {
 			return err
 		}
 		l.Progress("The agent stays in the cluster: remove it with `pelago unjoin --context CLUSTER`")
@@ -119,7 +119,7 @@ func LeaveWorkloads(ctx context.Context, hub client.Client, hubID, name string, 
 
 // checkMember refuses to remove the account from a cluster other than the registered one, if one is
 // registered.
-func checkMember(ctx context.Context, c deploy.Cluster, have *clusterv1alpha1.Cluster) error {
+func checkMember(ctx context.Context, c manifests.Cluster, have *clusterv1alpha1.Cluster) error {
 	uid, err := broker.ClusterUID(ctx, c.Client)
 	if err != nil {
 		return fmt.Errorf("reach the cluster at %s: %w", c.Config.Host, err)
@@ -142,7 +142,7 @@ func takesWorkloads(ctx context.Context, hub client.Client, id string) (bool, er
 }
 
 // HubID returns the id of a hub on which `pelago init` was run.
-func HubID(ctx context.Context, hub deploy.Cluster) (id string, err error) {
+func HubID(ctx context.Context, hub manifests.Cluster) (id string, err error) {
 	if id, err = broker.HubID(ctx, hub.Client); err != nil {
 		return "", fmt.Errorf("reach the hub at %s: %w", hub.Config.Host, err)
 	}

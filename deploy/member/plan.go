@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -44,7 +44,7 @@ func Read(ctx context.Context, c client.Reader) (h Have, err error) {
 	if h.Config, err = Former(ctx, c); err != nil || !h.Joined() {
 		return h, err
 	}
-	for _, name := range []string{deploy.AgentDeployment, deploy.ExecutionDeployment} { // a member has one of them
+	for _, name := range []string{manifests.AgentDeployment, manifests.ExecutionDeployment} { // a member has one of them
 		d := &appsv1.Deployment{}
 		key := client.ObjectKey{Namespace: config.SystemNamespace, Name: name}
 		err := c.Get(ctx, key, d)

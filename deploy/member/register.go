@@ -23,8 +23,8 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	hubcluster "github.com/pelago-net/pelago/control/hub/cluster"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // grantTimeout bounds the wait until the hub accepts writes of a cluster itself, after it has registered.
@@ -50,10 +50,10 @@ func (p Place) Apply(spec *clusterv1alpha1.ClusterSpec) {
 // registerNetwork gets the member's identity at the hub and returns its token. Its proof is stored in the member before anything
 // depends on it, so that an interrupted join can be repeated.
 func registerNetwork(
-	ctx context.Context, hub, member client.Client, info broker.Info, who broker.Member, progress deploy.Progress,
+	ctx context.Context, hub, member client.Client, info broker.Info, who broker.Member, progress manifests.Progress,
 ) (token string, err error) {
 	progress("Registering at the hub")
-	known, err := SecretKey(ctx, member, config.BrokerSecretName, deploy.KeyProof)
+	known, err := SecretKey(ctx, member, config.BrokerSecretName, manifests.KeyProof)
 	if err != nil {
 		return "", err
 	}
@@ -65,7 +65,7 @@ func registerNetwork(
 		data[config.KeyBrokerCA] = info.CA()
 		data[config.KeyNamespace] = []byte(info.Namespace())
 		data[config.KeyBrokerServer] = []byte(info.BrokerURL)
-		data[deploy.KeyProof] = []byte(proof)
+		data[manifests.KeyProof] = []byte(proof)
 	}); err != nil {
 		return "", err
 	}
@@ -96,11 +96,11 @@ func Propagates(hub client.Client) (bool, error) {
 // registerPull registers a cluster, whose UID is uid, for workloads with its token, and reports whether it did: not at a hub that
 // propagates no workloads.
 func registerPull(
-	ctx context.Context, info broker.Info, set broker.Clusterset, token, name, uid string, progress deploy.Progress,
+	ctx context.Context, info broker.Info, set broker.Clusterset, token, name, uid string, progress manifests.Progress,
 ) (bool, error) {
 	cfg := info.Config()
 	cfg.BearerToken = token
-	hub, err := deploy.NewClient(cfg)
+	hub, err := manifests.NewClient(cfg)
 	if err != nil {
 		return false, err
 	}
@@ -163,7 +163,7 @@ type Push struct {
 }
 
 // OpenPush opens a cluster that a hub is to write, and returns the URL of the proxy on the way to it, empty for none.
-func OpenPush(cfg *rest.Config) (c deploy.Cluster, proxy string, err error) {
+func OpenPush(cfg *rest.Config) (c manifests.Cluster, proxy string, err error) {
 	if !strings.HasPrefix(cfg.Host, "https://") {
 		return c, "", fmt.Errorf("the hub sends a token there, so its server must begin with https://, and is %s", cfg.Host)
 	}
@@ -177,12 +177,12 @@ func OpenPush(cfg *rest.Config) (c deploy.Cluster, proxy string, err error) {
 		}
 		proxy = u.String()
 	}
-	c, err = deploy.Open(cfg)
+	c, err = manifests.Open(cfg)
 	return c, proxy, err
 }
 
 // Join makes the cluster a member that the hub writes.
-func (p Push) Join(ctx context.Context, hub, c deploy.Cluster, progress deploy.Progress) (err error) {
+func (p Push) Join(ctx context.Context, hub, c manifests.Cluster, progress manifests.Progress) (err error) {
 	if p.hubID, err = HubID(ctx, hub); err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (p Push) Join(ctx context.Context, hub, c deploy.Cluster, progress deploy.P
 }
 
 // register creates the hub's account in the member and writes its token and the Cluster at the hub.
-func (p Push) register(ctx context.Context, hub, member client.Client, progress deploy.Progress) error {
+func (p Push) register(ctx context.Context, hub, member client.Client, progress manifests.Progress) error {
 	uid, err := broker.ClusterUID(ctx, member)
 	if err != nil {
 		return err
@@ -210,7 +210,7 @@ func (p Push) register(ctx context.Context, hub, member client.Client, progress 
 	if err := checkIdentity(ctx, hub, p.Name, uid); err != nil {
 		return err
 	}
-	token, ca, err := deploy.PushAccount{Cluster: p.Name, HubID: p.hubID}.Install(ctx, member, progress)
+	token, ca, err := PushAccount{Cluster: p.Name, HubID: p.hubID}.Install(ctx, member, progress)
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (p Push) register(ctx context.Context, hub, member client.Client, progress 
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: p.Name}}
 	progress("Writing Secret %s/%s at the hub", secret.Namespace, secret.Name)
-	if err := deploy.Put(ctx, hub, secret, func() {
+	if err := manifests.Put(ctx, hub, secret, func() {
 		secret.Data = map[string][]byte{clusterv1alpha1.SecretKeyToken: token, clusterv1alpha1.SecretKeyCA: ca}
 		// By this label it is deleted with the Cluster. With an owner reference the garbage collector of a hub that was restored with
 		// new UIDs would delete it.
@@ -235,7 +235,7 @@ func (p Push) register(ctx context.Context, hub, member client.Client, progress 
 	}
 	cluster := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}
 	progress("Registering cluster %s at the hub", p.Name)
-	return deploy.Put(ctx, hub, cluster, func() {
+	return manifests.Put(ctx, hub, cluster, func() {
 		s := &cluster.Spec
 		s.ID, s.SyncMode, s.APIEndpoint, s.InsecureSkipTLSVerification = uid, clusterv1alpha1.Push, p.config.Host, false
 		s.SecretRef = &clusterv1alpha1.SecretReference{Namespace: secret.Namespace, Name: secret.Name}
@@ -299,7 +299,7 @@ func checkIdentity(ctx context.Context, hub client.Client, name, uid string) err
 		}
 	}
 	registered := &submarinerv1.ClusterList{}
-	err := hub.List(ctx, registered, client.InNamespace(deploy.BrokerNamespace))
+	err := hub.List(ctx, registered, client.InNamespace(manifests.BrokerNamespace))
 	if err != nil && !meta.IsNoMatchError(err) { // without the kind there is no broker
 		return fmt.Errorf("list the Clusters of the broker: %w", err)
 	}
@@ -314,7 +314,7 @@ func checkIdentity(ctx context.Context, hub client.Client, name, uid string) err
 
 // withdraw deletes the Cluster at the hub and waits until it is gone, which takes as long as what was propagated to it is being
 // removed. With force it waits only while the cluster is ready, then abandons what is left and reports the objects that stay there.
-func withdraw(ctx context.Context, hub client.Client, name string, force bool, timeout time.Duration, progress deploy.Progress) error {
+func withdraw(ctx context.Context, hub client.Client, name string, force bool, timeout time.Duration, progress manifests.Progress) error {
 	member := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	progress("Removing what was propagated to cluster %s", name)
 	if err := client.IgnoreNotFound(hub.Delete(ctx, member)); err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Names of what join writes besides the manifests.
@@ -56,7 +56,7 @@ func SecretKey(ctx context.Context, c client.Client, name, key string) ([]byte, 
 // configure writes what the components read; settings are valid.
 func configure(ctx context.Context, c client.Client, info broker.Info, settings config.Config) error {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.ConfigMapName}}
-	if err := deploy.Put(ctx, c, cm, func() { cm.Data = settings.Data() }); err != nil {
+	if err := manifests.Put(ctx, c, cm, func() { cm.Data = settings.Data() }); err != nil {
 		return err
 	}
 	if settings.WorkloadsOnly {
@@ -103,9 +103,9 @@ func coreDNSCustom(ctx context.Context, c client.Client) (string, error) {
 
 // moveForward makes the ConfigMap that the agent forwards the zones in, and removes the block from where an earlier join had it:
 // CoreDNS refuses two servers for one zone.
-func moveForward(ctx context.Context, c client.Client, former, custom string, progress deploy.Progress) error {
+func moveForward(ctx context.Context, c client.Client, former, custom string, progress manifests.Progress) error {
 	if former != custom {
-		if err := deploy.RemoveForward(ctx, c, clusterdns.TargetOf(former)); err != nil {
+		if err := RemoveForward(ctx, c, clusterdns.TargetOf(former)); err != nil {
 			return err
 		}
 	}
@@ -131,7 +131,7 @@ func overlayToken() string {
 // changeSecret changes keys of a Secret of the system namespace and creates it if need be.
 func changeSecret(ctx context.Context, c client.Client, name string, change func(data map[string][]byte)) error {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: name}}
-	return deploy.Put(ctx, c, secret, func() {
+	return manifests.Put(ctx, c, secret, func() {
 		if secret.Data == nil {
 			secret.Data = map[string][]byte{}
 		}
@@ -145,7 +145,7 @@ func loadBalancer(ctx context.Context, c client.Client, settings config.Config) 
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.LoadBalancerService}}
 	owner := kube.Owner{HubID: settings.HubID}
 	if settings.LoadBalancer {
-		return deploy.Put(ctx, c, s, func() {
+		return manifests.Put(ctx, c, s, func() {
 			owner.Mark(s)
 			s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
 			s.Spec.Ports = loadBalancerPorts(settings, s.Spec.Ports)

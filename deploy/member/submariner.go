@@ -9,11 +9,11 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // RefuseSubmariner refuses a cluster in which Submariner's gateway is alive: both would program the same routes.
-func RefuseSubmariner(ctx context.Context, c client.Reader, progress deploy.Progress) error {
+func RefuseSubmariner(ctx context.Context, c client.Reader, progress manifests.Progress) error {
 	key := client.ObjectKey{Namespace: "submariner-operator", Name: "submariner-gateway-lock"}
 	lease := coordinationv1.Lease{}
 	err := c.Get(ctx, key, &lease)
@@ -24,7 +24,7 @@ func RefuseSubmariner(ctx context.Context, c client.Reader, progress deploy.Prog
 		return fmt.Errorf("get Lease %s: %w", key, err)
 	}
 	progress("Waiting to see whether a gateway of Submariner renews Lease %s", key)
-	held, err := deploy.Held(ctx, c, lease)
+	held, err := manifests.Held(ctx, c, lease)
 	if err != nil {
 		return err
 	}

@@ -10,12 +10,12 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
 func TestRefuseSubmariner(t *testing.T) {
-	c, err := deploy.NewClient(apiserver.Start(t))
+	c, err := manifests.NewClient(apiserver.Start(t))
 	if err != nil {
 		t.Fatal(err)
 	}

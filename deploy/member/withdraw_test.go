@@ -15,7 +15,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // A cluster that is ready removes what was propagated to it, also with --force; one that is not, or does not manage it in time, keeps
@@ -35,7 +35,7 @@ func TestWithdrawByForce(t *testing.T) {
 		"never ready":                {timeout: time.Minute, stays: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			scheme, err := deploy.Scheme()
+			scheme, err := manifests.Scheme()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,11 +3,14 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -55,6 +58,46 @@ func (c *Choice) Set(text string) error {
 		return errors.New("use " + either(c.values))
 	}
 	*c.value = text
+	return nil
+}
+
+// hostPort is the value of a flag HOST[:PORT].
+type hostPort struct{ value *string }
+
+// AddHostPort adds a flag HOST[:PORT]: an address or a DNS name, without a scheme.
+func AddHostPort(f *pflag.FlagSet, value *string, name, usage string) {
+	f.Var(hostPort{value}, name, usage)
+}
+
+func (h hostPort) String() string {
+	if h.value == nil {
+		return ""
+	}
+	return *h.value
+}
+
+func (h hostPort) Type() string { return "string" }
+
+func (h hostPort) Set(text string) error {
+	if err := CheckHostPort(text); err != nil {
+		return err
+	}
+	*h.value = text
+	return nil
+}
+
+// CheckHostPort refuses what is neither empty nor HOST[:PORT].
+func CheckHostPort(text string) error {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil || strings.Contains(text, "://") {
+		host, port = text, "1"
+	}
+	if text != "" && net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(host)) > 0 {
+		return errors.New("give HOST or HOST:PORT, an address or a DNS name in lower case, without https://")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%q is no port", port)
+	}
 	return nil
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/dns"
 )
 
@@ -102,7 +102,7 @@ var PodFields = []string{"spec.imagePullSecrets", "spec.nodeSelector", "spec.tol
 func DefaultMember() Member {
 	return Member{
 		Globalnet: true, CablePort: 4500, CableTunnels: 1, DiscoveryPort: natt.DefaultPort, NAT: true, GatewayMode: ActiveActive, XDP: config.XDPOff,
-		Datapath: config.Datapaths()[0], DNSTTL: dns.DefaultTTL, LabelGateway: true, Image: deploy.DefaultImage, PullPolicy: "IfNotPresent",
+		Datapath: config.Datapaths()[0], DNSTTL: dns.DefaultTTL, LabelGateway: true, Image: manifests.DefaultImage, PullPolicy: "IfNotPresent",
 	}
 }
 
@@ -226,8 +226,8 @@ func (m Member) validatePods() field.ErrorList {
 }
 
 // Options are those of the manifests.
-func (m Member) Options() deploy.MemberOptions {
-	o := deploy.MemberOptions{Image: m.Image, PullPolicy: m.PullPolicy, HTTPProxy: m.HTTPProxy, HTTPSProxy: m.HTTPSProxy, NoProxy: m.NoProxy}
+func (m Member) Options() manifests.MemberOptions {
+	o := manifests.MemberOptions{Image: m.Image, PullPolicy: m.PullPolicy, HTTPProxy: m.HTTPProxy, HTTPSProxy: m.HTTPSProxy, NoProxy: m.NoProxy}
 	m.Placement.Apply(&o)
 	return o
 }
@@ -308,12 +308,13 @@ func checkRange(p netip.Prefix) error {
 	return config.CheckRange(p)
 }
 
-// AddPod sets the fields about pods to those of the join that has made the pod of an agent. The
-// image of the default repository is left out: its tag is the version, which another join updates.
+// AddPod sets the fields about pods to those of the join that has made the pod of an agent. An
+// image that is run when none is named is left out: its tag is the version, which another join
+// updates.
 func (m *Member) AddPod(pod corev1.PodSpec) {
 	first := pod.Containers[0]
 	m.PullPolicy = string(first.ImagePullPolicy)
-	if repository(first.Image) != repository(deploy.DefaultImage) {
+	if !manifests.IsDefault(first.Image) {
 		m.Image = first.Image
 	}
 	for _, s := range pod.ImagePullSecrets {
@@ -338,16 +339,7 @@ func (m *Member) AddPod(pod corev1.PodSpec) {
 		case "HTTPS_PROXY":
 			m.HTTPSProxy = e.Value
 		case "NO_PROXY":
-			m.NoProxy = strings.TrimPrefix(strings.TrimPrefix(e.Value, deploy.NoProxyCluster), ",")
+			m.NoProxy = strings.TrimPrefix(strings.TrimPrefix(e.Value, manifests.NoProxyCluster), ",")
 		}
 	}
-}
-
-// repository is the name of an image without its tag and digest.
-func repository(image string) string {
-	image, _, _ = strings.Cut(image, "@")
-	if i := strings.LastIndex(image, ":"); i > strings.LastIndex(image, "/") {
-		image = image[:i]
-	}
-	return image
 }

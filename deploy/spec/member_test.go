@@ -151,14 +151,3 @@ func TestJoinAgainKeepsEveryFlag(t *testing.T) {
 		t.Errorf("changes: -want +got\n%s", diff)
 	}
 }
-
-func TestRepository(t *testing.T) {
-	for image, want := range map[string]string{
-		"localhost/pelago:dev": "localhost/pelago", "registry.example:5000/pelago": "registry.example:5000/pelago",
-		"registry.example:5000/pelago:v1@sha256:00": "registry.example:5000/pelago", "pelago": "pelago",
-	} {
-		if got := repository(image); got != want {
-			t.Errorf("%s: %s, want %s", image, got, want)
-		}
-	}
-}

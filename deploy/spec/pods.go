@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Placement is how nodes pull the image of pods, and the nodes for pods of Deployments; pelago-node
@@ -50,7 +50,7 @@ func (p Placement) Validate() field.ErrorList {
 }
 
 // Apply writes the placement into the options of the manifests.
-func (p Placement) Apply(o *deploy.MemberOptions) {
+func (p Placement) Apply(o *manifests.MemberOptions) {
 	o.PullSecrets, o.NodeSelector, o.Tolerations = p.PullSecrets, p.NodeSelector, p.Tolerations
 	if o.NodeSelector == nil {
 		o.NodeSelector = map[string]string{}
@@ -131,21 +131,30 @@ func (p *Placement) AddFlags(f *pflag.FlagSet, namespace, pods string) *Placemen
 
 // Read parses the flags, and returns an error for each whose form is wrong.
 func (b *PlacementFlags) Read() field.ErrorList {
-	var l list
-	b.to.PullSecrets, b.to.NodeSelector, b.to.Tolerations = b.secrets, nil, nil
-	for _, text := range b.selector {
+	selector, l := parseSelector(b.selector)
+	b.to.PullSecrets, b.to.NodeSelector, b.to.Tolerations = b.secrets, selector, parseTolerations(b.tolerate)
+	return field.ErrorList(l)
+}
+
+// parseSelector reads labels KEY=VALUE.
+func parseSelector(texts []string) (selector map[string]string, l list) {
+	for _, text := range texts {
 		key, value, ok := strings.Cut(text, "=")
 		if !ok {
 			l.add("nodeSelector", text, "%v", selectorError(text))
 			continue
 		}
-		if b.to.NodeSelector == nil {
-			b.to.NodeSelector = map[string]string{}
+		if selector == nil {
+			selector = map[string]string{}
 		}
-		b.to.NodeSelector[key] = value
+		selector[key] = value
 	}
-	for _, text := range b.tolerate {
-		b.to.Tolerations = append(b.to.Tolerations, parseToleration(text))
+	return selector, l
+}
+
+func parseTolerations(texts []string) (all []corev1.Toleration) {
+	for _, text := range texts {
+		all = append(all, parseToleration(text))
 	}
-	return field.ErrorList(l)
+	return all
 }

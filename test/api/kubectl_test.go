@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	install "github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -22,11 +22,11 @@ type kubectl func(args ...string) (said string, err error)
 // TestKubectl is what users see: kubectl, and an API server as `pelago init` leaves it.
 func TestKubectl(t *testing.T) {
 	config := apiserver.Start(t)
-	installer, err := deploy.NewClient(config)
+	installer, err := install.NewClient(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := deploy.Propagation(t.Context(), installer, deploy.PropagationOptions{}, t.Logf); err != nil {
+	if err := install.Propagation(t.Context(), installer, install.PropagationOptions{}, t.Logf); err != nil {
 		t.Fatal(err)
 	}
 	c, run := apiserver.Connect(t, config), kubectl(apiserver.Kubectl(t, config))

@@ -30,7 +30,9 @@ var rules = []rule{
 	{path: "dns", allow: []string{"dns", "github.com/miekg/dns", "github.com/prometheus/", "golang.org/x/sys/unix"}},
 	{path: "control", deny: []string{"bpf", "cmd/"}},
 	{path: "deploy", deny: []string{"bpf", "cmd/", "control/node", "control/operator"}},
-	{path: "deploy/spec", exact: true, deny: []string{"sigs.k8s.io/", "k8s.io/client-go", "deploy/broker", "deploy/member"}},
+	{path: "deploy", exact: true, allow: []string{}},
+	{path: "deploy/manifests", deny: []string{"deploy/"}},
+	{path: "deploy/spec", exact: true, deny: []string{"sigs.k8s.io/", "k8s.io/client-go", "deploy/broker", "deploy/hub", "deploy/member"}},
 	{path: "api", deny: []string{"control/", "dataplane", "bpf", "dns", "cmd/"}},
 }
 
@@ -101,7 +103,7 @@ var rooms = map[string][]string{
 	"control/node/status": {"control/node/tables", "control/topology", "dataplane", "dataplane/cable", "dataplane/liveness",
 		"dataplane/natt", "dataplane/observe"},
 	"control/node/tables": {"control/config", "control/topology", "dataplane", "dataplane/cable", "dataplane/liveness", "dataplane/natt"},
-	"control/operator":    {"control/config", "control/kube", "deploy", "deploy/broker", "deploy/member", "deploy/spec"},
+	"control/operator":    {"control/config", "control/kube", "deploy/broker", "deploy/manifests", "deploy/member", "deploy/spec"},
 }
 
 func TestRooms(t *testing.T) {

@@ -33,7 +33,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -74,7 +75,7 @@ func render(t *testing.T, name string, values map[string]any, crds bool) ([]*uns
 		return nil, err
 	}
 	hooks(t, r) // they are manifests, too
-	objs, err := deploy.Decode(strings.NewReader(r.Manifest))
+	objs, err := manifests.Decode(strings.NewReader(r.Manifest))
 	must(t, err)
 	return objs, nil
 }
@@ -96,7 +97,7 @@ func template(t *testing.T, name string, values map[string]any, crds bool) (*rel
 func hooks(t *testing.T, r *release.Release) (all []*unstructured.Unstructured) {
 	t.Helper()
 	for _, h := range r.Hooks {
-		objs, err := deploy.Decode(strings.NewReader(h.Manifest))
+		objs, err := manifests.Decode(strings.NewReader(h.Manifest))
 		must(t, err)
 		all = append(all, objs...)
 	}
@@ -173,7 +174,7 @@ func kubeconfig(t *testing.T, as *rest.Config) string {
 
 func (c clusterset) dryRun(t *testing.T, args ...string) []*unstructured.Unstructured {
 	t.Helper()
-	objs, err := deploy.Decode(strings.NewReader(c.pelago(t, c.member, append(args, "--dry-run", "-o", "yaml")...)))
+	objs, err := manifests.Decode(strings.NewReader(c.pelago(t, c.member, append(args, "--dry-run", "-o", "yaml")...)))
 	must(t, err)
 	return objs
 }
@@ -266,7 +267,7 @@ func TestMemberIsInstalledAndRemoved(t *testing.T) {
 	install.ReleaseName, install.Namespace = "pelago", "default"
 	installed, err := install.RunWithContext(ctx, loaded, values)
 	must(t, err)
-	objs, err := deploy.Decode(strings.NewReader(installed.Manifest))
+	objs, err := manifests.Decode(strings.NewReader(installed.Manifest))
 	must(t, err)
 	args, _ := c.job(t, objs)
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "pelago-system", Name: "pelago-join"}}
@@ -359,13 +360,13 @@ func TestHub(t *testing.T) {
 		must(t, err)
 		return byTitle(objs)
 	}
-	want, err := deploy.HubManifests()
+	want, err := manifests.HubObjects()
 	must(t, err)
 	if diff := cmp.Diff(byTitle(want), decode(nil)); diff != "" {
 		t.Errorf("broker: -deploy-broker +chart\n%s", diff)
 	}
 	for _, pods := range []bool{false, true} {
-		want, err := deploy.PropagationManifests(deploy.MemberOptions{Image: "example/pelago:v1", PullSecrets: []string{"a"},
+		want, err := manifests.PropagationObjects(manifests.MemberOptions{Image: "example/pelago:v1", PullSecrets: []string{"a"},
 			NodeSelector: map[string]string{"pool": "infra"}, Tolerations: []corev1.Toleration{{Key: "spot", Operator: corev1.TolerationOpExists}}}, pods)
 		must(t, err)
 		got := decode(map[string]any{"broker": false, "propagation": true, "deployHub": pods, "image": "example/pelago:v1", "imagePullSecrets": []any{"a"},
@@ -396,7 +397,7 @@ func TestHub(t *testing.T) {
 	_, err = upgrade.RunWithContext(t.Context(), "pelago", loaded, values)
 	must(t, err)
 	book := &corev1.ConfigMap{}
-	must(t, apiserver.Connect(t, hub).Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "submariner-globalnet-info"}, book))
+	must(t, apiserver.Connect(t, hub).Get(t.Context(), client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "submariner-globalnet-info"}, book))
 }
 
 // TestHubAndMemberInOneCluster: a hub that runs workloads may be a member. Helm refuses an object that another release has made.
@@ -467,7 +468,7 @@ func TestJoinJob(t *testing.T) {
 func TestPushMember(t *testing.T) {
 	got, err := render(t, "pelago-push-member", map[string]any{"cluster": "m1", "hubID": "0000-1"}, false)
 	must(t, err)
-	want, err := deploy.PushAccount{Cluster: "m1", HubID: "0000-1"}.Manifests()
+	want, err := member.PushAccount{Cluster: "m1", HubID: "0000-1"}.Manifests()
 	must(t, err)
 	if diff := cmp.Diff(byTitle(want), byTitle(got)); diff != "" {
 		t.Errorf("-join +chart\n%s", diff)
@@ -478,17 +479,17 @@ func TestPushMember(t *testing.T) {
 func TestOperator(t *testing.T) {
 	for name, tt := range map[string]struct {
 		values  map[string]any
-		options deploy.MemberOptions
+		options manifests.MemberOptions
 	}{
-		"defaults": {nil, deploy.MemberOptions{}},
+		"defaults": {nil, manifests.MemberOptions{}},
 		"all": {map[string]any{"image": "registry.example/pelago:v1", "imagePullPolicy": "Always", "imagePullSecrets": []any{"a"}, "httpsProxy": "http://192.0.2.1:3128",
 			"noProxy": "10.0.0.0/8", "nodeSelector": map[string]any{"pool": "infra"}, "tolerations": []any{map[string]any{"key": "spot", "operator": "Exists"}}},
-			deploy.MemberOptions{Image: "registry.example/pelago:v1", PullPolicy: "Always", PullSecrets: []string{"a"}, HTTPSProxy: "http://192.0.2.1:3128",
+			manifests.MemberOptions{Image: "registry.example/pelago:v1", PullPolicy: "Always", PullSecrets: []string{"a"}, HTTPSProxy: "http://192.0.2.1:3128",
 				NoProxy: "10.0.0.0/8", NodeSelector: map[string]string{"pool": "infra"}, Tolerations: []corev1.Toleration{{Key: "spot", Operator: corev1.TolerationOpExists}}}},
 	} {
 		got, err := render(t, "pelago-operator", tt.values, false)
 		must(t, err)
-		want, err := deploy.OperatorManifests(tt.options)
+		want, err := manifests.OperatorObjects(tt.options)
 		must(t, err)
 		if diff := cmp.Diff(byTitle(want), byTitle(got)); diff != "" {
 			t.Errorf("%s: -manifests +chart\n%s", name, diff)

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/e2e/walk"
 	"github.com/pelago-net/pelago/test/lab"
 )
@@ -145,7 +145,7 @@ spec:
 // the second node to the first.
 func (s *clusterset) submariner(t *testing.T, cluster string) {
 	t.Helper()
-	crds, err := deploy.MemberCRDs()
+	crds, err := manifests.MemberCRDs()
 	must(t, err)
 	var text strings.Builder
 	for _, u := range crds {

@@ -36,7 +36,8 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/access"
 	"github.com/pelago-net/pelago/control/hub/cluster"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
+	join "github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -72,13 +73,13 @@ func newSet(t *testing.T) *set {
 		}
 	})
 	s.member, s.auditLog = apiserver.Connect(t, member.Config()), member.AuditLog()
-	s.Make(namespace(deploy.SystemNamespace), namespace(clusterv1alpha1.SecretNamespace), namespace(brokerNamespace))
+	s.Make(namespace(manifests.SystemNamespace), namespace(clusterv1alpha1.SecretNamespace), namespace(brokerNamespace))
 	s.member.Make(namespace("shop"))
-	c, err := deploy.NewClient(member.Config())
+	c, err := manifests.NewClient(member.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.token, s.ca, err = (deploy.PushAccount{Cluster: "m1", HubID: "h"}).Install(t.Context(), c, func(string, ...any) {}); err != nil {
+	if s.token, s.ca, err = (join.PushAccount{Cluster: "m1", HubID: "h"}).Install(t.Context(), c, func(string, ...any) {}); err != nil {
 		t.Fatal(err)
 	}
 	system := &corev1.Namespace{}
@@ -113,7 +114,7 @@ func (s *set) replica(t *testing.T, membership bool) (stop func()) {
 	t.Helper()
 	address := freeAddress(t)
 	setup := []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return access.Setup(mgr, access.Options{Address: address, Host: s.front.address, Namespace: deploy.SystemNamespace, Name: deploy.HubName,
+		return access.Setup(mgr, access.Options{Address: address, Host: s.front.address, Namespace: manifests.SystemNamespace, Name: manifests.HubName,
 			BrokerNamespace: brokerNamespace, Hub: s.Config, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
 	}}
 	if membership {
@@ -206,7 +207,7 @@ func (s *set) audited(t *testing.T, user string) bool {
 
 func TestPush(t *testing.T) {
 	s := newSet(t)
-	role := &rbacv1.ClusterRole{ObjectMeta: metaOf("", deploy.HubName)}
+	role := &rbacv1.ClusterRole{ObjectMeta: metaOf("", manifests.HubName)}
 	s.Make(role)
 	stop := s.replica(t, true)
 	s.join(t, &clusterv1alpha1.Cluster{ObjectMeta: metaOf("", "m1"), Spec: clusterv1alpha1.ClusterSpec{ID: s.id, SyncMode: clusterv1alpha1.Push,
@@ -348,7 +349,7 @@ func TestPush(t *testing.T) {
 				return []string{err.Error()}
 			}
 			for _, u := range services.Items { // those of definitions lead to the API server itself
-				if of, _, _ := unstructured.NestedString(u.Object, "spec", "service", "name"); of == deploy.HubName {
+				if of, _, _ := unstructured.NestedString(u.Object, "spec", "service", "name"); of == manifests.HubName {
 					left = append(left, u.GetName())
 				}
 			}

@@ -26,7 +26,8 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
+	join "github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -61,11 +62,11 @@ func newSearchSet(t *testing.T) *searchSet {
 	})
 	s.second = apiserver.Connect(t, second.Config())
 	s.second.Make(namespace("shop"))
-	c, err := deploy.NewClient(second.Config())
+	c, err := manifests.NewClient(second.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, ca, err := (deploy.PushAccount{Cluster: "m2", HubID: "h"}).Install(t.Context(), c, func(string, ...any) {})
+	token, ca, err := (join.PushAccount{Cluster: "m2", HubID: "h"}).Install(t.Context(), c, func(string, ...any) {})
 	if err != nil {
 		t.Fatal(err)
 	}

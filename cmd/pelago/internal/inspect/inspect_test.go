@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // noCluster is the access to no cluster: what is refused before is refused without one.
@@ -99,7 +99,7 @@ func (c fakeCluster) Open(string) (view.Member, string, error) {
 func TestCompletionOfNodes(t *testing.T) {
 	pod := func(node string, phase corev1.PodPhase) *corev1.Pod {
 		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: "pelago-node-" + node, Labels: map[string]string{"app": deploy.NodeDaemonSet}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: "pelago-node-" + node, Labels: map[string]string{"app": manifests.NodeDaemonSet}},
 			Spec:       corev1.PodSpec{NodeName: node},
 			Status:     corev1.PodStatus{Phase: phase},
 		}

@@ -17,8 +17,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/hub"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Access opens the cluster of a context, "" for the one that its flags name.
@@ -103,7 +104,7 @@ backup are lost. The backup is read to its end before anything is changed.
 
 The data before the restore stay until the next one, and the keys without which they cannot
 be read: in a host cluster in the directory "former/etcd" of the volumes of etcd, and in
-Secret ` + deploy.HostedFormerCA + `; on this machine in "former/etcd" and "former/pki" of --dir. A restore
+Secret ` + hub.HostedFormerCA + `; on this machine in "former/etcd" and "former/pki" of --dir. A restore
 that is repeated because the hub has not started keeps those from before the first attempt.
 
 In a host cluster the hub is stopped, and started again. On this machine systemd units are
@@ -167,7 +168,7 @@ func deinitCommand(access Access) *cobra.Command {
 --force is given.
 
 With --host-context it removes the pods of a hub from its host cluster, and what belongs to
-them: only objects with the label ` + deploy.HostedLabel + `=` + deploy.HostedValue + `. The volumes of etcd,
+them: only objects with the label ` + hub.HostedLabel + `=` + hub.HostedValue + `. The volumes of etcd,
 and the Secret without which their data cannot be read, stay for another init; --purge
 removes them too. With --local it removes the systemd units.
 
@@ -268,7 +269,7 @@ func (l *Local) Init(ctx context.Context, file string, out io.Writer) error {
 }
 
 // WroteAdmin writes the administrator's kubeconfig and prints the next steps.
-func WroteAdmin(file string, admin []byte, progress deploy.Progress, out io.Writer) error {
+func WroteAdmin(file string, admin []byte, progress manifests.Progress, out io.Writer) error {
 	if _, err := WriteSecretFile(file, admin, ""); err != nil {
 		return err
 	}
@@ -321,7 +322,7 @@ func ReadInfo(file string) (broker.Info, error) {
 }
 
 // NewProgress prints steps, one line each, with the seconds since now.
-func NewProgress(out io.Writer) deploy.Progress {
+func NewProgress(out io.Writer) manifests.Progress {
 	start := time.Now()
 	return func(format string, args ...any) {
 		fmt.Fprintf(out, "%6.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))

@@ -24,8 +24,9 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/hub"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // memberTime bounds how long a hub may take to list its members.
@@ -34,17 +35,17 @@ const memberTime = 10 * time.Second
 // Renew issues certificates of the hub again that are about to expire.
 func (h *Hosted) Renew(ctx context.Context, host client.Client, now time.Time) ([]string, error) {
 	secret := &corev1.Secret{}
-	if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedCA}, secret); err != nil {
-		return nil, fmt.Errorf("get Secret %s/%s: %w: name the namespace of a hub with --namespace", h.Namespace, deploy.HostedCA, err)
+	if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedCA}, secret); err != nil {
+		return nil, fmt.Errorf("get Secret %s/%s: %w: name the namespace of a hub with --namespace", h.Namespace, hub.HostedCA, err)
 	}
-	_, renewed, err := deploy.CompletePKI(ctx, host, h.Namespace, deploy.PKINames{}, now)
+	_, renewed, err := hub.CompletePKI(ctx, host, h.Namespace, hub.PKINames{}, now)
 	return renewed, err
 }
 
 // CheckRemoval refuses the removal of a hub that has members, or whose members are unknown.
 func (h *Hosted) CheckRemoval(ctx context.Context, host client.Client, force bool) error {
 	secret := &corev1.Secret{}
-	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedPKI}, secret)
+	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedPKI}, secret)
 	if apierrors.IsNotFound(err) {
 		former, err := h.former(ctx, host)
 		if err == nil && former == nil {
@@ -53,14 +54,14 @@ func (h *Hosted) CheckRemoval(ctx context.Context, host client.Client, force boo
 		return err // what an interrupted removal, or one without --purge, has left has no members
 	}
 	if err != nil {
-		return fmt.Errorf("get Secret %s/%s: %w", h.Namespace, deploy.HostedPKI, err)
+		return fmt.Errorf("get Secret %s/%s: %w", h.Namespace, hub.HostedPKI, err)
 	}
-	return checkMembers(ctx, secret.Data[deploy.AdminKubeconfig], force)
+	return checkMembers(ctx, secret.Data[hub.AdminKubeconfig], force)
 }
 
 // CheckRemoval refuses the removal of a hub that has members, or whose members are unknown.
 func (l *Local) CheckRemoval(ctx context.Context, force bool) error {
-	admin, err := os.ReadFile(filepath.Join(l.Dir, "pki", deploy.AdminKubeconfig))
+	admin, err := os.ReadFile(filepath.Join(l.Dir, "pki", hub.AdminKubeconfig))
 	if err != nil {
 		return fmt.Errorf("find the hub in --dir %s: %w", l.Dir, err)
 	}
@@ -77,7 +78,7 @@ func checkMembers(ctx context.Context, admin []byte, force bool) error {
 	}
 	cfg.Timeout = memberTime
 	var names []string
-	hub, err := deploy.NewClient(cfg)
+	hub, err := manifests.NewClient(cfg)
 	if err == nil {
 		names, err = members(ctx, hub)
 	}
@@ -103,32 +104,32 @@ type installed struct {
 }
 
 // findInstalled refuses an API server without a broker and a hub, and one whose pelago-hub runs outside of it.
-func findInstalled(ctx context.Context, hub view.Member) (in installed, err error) {
+func findInstalled(ctx context.Context, api view.Member) (in installed, err error) {
 	exists := func(obj client.Object, namespace, name string) bool {
-		failed := hub.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, obj)
+		failed := api.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, obj)
 		if client.IgnoreNotFound(failed) != nil && err == nil {
-			err = fmt.Errorf("get %s %s at %s: %w", deploy.Kind(hub.Client, obj), name, hub.Config.Host, failed)
+			err = fmt.Errorf("get %s %s at %s: %w", manifests.Kind(api.Client, obj), name, api.Config.Host, failed)
 		}
 		return failed == nil
 	}
-	in = installed{hub: hub, broker: exists(&corev1.Namespace{}, "", deploy.BrokerNamespace),
-		workloads: exists(&rbacv1.ClusterRole{}, "", deploy.HubName),
+	in = installed{hub: api, broker: exists(&corev1.Namespace{}, "", manifests.BrokerNamespace),
+		workloads: exists(&rbacv1.ClusterRole{}, "", manifests.HubName),
 		member:    exists(&corev1.ConfigMap{}, config.SystemNamespace, config.ConfigMapName)}
-	hosts := exists(&corev1.ConfigMap{}, deploy.SystemNamespace, deploy.HostedSettings)
+	hosts := exists(&corev1.ConfigMap{}, manifests.SystemNamespace, hub.HostedSettings)
 	lease := &coordinationv1.Lease{}
-	outside := exists(lease, deploy.SystemNamespace, deploy.HubName) && !exists(&appsv1.Deployment{}, deploy.SystemNamespace, deploy.HubName)
+	outside := exists(lease, manifests.SystemNamespace, manifests.HubName) && !exists(&appsv1.Deployment{}, manifests.SystemNamespace, manifests.HubName)
 	switch {
 	case err != nil:
 		return in, err
 	case !in.broker && !in.workloads:
 		return in, fmt.Errorf("the API server at %s has neither a broker nor a hub: name it with --context, and with --host-context the "+
-			"cluster of a hub that runs as pods", hub.Config.Host)
+			"cluster of a hub that runs as pods", api.Config.Host)
 	case in.workloads && hosts:
-		return in, fmt.Errorf("a hub runs in namespace %s of this cluster: remove it first with --host-context", deploy.SystemNamespace)
+		return in, fmt.Errorf("a hub runs in namespace %s of this cluster: remove it first with --host-context", manifests.SystemNamespace)
 	case !in.workloads || !outside:
 		return in, nil
 	}
-	held, err := deploy.Held(ctx, hub.Client, *lease)
+	held, err := manifests.Held(ctx, api.Client, *lease)
 	if err == nil && len(held) > 0 {
 		err = fmt.Errorf("pelago-hub runs: %s holds Lease %s/%s: stop it first", *held[0].Spec.HolderIdentity, lease.Namespace, lease.Name)
 	}
@@ -136,9 +137,9 @@ func findInstalled(ctx context.Context, hub view.Member) (in installed, err erro
 }
 
 // remove removes all of it except definitions.
-func (in installed) remove(ctx context.Context, progress deploy.Progress) error {
+func (in installed) remove(ctx context.Context, progress manifests.Progress) error {
 	if in.workloads {
-		if err := deploy.RemoveWorkloadsHub(ctx, in.hub.Client, in.member, progress); err != nil {
+		if err := manifests.RemoveWorkloadsHub(ctx, in.hub.Client, in.member, progress); err != nil {
 			return err
 		}
 	}
@@ -149,7 +150,7 @@ func (in installed) remove(ctx context.Context, progress deploy.Progress) error 
 	}
 	progress("Removed; custom resource definitions and their objects stay, such as policies and bindings")
 	if in.workloads && in.member {
-		progress("Namespace %s stays: this cluster is a member as well", deploy.SystemNamespace)
+		progress("Namespace %s stays: this cluster is a member as well", manifests.SystemNamespace)
 	}
 	return nil
 }
@@ -158,7 +159,7 @@ func (in installed) remove(ctx context.Context, progress deploy.Progress) error 
 func members(ctx context.Context, hub client.Client) ([]string, error) {
 	var names []string
 	for list, options := range map[client.ObjectList][]client.ListOption{
-		&clusterv1alpha1.ClusterList{}: nil, &submarinerv1.ClusterList{}: {client.InNamespace(deploy.BrokerNamespace)},
+		&clusterv1alpha1.ClusterList{}: nil, &submarinerv1.ClusterList{}: {client.InNamespace(manifests.BrokerNamespace)},
 	} {
 		if err := hub.List(ctx, list, options...); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("list the members of the hub: %w", err)
@@ -174,14 +175,14 @@ func members(ctx context.Context, hub client.Client) ([]string, error) {
 
 // Remove removes the hub from the host cluster. The namespace goes with purge, if init has made it and nothing else of Pelago runs
 // there.
-func (h *Hosted) Remove(ctx context.Context, host client.Client, purge bool, progress deploy.Progress) error {
+func (h *Hosted) Remove(ctx context.Context, host client.Client, purge bool, progress manifests.Progress) error {
 	progress("Removing the hub from namespace %s", h.Namespace)
-	if err := deploy.RemoveHosted(ctx, host, h.Namespace, purge); err != nil {
+	if err := hub.RemoveHosted(ctx, host, h.Namespace, purge); err != nil {
 		return err
 	}
 	progress("Waiting until its pods have ended")
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
-		for _, app := range []string{deploy.HubName, deploy.HostedAPIServer, deploy.HostedControllerManager, deploy.HostedEtcd} {
+		for _, app := range []string{manifests.HubName, hub.HostedAPIServer, hub.HostedControllerManager, hub.HostedEtcd} {
 			pods := &corev1.PodList{}
 			if err := host.List(ctx, pods, client.InNamespace(h.Namespace), client.MatchingLabels{"app": app}); err != nil || len(pods.Items) > 0 {
 				return false, err
@@ -193,18 +194,18 @@ func (h *Hosted) Remove(ctx context.Context, host client.Client, purge bool, pro
 		return fmt.Errorf("wait until the pods of the hub in namespace %s have ended: %w", h.Namespace, err)
 	}
 	if !purge {
-		progress("The volumes of etcd, Secret %s and ConfigMap %s stay in namespace %s; --purge removes them", deploy.HostedCA, deploy.HostedSettings, h.Namespace)
+		progress("The volumes of etcd, Secret %s and ConfigMap %s stay in namespace %s; --purge removes them", hub.HostedCA, hub.HostedSettings, h.Namespace)
 		return nil
 	}
 	ns := &corev1.Namespace{}
 	if err := host.Get(ctx, client.ObjectKey{Name: h.Namespace}, ns); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	err = host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.NodeDaemonSet}, &appsv1.DaemonSet{})
+	err = host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: manifests.NodeDaemonSet}, &appsv1.DaemonSet{})
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get DaemonSet %s/%s: %w", h.Namespace, deploy.NodeDaemonSet, err)
+		return fmt.Errorf("get DaemonSet %s/%s: %w", h.Namespace, manifests.NodeDaemonSet, err)
 	}
-	if err == nil || ns.Labels[deploy.HostedLabel] != deploy.HostedValue {
+	if err == nil || ns.Labels[hub.HostedLabel] != hub.HostedValue {
 		progress("Namespace %s stays: it was there before the hub, or the cluster is a member as well", h.Namespace)
 		return nil
 	}

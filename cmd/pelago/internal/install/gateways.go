@@ -19,7 +19,7 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
 )
 
@@ -38,7 +38,7 @@ func gatewayNames(nodes []*corev1.Node) []string {
 }
 
 // Drain moves all flows of a gateway to the others and, with a timeout, waits until it forwards no packet.
-func (g Gateways) Drain(ctx context.Context, name string, force bool, timeout time.Duration, progress deploy.Progress) error {
+func (g Gateways) Drain(ctx context.Context, name string, force bool, timeout time.Duration, progress manifests.Progress) error {
 	node, err := g.gatewayNode(ctx, name)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (g Gateways) awaitQuiet(ctx context.Context, node string) error {
 }
 
 // Undrain returns a gateway to service and, with a timeout, waits until it serves.
-func (g Gateways) Undrain(ctx context.Context, name string, timeout time.Duration, progress deploy.Progress) error {
+func (g Gateways) Undrain(ctx context.Context, name string, timeout time.Duration, progress manifests.Progress) error {
 	node, err := g.gatewayNode(ctx, name)
 	if err != nil {
 		return err
@@ -169,7 +169,7 @@ func (g Gateways) othersInService(ctx context.Context, except string) ([]string,
 }
 
 // RotateKeys rotates the keys of the named gateway, of all if none is named.
-func (g Gateways) RotateKeys(ctx context.Context, named []string, timeout time.Duration, progress deploy.Progress) error {
+func (g Gateways) RotateKeys(ctx context.Context, named []string, timeout time.Duration, progress manifests.Progress) error {
 	if err := g.requireKeys(ctx); err != nil {
 		return err
 	}
@@ -226,7 +226,7 @@ func (g Gateways) nodeIndex(ctx context.Context, node string) (*pelagov1alpha1.N
 }
 
 // rotateKeysOf requests the rotation of one gateway's keys, unless one is under way, and waits for it.
-func (g Gateways) rotateKeysOf(ctx context.Context, node *corev1.Node, timeout time.Duration, progress deploy.Progress) error {
+func (g Gateways) rotateKeysOf(ctx context.Context, node *corev1.Node, timeout time.Duration, progress manifests.Progress) error {
 	n, err := g.nodeIndex(ctx, node.Name)
 	if err != nil {
 		return err
@@ -256,7 +256,7 @@ func underWay(annotation string, reported *pelagov1alpha1.KeyRotation) (request 
 }
 
 // awaitRotation waits until the gateway reports the end of the rotation, and prints its progress.
-func (g Gateways) awaitRotation(ctx context.Context, node, request string, timeout time.Duration, progress deploy.Progress) error {
+func (g Gateways) awaitRotation(ctx context.Context, node, request string, timeout time.Duration, progress manifests.Progress) error {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var last pelagov1alpha1.KeyRotation

@@ -30,13 +30,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/hub"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // Hosted are the flags of init about a hub that runs in a host cluster.
 type Hosted struct {
-	deploy.HostedOptions
+	hub.HostedOptions
 	// Context is that of the host cluster.
 	Context, APIAddress string
 	Timeout             time.Duration
@@ -55,7 +56,7 @@ var fixed = []string{"etcd-replicas", "storage-class", "storage-size", "etcd-emp
 // AddHost adds the flags that name the host cluster and the namespace.
 func (h *Hosted) AddHost(f *pflag.FlagSet) {
 	f.StringVar(&h.Context, "host-context", "", "context of the host cluster: an ordinary cluster, in which the hub runs as pods")
-	f.StringVar(&h.Namespace, "namespace", deploy.SystemNamespace, "namespace of the host cluster in which the hub runs")
+	f.StringVar(&h.Namespace, "namespace", manifests.SystemNamespace, "namespace of the host cluster in which the hub runs")
 	f.DurationVar(&h.Timeout, "timeout", 10*time.Minute, "how long to wait for the pods of the hub")
 }
 
@@ -72,7 +73,7 @@ func (h *Hosted) Add(all *pflag.FlagSet) {
 		"or ClusterIP, for which --api-address is needed", string(corev1.ServiceTypeNodePort), string(corev1.ServiceTypeLoadBalancer), string(corev1.ServiceTypeClusterIP))
 	f.IntVar(&h.NodePort, "node-port", 0, "port of the Service of the API server on the nodes (default: chosen by the host cluster)")
 	view.AddHostPort(f, &h.APIAddress, "api-address", "`HOST[:PORT]` at which members and users reach the API server (default: the load balancer's, or a node's)")
-	f.StringVar(&h.Pods.Image, "image", deploy.DefaultImage, "image of pelago-hub, where it runs as a Deployment")
+	f.StringVar(&h.Pods.Image, "image", manifests.DefaultImage, "image of pelago-hub, where it runs as a Deployment")
 	view.AddChoice(f, &h.Pods.PullPolicy, "image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never",
 		string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever))
 	h.placement = h.Placement.AddFlags(f, "the namespace of the hub", "the pods of the hub")
@@ -157,12 +158,12 @@ func (h *Hosted) Keep(ctx context.Context, host client.Client) (found bool, err 
 // former are the flags of the installation, nil if there is none.
 func (h *Hosted) former(ctx context.Context, host client.Client) (map[string]string, error) {
 	cm := &corev1.ConfigMap{}
-	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedSettings}, cm)
+	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedSettings}, cm)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get ConfigMap %s/%s: %w", h.Namespace, deploy.HostedSettings, err)
+		return nil, fmt.Errorf("get ConfigMap %s/%s: %w", h.Namespace, hub.HostedSettings, err)
 	}
 	if cm.Data == nil {
 		cm.Data = map[string]string{}
@@ -183,15 +184,15 @@ func (h *Hosted) save(ctx context.Context, host client.Client) error {
 			data[name] = strings.Join(list.GetSlice(), ",")
 		}
 	}
-	cm := &corev1.ConfigMap{ObjectMeta: h.meta(deploy.HostedSettings)}
-	return deploy.Put(ctx, host, cm, func() { cm.Data, cm.Labels = data, h.meta("").Labels })
+	cm := &corev1.ConfigMap{ObjectMeta: h.meta(hub.HostedSettings)}
+	return manifests.Put(ctx, host, cm, func() { cm.Data, cm.Labels = data, h.meta("").Labels })
 }
 
-func (h *Hosted) meta(name string) metav1.ObjectMeta { return deploy.HostedMeta(h.Namespace, name) }
+func (h *Hosted) meta(name string) metav1.ObjectMeta { return hub.HostedMeta(h.Namespace, name) }
 
 // Install brings the hub up in the host cluster and returns the kubeconfig of its administrator. Running it again only
 // creates what is missing, updates what is older than this program, and renews what is about to expire.
-func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.Progress) ([]byte, error) {
+func (h *Hosted) Install(ctx context.Context, host view.Member, progress manifests.Progress) ([]byte, error) {
 	c := host.Client
 	stages, err := h.Manifests()
 	if err != nil {
@@ -204,14 +205,14 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 		return nil, err
 	}
 	progress("Installing the hub in namespace %s of %s", h.Namespace, host.Config.Host)
-	if err := deploy.ApplyHosted(ctx, c, stages[0]); err != nil {
+	if err := hub.ApplyHosted(ctx, c, stages[0]); err != nil {
 		return nil, err
 	}
 	names, err := h.address(ctx, c, progress)
 	if err != nil {
 		return nil, err
 	}
-	pki, renewed, err := deploy.CompletePKI(ctx, c, h.Namespace, names, time.Now())
+	pki, renewed, err := hub.CompletePKI(ctx, c, h.Namespace, names, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +224,7 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 		return nil, err
 	}
 	run := func(objs []*unstructured.Unstructured) error {
-		if err := deploy.ApplyHosted(ctx, c, objs); err != nil {
+		if err := hub.ApplyHosted(ctx, c, objs); err != nil {
 			return err
 		}
 		return awaitRollout(ctx, host.Typed, h.Namespace, func(ctx context.Context) ([]view.Component, error) { return components(ctx, c, objs) },
@@ -235,7 +236,7 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 			return nil, err
 		}
 	}
-	admin := pki.Issued[deploy.AdminKubeconfig]
+	admin := pki.Issued[hub.AdminKubeconfig]
 	cfg, err := clientcmd.RESTConfigFromKubeConfig(admin)
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig of the hub: %w", err)
@@ -265,14 +266,14 @@ func (h *Hosted) checkStorage(ctx context.Context, host client.Client) error {
 	if err := host.List(ctx, claims, client.InNamespace(h.Namespace), client.MatchingLabels(h.meta("").Labels)); err != nil {
 		return fmt.Errorf("list the volumes of etcd: %w", err)
 	}
-	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedCA}, secret)
+	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedCA}, secret)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get Secret %s/%s: %w", h.Namespace, deploy.HostedCA, err)
+		return fmt.Errorf("get Secret %s/%s: %w", h.Namespace, hub.HostedCA, err)
 	}
 	switch {
 	case err != nil && len(claims.Items) > 0:
 		return fmt.Errorf("namespace %s has the volume %s of a former hub, but not Secret %s, without which its data cannot be read: put the "+
-			"Secret back, or remove the volume with `pelago deinit --purge`", h.Namespace, claims.Items[0].Name, deploy.HostedCA)
+			"Secret back, or remove the volume with `pelago deinit --purge`", h.Namespace, claims.Items[0].Name, hub.HostedCA)
 	case h.StorageClass != "" || h.EmptyDir || h.HostPath != "" || len(claims.Items) > 0:
 		return nil
 	}
@@ -290,14 +291,14 @@ func (h *Hosted) checkStorage(ctx context.Context, host client.Client) error {
 }
 
 // address finds out at which address the API server is reached, and keeps it for other runs.
-func (h *Hosted) address(ctx context.Context, host client.Client, progress deploy.Progress) (deploy.PKINames, error) {
+func (h *Hosted) address(ctx context.Context, host client.Client, progress manifests.Progress) (hub.PKINames, error) {
 	s := &corev1.Service{}
 	port := "6443"
 	if h.APIAddress == "" && h.ServiceType == string(corev1.ServiceTypeLoadBalancer) {
 		progress("Waiting for the address of the load balancer")
 	}
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
-		if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedAPIServer}, s); err != nil {
+		if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedAPIServer}, s); err != nil {
 			return false, err
 		}
 		if h.APIAddress == "" && h.ServiceType == string(corev1.ServiceTypeLoadBalancer) {
@@ -309,17 +310,17 @@ func (h *Hosted) address(ctx context.Context, host client.Client, progress deplo
 		return true, nil
 	})
 	if err != nil {
-		return deploy.PKINames{}, fmt.Errorf("wait for the address of Service %s/%s: %w: give --api-address if the host cluster assigns none",
-			h.Namespace, deploy.HostedAPIServer, err)
+		return hub.PKINames{}, fmt.Errorf("wait for the address of Service %s/%s: %w: give --api-address if the host cluster assigns none",
+			h.Namespace, hub.HostedAPIServer, err)
 	}
 	if h.ServiceType == string(corev1.ServiceTypeNodePort) {
 		port = strconv.Itoa(int(s.Spec.Ports[0].NodePort))
 		if err := h.flags.Set("node-port", port); err != nil {
-			return deploy.PKINames{}, err
+			return hub.PKINames{}, err
 		}
 		if h.APIAddress == "" {
 			if err := h.nodeAddress(ctx, host); err != nil {
-				return deploy.PKINames{}, err
+				return hub.PKINames{}, err
 			}
 		}
 	}
@@ -327,10 +328,10 @@ func (h *Hosted) address(ctx context.Context, host client.Client, progress deplo
 	if n, p, err := net.SplitHostPort(h.APIAddress); err == nil {
 		name, port = n, p
 	}
-	svc := deploy.HostedAPIServer + "." + h.Namespace + ".svc"
-	etcd := deploy.HostedEtcd + "." + h.Namespace + ".svc"
-	return deploy.PKINames{
-		APIServer: []string{name, deploy.HostedAPIServer, svc, svc + ".cluster.local", "kubernetes.default.svc", "localhost", "127.0.0.1"},
+	svc := hub.HostedAPIServer + "." + h.Namespace + ".svc"
+	etcd := hub.HostedEtcd + "." + h.Namespace + ".svc"
+	return hub.PKINames{
+		APIServer: []string{name, hub.HostedAPIServer, svc, svc + ".cluster.local", "kubernetes.default.svc", "localhost", "127.0.0.1"},
 		Etcd:      []string{etcd, "*." + etcd, "localhost", "127.0.0.1"},
 		Internal:  "https://" + svc + ":6443", External: "https://" + net.JoinHostPort(name, port),
 	}, nil
@@ -391,7 +392,7 @@ func components(ctx context.Context, host client.Client, objs []*unstructured.Un
 }
 
 // Propagation waits for an API server that has just started, and installs what propagation needs.
-func Propagation(ctx context.Context, cfg *rest.Config, timeout time.Duration, progress deploy.Progress) error {
+func Propagation(ctx context.Context, cfg *rest.Config, timeout time.Duration, progress manifests.Progress) error {
 	progress("Waiting for the API server at %s", cfg.Host)
 	cfg.QPS, cfg.Burst, cfg.WarningHandler = 50, 100, rest.NoWarnings{}
 	probe := rest.CopyConfig(cfg)
@@ -413,9 +414,9 @@ func Propagation(ctx context.Context, cfg *rest.Config, timeout time.Duration, p
 		return fmt.Errorf("reach the API server at %s: %w: members and this command must reach that address; --api-address names another",
 			cfg.Host, errors.Join(err, last))
 	}
-	hub, err := deploy.NewClient(cfg)
+	hub, err := manifests.NewClient(cfg)
 	if err != nil {
 		return err
 	}
-	return deploy.Propagation(ctx, hub, deploy.PropagationOptions{}, progress)
+	return manifests.Propagation(ctx, hub, manifests.PropagationOptions{}, progress)
 }

@@ -18,7 +18,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/hub"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Local are the flags of init about a hub of processes on this machine.
@@ -29,7 +30,7 @@ type Local struct {
 	Foreground           bool
 	Timeout              time.Duration
 	programs             string // of tests: the directory of the programs of Pelago
-	systemd              deploy.Systemd
+	systemd              hub.Systemd
 }
 
 // localVersions are those that the tests run.
@@ -88,9 +89,9 @@ func (l *Local) program(name string) (string, error) {
 }
 
 // options are those of the hub's programs, by the address of an earlier run if none is given.
-func (l *Local) options() (deploy.HostedOptions, deploy.PKINames, error) {
-	o := deploy.HostedOptions{EtcdReplicas: 1, Port: defaultPort}
-	var names deploy.PKINames
+func (l *Local) options() (hub.HostedOptions, hub.PKINames, error) {
+	o := hub.HostedOptions{EtcdReplicas: 1, Port: defaultPort}
+	var names hub.PKINames
 	var err error
 	if o.Dir, err = filepath.Abs(l.Dir); err != nil {
 		return o, names, fmt.Errorf("--dir: %w", err)
@@ -99,7 +100,7 @@ func (l *Local) options() (deploy.HostedOptions, deploy.PKINames, error) {
 		return o, names, fmt.Errorf("--dir %q: give one without blanks, quotes and the characters \\, %% and $", l.Dir)
 	}
 	address := l.Address
-	if cfg, err := clientcmd.LoadFromFile(filepath.Join(o.Dir, "pki", deploy.AdminKubeconfig)); err == nil && address == "" {
+	if cfg, err := clientcmd.LoadFromFile(filepath.Join(o.Dir, "pki", hub.AdminKubeconfig)); err == nil && address == "" {
 		address = strings.TrimPrefix(cfg.Clusters["hub"].Server, "https://")
 	}
 	if address == "" {
@@ -122,14 +123,14 @@ func (l *Local) options() (deploy.HostedOptions, deploy.PKINames, error) {
 		o.Address = name
 	}
 	hosts := []string{name, "localhost", "127.0.0.1", "kubernetes.default.svc"}
-	names = deploy.PKINames{APIServer: hosts, Etcd: []string{"localhost", "127.0.0.1"},
+	names = hub.PKINames{APIServer: hosts, Etcd: []string{"localhost", "127.0.0.1"},
 		Internal: fmt.Sprintf("https://127.0.0.1:%d", o.Port), External: fmt.Sprintf("https://%s", net.JoinHostPort(name, strconv.Itoa(o.Port)))}
 	return o, names, nil
 }
 
 // Prepare writes keys, certificates and configuration into the directory, and returns the hub's programs with their paths as the
 // first argument. What exists stays.
-func (l *Local) Prepare(now time.Time) (processes []deploy.Process, err error) {
+func (l *Local) Prepare(now time.Time) (processes []hub.Process, err error) {
 	o, names, err := l.options()
 	if err != nil {
 		return nil, err
@@ -138,10 +139,10 @@ func (l *Local) Prepare(now time.Time) (processes []deploy.Process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	hub := deploy.Process{Name: "pelago-hub", Args: []string{"--kubeconfig=" + filepath.Join(o.Dir, "pki", "hub.kubeconfig"), "--identity=local",
+	last := hub.Process{Name: "pelago-hub", Args: []string{"--kubeconfig=" + filepath.Join(o.Dir, "pki", "hub.kubeconfig"), "--identity=local",
 		fmt.Sprintf("--metrics-address=127.0.0.1:%d", o.Port+5), fmt.Sprintf("--health-address=127.0.0.1:%d", o.Port+6),
 		fmt.Sprintf("--proxy-address=127.0.0.1:%d", o.Port+7), "--proxy-host=localhost"}}
-	processes = append(processes, hub)
+	processes = append(processes, last)
 	for i, p := range processes {
 		path, err := l.program(p.Name)
 		if err != nil {
@@ -155,7 +156,7 @@ func (l *Local) Prepare(now time.Time) (processes []deploy.Process, err error) {
 	if _, err := l.renew(names, now); err != nil {
 		return nil, err
 	}
-	return processes, deploy.WriteChanged(filepath.Join(o.Dir, "audit.yaml"), []byte(audit))
+	return processes, hub.WriteChanged(filepath.Join(o.Dir, "audit.yaml"), []byte(audit))
 }
 
 // Renew renews certificates with less than a third of their lifetime left. The processes reload them.
@@ -163,10 +164,10 @@ func (l *Local) Renew(now time.Time) ([]string, error) {
 	if _, err := os.Stat(filepath.Join(l.Dir, "pki", "ca.key")); err != nil {
 		return nil, fmt.Errorf("find the hub in --dir %s: %w", l.Dir, err)
 	}
-	return l.renew(deploy.PKINames{}, now)
+	return l.renew(hub.PKINames{}, now)
 }
 
-func (l *Local) renew(names deploy.PKINames, now time.Time) ([]string, error) {
+func (l *Local) renew(names hub.PKINames, now time.Time) ([]string, error) {
 	pki, err := l.pki()
 	if err != nil {
 		return nil, err
@@ -179,34 +180,34 @@ func (l *Local) renew(names deploy.PKINames, now time.Time) ([]string, error) {
 }
 
 // pki reads the keys and certificates in the directory.
-func (l *Local) pki() (deploy.PKI, error) {
+func (l *Local) pki() (hub.PKI, error) {
 	files := map[string][]byte{}
 	entries, err := os.ReadDir(filepath.Join(l.Dir, "pki"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return deploy.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
+		return hub.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
 	}
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".new") {
 			continue // of an interrupted write
 		}
 		if files[e.Name()], err = os.ReadFile(filepath.Join(l.Dir, "pki", e.Name())); err != nil {
-			return deploy.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
+			return hub.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
 		}
 	}
-	return deploy.Split(files), nil
+	return hub.Split(files), nil
 }
 
-func (l *Local) write(pki deploy.PKI) error {
+func (l *Local) write(pki hub.PKI) error {
 	var errs []error
 	for name, content := range pki.Files() {
-		errs = append(errs, deploy.WriteChanged(filepath.Join(l.Dir, "pki", name), content))
+		errs = append(errs, hub.WriteChanged(filepath.Join(l.Dir, "pki", name), content))
 	}
 	return errors.Join(errs...)
 }
 
 // Install starts the hub's programs by systemd, or until ctx ends, makes the API server a hub, and calls ready with the kubeconfig of
 // the administrator.
-func (l *Local) Install(ctx context.Context, progress deploy.Progress, ready func(admin []byte) error) error {
+func (l *Local) Install(ctx context.Context, progress manifests.Progress, ready func(admin []byte) error) error {
 	foreground := l.Foreground || !l.systemd.Runs()
 	if !foreground {
 		if err := l.checkUnits(); err != nil {
@@ -218,16 +219,16 @@ func (l *Local) Install(ctx context.Context, progress deploy.Progress, ready fun
 		return err
 	}
 	var wait func() error
-	var hub func()
+	var startHub func()
 	if foreground {
 		progress("Starting the hub until this command ends: logs are in %s", l.Dir)
-		s := deploy.Supervisor{Dir: l.Dir}
+		s := hub.Supervisor{Dir: l.Dir}
 		ctx, cancel := context.WithCancel(ctx)
 		defer func() { cancel(); s.Wait() }()
 		for _, p := range processes[:len(processes)-1] {
 			s.Run(ctx, p)
 		}
-		hub = func() { s.Run(ctx, processes[len(processes)-1]) }
+		startHub = func() { s.Run(ctx, processes[len(processes)-1]) }
 		wait = func() error { return l.renewUntil(ctx, progress) }
 	} else {
 		units, err := l.units(processes)
@@ -238,9 +239,9 @@ func (l *Local) Install(ctx context.Context, progress deploy.Progress, ready fun
 		if err := l.systemd.Start(ctx, units); err != nil {
 			return err
 		}
-		hub, wait = func() {}, func() error { return nil }
+		startHub, wait = func() {}, func() error { return nil }
 	}
-	admin, err := os.ReadFile(filepath.Join(l.Dir, "pki", deploy.AdminKubeconfig))
+	admin, err := os.ReadFile(filepath.Join(l.Dir, "pki", hub.AdminKubeconfig))
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig of the hub: %w", err)
 	}
@@ -254,7 +255,7 @@ func (l *Local) Install(ctx context.Context, progress deploy.Progress, ready fun
 	if err := l.completeRestore(); err != nil {
 		return err
 	}
-	hub()
+	startHub()
 	if err := ready(admin); err != nil {
 		return err
 	}
@@ -262,7 +263,7 @@ func (l *Local) Install(ctx context.Context, progress deploy.Progress, ready fun
 }
 
 // renewUntil renews certificates until ctx ends.
-func (l *Local) renewUntil(ctx context.Context, progress deploy.Progress) error {
+func (l *Local) renewUntil(ctx context.Context, progress manifests.Progress) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -305,7 +306,7 @@ func (l *Local) checkUnits() error {
 }
 
 // units are the systemd units of the programs.
-func (l *Local) units(processes []deploy.Process) (map[string]string, error) {
+func (l *Local) units(processes []hub.Process) (map[string]string, error) {
 	self, err := l.program("pelago")
 	if err != nil {
 		return nil, err
@@ -314,11 +315,11 @@ func (l *Local) units(processes []deploy.Process) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--dir: %w", err)
 	}
-	return deploy.Units(processes, self, dir), nil
+	return hub.Units(processes, self, dir), nil
 }
 
 // Remove ends and removes the units, and with purge the directory.
-func (l *Local) Remove(ctx context.Context, purge bool, progress deploy.Progress) error {
+func (l *Local) Remove(ctx context.Context, purge bool, progress manifests.Progress) error {
 	if err := l.stop(ctx, "disable", "--now"); err != nil {
 		return err
 	}

@@ -24,7 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/hub"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/await"
 	"github.com/pelago-net/pelago/test/lab/binaries"
 	"github.com/pelago-net/pelago/test/need"
@@ -61,7 +62,7 @@ func start(t *testing.T, l *Local) running {
 	case admin := <-ready:
 		cfg, err := clientcmd.RESTConfigFromKubeConfig(admin)
 		check(t, err)
-		r.Client, err = deploy.NewClient(cfg)
+		r.Client, err = manifests.NewClient(cfg)
 		check(t, err)
 		r.typed, err = kubernetes.NewForConfig(cfg)
 		check(t, err)
@@ -87,7 +88,7 @@ func newLocal(t *testing.T) *Local {
 	port := 20000 + free.Addr().(*net.TCPAddr).Port%10000 // below the range from which the kernel gives ports out
 	check(t, free.Close())
 	return &Local{On: true, Dir: filepath.Join(t.TempDir(), "hub"), BinDir: kube, Address: fmt.Sprintf("127.0.0.1:%d", port), Foreground: true,
-		Timeout: 5 * time.Minute, programs: programs, systemd: deploy.Systemd{Dir: t.TempDir()}}
+		Timeout: 5 * time.Minute, programs: programs, systemd: hub.Systemd{Dir: t.TempDir()}}
 }
 
 // TestLocal runs the programs of a hub: their arguments are those of a hub in a host cluster.
@@ -111,7 +112,7 @@ func TestLocal(t *testing.T) {
 		})
 		cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(l.Dir, "pki", "hub.kubeconfig"))
 		check(t, err)
-		c, err := deploy.NewClient(cfg)
+		c, err := manifests.NewClient(cfg)
 		check(t, err)
 		check(t, c.List(t.Context(), &workv1alpha1.WorkList{}))
 		if err := c.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}}); err == nil {
@@ -131,7 +132,7 @@ func TestLocal(t *testing.T) {
 
 	// A member's credential, and what it trusts.
 	token := &authenticationv1.TokenRequest{}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: deploy.HubName}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: manifests.HubName}}
 	check(t, hub.SubResource("token").Create(ctx, account, token))
 	backup := filepath.Join(t.TempDir(), "backup")
 	check(t, l.Backup(ctx, backup))
@@ -163,7 +164,7 @@ func TestLocal(t *testing.T) {
 	if exists(filepath.Join(other.Dir, "former", unfinished)) {
 		t.Error("the restored hub runs, and the restore has not completed")
 	}
-	member, err := deploy.NewClient(&rest.Config{Host: "https://" + other.Address, BearerToken: token.Status.Token, TLSClientConfig: rest.TLSClientConfig{CAData: before}})
+	member, err := manifests.NewClient(&rest.Config{Host: "https://" + other.Address, BearerToken: token.Status.Token, TLSClientConfig: rest.TLSClientConfig{CAData: before}})
 	check(t, err)
 	if err := member.List(ctx, &workv1alpha1.WorkList{}); err != nil {
 		t.Errorf("a token of before, and the authority of before: %v", err)
@@ -241,9 +242,9 @@ func pidOf(t *testing.T, dir, program string) int {
 }
 
 // testRenewed: certificates that have 65 days left are replaced, and the servers use the new ones; no request fails meanwhile.
-func testRenewed(t *testing.T, l *Local, hub running) {
+func testRenewed(t *testing.T, l *Local, r running) {
 	serial := func() string {
-		c, err := tls.Dial("tcp", hub.address, &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})
+		c, err := tls.Dial("tcp", r.address, &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})
 		if err != nil {
 			return ""
 		}
@@ -259,7 +260,7 @@ func testRenewed(t *testing.T, l *Local, hub running) {
 				return
 			default:
 			}
-			if err := hub.List(t.Context(), &corev1.SecretList{}); err != nil {
+			if err := r.List(t.Context(), &corev1.SecretList{}); err != nil {
 				failed <- err
 				return
 			}
@@ -274,7 +275,7 @@ func testRenewed(t *testing.T, l *Local, hub running) {
 	pki.Issued = nil
 	_, err = pki.Complete(names, time.Now().AddDate(0, 0, -300))
 	check(t, err)
-	for _, name := range []string{deploy.AdminName, "hub", "controller-manager"} { // what clients of this test use stays
+	for _, name := range []string{hub.AdminName, "hub", "controller-manager"} { // what clients of this test use stays
 		for _, end := range []string{".crt", ".key", ".kubeconfig"} {
 			pki.Issued[name+end] = kept[name+end]
 		}
@@ -298,7 +299,7 @@ func testRenewed(t *testing.T, l *Local, hub running) {
 }
 
 func TestLocalErrors(t *testing.T) {
-	l := &Local{Dir: t.TempDir(), Address: "127.0.0.1:6443", BinDir: t.TempDir(), systemd: deploy.Systemd{Dir: t.TempDir()}}
+	l := &Local{Dir: t.TempDir(), Address: "127.0.0.1:6443", BinDir: t.TempDir(), systemd: hub.Systemd{Dir: t.TempDir()}}
 	t.Setenv("PATH", t.TempDir())
 	for want, do := range map[string]func() error{
 		"find etcd in --bin-dir":             func() error { _, err := l.Prepare(time.Now()); return err },
@@ -322,8 +323,8 @@ func TestLocalErrors(t *testing.T) {
 
 // closedHub is the kubeconfig of an API server that does not answer.
 func closedHub(t *testing.T) []byte {
-	var pki deploy.PKI
-	_, err := pki.Complete(deploy.PKINames{Internal: "https://127.0.0.1:1", External: "https://127.0.0.1:1"}, time.Now())
+	var pki hub.PKI
+	_, err := pki.Complete(hub.PKINames{Internal: "https://127.0.0.1:1", External: "https://127.0.0.1:1"}, time.Now())
 	check(t, err)
-	return pki.Issued[deploy.AdminKubeconfig]
+	return pki.Issued[hub.AdminKubeconfig]
 }

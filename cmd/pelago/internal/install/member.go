@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // PromptGateways lets the user choose one or several by number.
@@ -63,7 +63,7 @@ func pick(candidates []string, line string) ([]string, error) {
 // PatchNode sets one of the labels or annotations of a node; value is JSON, null removes it.
 func PatchNode(ctx context.Context, c kubernetes.Interface, node, field, key, value string) error {
 	patch := fmt.Sprintf(`{"metadata":{%q:{%q:%s}}}`, field, key, value)
-	_, err := c.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: deploy.Manager})
+	_, err := c.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: manifests.Manager})
 	if err != nil {
 		return fmt.Errorf("patch %s of node %s: %w", field, node, err)
 	}
@@ -71,9 +71,9 @@ func PatchNode(ctx context.Context, c kubernetes.Interface, node, field, key, va
 }
 
 // AwaitRollout waits until every component runs its newest template. The error of a timeout has the reasons of the pods.
-func AwaitRollout(ctx context.Context, c kubernetes.Interface, workloadsOnly bool, timeout time.Duration, progress deploy.Progress) error {
+func AwaitRollout(ctx context.Context, c kubernetes.Interface, workloadsOnly bool, timeout time.Duration, progress manifests.Progress) error {
 	installed := func(ctx context.Context) ([]view.Component, error) { return view.Installed(ctx, c, workloadsOnly) }
-	return awaitRollout(ctx, c, deploy.SystemNamespace, installed, "join", timeout, progress)
+	return awaitRollout(ctx, c, manifests.SystemNamespace, installed, "join", timeout, progress)
 }
 
 // explainAfter is the time between two looks at why pods do not run.
@@ -81,7 +81,7 @@ const explainAfter = 10 * time.Second
 
 func awaitRollout(
 	ctx context.Context, c kubernetes.Interface, namespace string, installed func(context.Context) ([]view.Component, error), verb string,
-	timeout time.Duration, progress deploy.Progress,
+	timeout time.Duration, progress manifests.Progress,
 ) error {
 	shown := map[string]string{}
 	var waiting []string

@@ -27,7 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/hub"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // annotationRestore is on the Secret of the former keys, with the name of the restore as its value, until the restored hub runs. A restore
@@ -38,7 +39,7 @@ const annotationRestore = "pelago.io/restore"
 // its administrator. The present data of etcd stay in the volumes, their keys in a Secret. Nothing is changed before the whole backup was
 // read and confirm agrees.
 func (h *Hosted) Restore(
-	ctx context.Context, host view.Member, file string, confirm func(question string) error, progress deploy.Progress,
+	ctx context.Context, host view.Member, file string, confirm func(question string) error, progress manifests.Progress,
 ) ([]byte, error) {
 	h.Add(pflag.NewFlagSet("settings", pflag.ContinueOnError)) // those of the installation
 	found, err := h.Keep(ctx, host.Client)
@@ -51,19 +52,19 @@ func (h *Hosted) Restore(
 	case h.EmptyDir:
 		return nil, errors.New("the hub was installed with --etcd-empty-dir: data that are put there end with the pod that puts them")
 	}
-	if err := deploy.CheckBackup(file); err != nil {
+	if err := hub.CheckBackup(file); err != nil {
 		return nil, err
 	}
 	former := &corev1.Secret{}
-	if err := host.Client.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedFormerCA}, former); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("get Secret %s/%s: %w", h.Namespace, deploy.HostedFormerCA, err)
+	if err := host.Client.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedFormerCA}, former); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("get Secret %s/%s: %w", h.Namespace, hub.HostedFormerCA, err)
 	}
 	if err := confirm(question(fmt.Sprintf("in namespace %s of %s", h.Namespace, host.Config.Host), file, former.Annotations[annotationRestore] != "")); err != nil {
 		return nil, err
 	}
 	var restore string
 	for i := range h.EtcdReplicas {
-		a, err := deploy.OpenBackup(file)
+		a, err := hub.OpenBackup(file)
 		if err != nil {
 			return nil, err
 		}
@@ -95,7 +96,7 @@ func question(of, file string, repeated bool) string {
 }
 
 // takeOver stops the hub, and takes the address and the keys of the backup. It returns the name of the restore.
-func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *deploy.Backup, progress deploy.Progress) (restore string, err error) {
+func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *hub.Backup, progress manifests.Progress) (restore string, err error) {
 	for _, name := range []string{"api-address", "node-port", "service-type"} {
 		value := cmp.Or(a.Settings[name], h.flags.Lookup(name).DefValue)
 		if err := h.flags.Set(name, value); err != nil {
@@ -103,10 +104,10 @@ func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *deploy.Backu
 		}
 	}
 	progress("Stopping the hub")
-	programs := []client.Object{&appsv1.Deployment{ObjectMeta: h.meta(deploy.HubName)}, &appsv1.Deployment{ObjectMeta: h.meta(deploy.HostedControllerManager)},
-		&appsv1.Deployment{ObjectMeta: h.meta(deploy.HostedAPIServer)}, &appsv1.StatefulSet{ObjectMeta: h.meta(deploy.HostedEtcd)}}
+	programs := []client.Object{&appsv1.Deployment{ObjectMeta: h.meta(manifests.HubName)}, &appsv1.Deployment{ObjectMeta: h.meta(hub.HostedControllerManager)},
+		&appsv1.Deployment{ObjectMeta: h.meta(hub.HostedAPIServer)}, &appsv1.StatefulSet{ObjectMeta: h.meta(hub.HostedEtcd)}}
 	for _, obj := range programs {
-		err := host.Client.Patch(ctx, obj, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`)), client.FieldOwner(deploy.Manager))
+		err := host.Client.Patch(ctx, obj, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`)), client.FieldOwner(manifests.Manager))
 		if client.IgnoreNotFound(err) != nil {
 			return "", fmt.Errorf("stop %s: %w", obj.GetName(), err)
 		}
@@ -131,12 +132,12 @@ func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *deploy.Backu
 // exchangeKeys saves a copy of the present keys, without which the present data cannot be read later, and writes those of the backup. It
 // returns the name of the restore. If an earlier restore has not completed, it keeps that one's name and copy.
 func (h *Hosted) exchangeKeys(ctx context.Context, host client.Client, keys map[string][]byte) (restore string, err error) {
-	present := &corev1.Secret{ObjectMeta: h.meta(deploy.HostedCA)}
+	present := &corev1.Secret{ObjectMeta: h.meta(hub.HostedCA)}
 	if err := host.Get(ctx, client.ObjectKeyFromObject(present), present); client.IgnoreNotFound(err) != nil {
-		return "", fmt.Errorf("get Secret %s/%s: %w", h.Namespace, deploy.HostedCA, err)
+		return "", fmt.Errorf("get Secret %s/%s: %w", h.Namespace, hub.HostedCA, err)
 	}
-	former := &corev1.Secret{ObjectMeta: h.meta(deploy.HostedFormerCA)}
-	if err := deploy.Put(ctx, host, former, func() {
+	former := &corev1.Secret{ObjectMeta: h.meta(hub.HostedFormerCA)}
+	if err := manifests.Put(ctx, host, former, func() {
 		if restore = former.Annotations[annotationRestore]; restore == "" {
 			restore = time.Now().UTC().Format("20060102-150405")
 			former.Data, former.Labels = present.Data, h.meta("").Labels
@@ -145,15 +146,15 @@ func (h *Hosted) exchangeKeys(ctx context.Context, host client.Client, keys map[
 	}); err != nil {
 		return "", err
 	}
-	s := &corev1.Secret{ObjectMeta: h.meta(deploy.HostedCA)}
-	return restore, deploy.Put(ctx, host, s, func() { s.Data, s.Labels = keys, h.meta("").Labels })
+	s := &corev1.Secret{ObjectMeta: h.meta(hub.HostedCA)}
+	return restore, manifests.Put(ctx, host, s, func() { s.Data, s.Labels = keys, h.meta("").Labels })
 }
 
 // completeRestore marks the restore as complete: the next one may replace the former data and keys.
 func (h *Hosted) completeRestore(ctx context.Context, host client.Client) error {
-	former := &corev1.Secret{ObjectMeta: h.meta(deploy.HostedFormerCA)}
+	former := &corev1.Secret{ObjectMeta: h.meta(hub.HostedFormerCA)}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, annotationRestore)
-	err := host.Patch(ctx, former, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(deploy.Manager))
+	err := host.Patch(ctx, former, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(manifests.Manager))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("patch Secret %s/%s: %w", former.Namespace, former.Name, err)
 	}
@@ -161,7 +162,7 @@ func (h *Hosted) completeRestore(ctx context.Context, host client.Client) error 
 }
 
 // restoreMember puts the snapshot into the volume of one member, by a pod.
-func (h *Hosted) restoreMember(ctx context.Context, host view.Member, a *deploy.Backup, restore string, i int) error {
+func (h *Hosted) restoreMember(ctx context.Context, host view.Member, a *hub.Backup, restore string, i int) error {
 	pod, err := h.RestorePod(i, restore)
 	if err != nil {
 		return err
@@ -237,11 +238,11 @@ const unfinished = "unfinished"
 
 // Restore replaces the state of the hub by that of a backup; the present data of etcd and their keys stay in the directory "former". The hub
 // is stopped before, and started again by init. Nothing is changed before the whole backup was read and confirm agrees.
-func (l *Local) Restore(ctx context.Context, file string, confirm func(question string) error, progress deploy.Progress) error {
-	if err := deploy.CheckBackup(file); err != nil {
+func (l *Local) Restore(ctx context.Context, file string, confirm func(question string) error, progress manifests.Progress) error {
+	if err := hub.CheckBackup(file); err != nil {
 		return err
 	}
-	a, err := deploy.OpenBackup(file)
+	a, err := hub.OpenBackup(file)
 	if err != nil {
 		return err
 	}
@@ -297,11 +298,11 @@ func exchange(dir string, keys map[string][]byte) error {
 			return err
 		}
 		for name, content := range keys {
-			if err := deploy.WriteChanged(filepath.Join(former, "pki", name), content); err != nil {
+			if err := hub.WriteChanged(filepath.Join(former, "pki", name), content); err != nil {
 				return err
 			}
 		}
-		if err := deploy.WriteChanged(filepath.Join(former, unfinished), nil); err != nil {
+		if err := hub.WriteChanged(filepath.Join(former, unfinished), nil); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
 )
 
@@ -136,7 +136,7 @@ func (s *Submariner) latest(ctx context.Context, o client.Object, conditions *[]
 	slices.Reverse(last)
 	*conditions = last
 	if err := s.Member.Status().Patch(ctx, o, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("write the conditions of %T %s: %w", o, deploy.Title(client.ObjectKeyFromObject(o)), err)
+		return fmt.Errorf("write the conditions of %T %s: %w", o, manifests.Title(client.ObjectKeyFromObject(o)), err)
 	}
 	return nil
 }
@@ -148,7 +148,7 @@ func (s *Submariner) claim(ctx context.Context, pool *ipam.Pool, kind string, of
 		if text == "" {
 			continue
 		}
-		title := kind + " " + deploy.Title(client.ObjectKeyFromObject(of))
+		title := kind + " " + manifests.Title(client.ObjectKeyFromObject(of))
 		ip, err := netip.ParseAddr(text)
 		if err != nil || !pool.Contains(ip) {
 			s.Progress("warning: %s has the address %s, which is not in the GlobalCIDR %s: it gets another", title, text, pool)
@@ -191,7 +191,7 @@ func (s *Submariner) adoptImports(ctx context.Context, former config.Config) err
 		if u.GetNamespace() == s.Namespace || !owner.Owns(u) && !submariners(u) {
 			continue
 		}
-		title := deploy.Title(client.ObjectKeyFromObject(u))
+		title := manifests.Title(client.ObjectKeyFromObject(u))
 		if !owner.Owns(u) {
 			before := u.DeepCopy()
 			owner.Mark(u)

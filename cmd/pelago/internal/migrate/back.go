@@ -12,7 +12,6 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/member"
 )
 
@@ -35,7 +34,7 @@ func (s *Submariner) Back(ctx context.Context) error {
 		return err
 	}
 	if former.ClusterID != "" {
-		if _, err := deploy.RemoveMember(ctx, s.Member, former.HubID, s.Timeout, s.Progress); err != nil {
+		if _, err := member.RemoveMember(ctx, s.Member, former.HubID, s.Timeout, s.Progress); err != nil {
 			return err
 		}
 	}

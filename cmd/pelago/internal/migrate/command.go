@@ -13,7 +13,8 @@ import (
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/hub"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
@@ -77,19 +78,19 @@ counterpart in Pelago are listed, and it refuses to continue without --force. Cl
 }
 
 func (m *karmadaFlags) run(ctx context.Context, out io.Writer) error {
-	hub, _, err := m.access.Open("")
+	api, _, err := m.access.Open("")
 	if err != nil {
 		return err
 	}
-	info, err := hub.Typed.Discovery().ServerVersion()
+	info, err := api.Typed.Discovery().ServerVersion()
 	if err != nil {
-		return fmt.Errorf("get the version of the API server at %s: %w", hub.Config.Host, err)
+		return fmt.Errorf("get the version of the API server at %s: %w", api.Config.Host, err)
 	}
 	if v, err := version.ParseGeneric(info.GitVersion); err != nil || !v.AtLeast(minimum) {
-		return fmt.Errorf("the API server at %s is %s: a hub of Pelago needs %s or newer: upgrade karmada-apiserver first", hub.Config.Host, info.GitVersion, minimum)
+		return fmt.Errorf("the API server at %s is %s: a hub of Pelago needs %s or newer: upgrade karmada-apiserver first", api.Config.Host, info.GitVersion, minimum)
 	}
 	progress := install.NewProgress(out)
-	k := &Karmada{Hub: hub.Client, Namespace: m.namespace, Timeout: m.timeout, Progress: progress}
+	k := &Karmada{Hub: api.Client, Namespace: m.namespace, Timeout: m.timeout, Progress: progress}
 	if m.host != "" {
 		host, _, err := m.access.Open(m.host)
 		if err != nil {
@@ -114,10 +115,10 @@ func (m *karmadaFlags) run(ctx context.Context, out io.Writer) error {
 	if err := k.Forward(ctx, m.force); err != nil {
 		return err
 	}
-	if err := deploy.Propagation(ctx, hub.Client, deploy.PropagationOptions{}, progress); err != nil {
+	if err := manifests.Propagation(ctx, api.Client, manifests.PropagationOptions{}, progress); err != nil {
 		return err
 	}
-	text, err := deploy.HubKubeconfig(ctx, hub.Config, hub.Client)
+	text, err := hub.Kubeconfig(ctx, api.Config, api.Client)
 	if err != nil {
 		return err
 	}
@@ -186,7 +187,7 @@ pelago init --host-context makes: both write the same kinds, and Roles of the sa
 	f.BoolVar(&m.change, "switch", false, "replace Submariner")
 	f.BoolVar(&m.back, "back", false, "remove Pelago and start Submariner again")
 	f.BoolVar(&m.dryRun, "dry-run", false, "with --prepare and --switch: print the steps, in the format of -o, and change nothing")
-	f.StringVar(&m.image, "image", deploy.DefaultImage, "image of all components")
+	f.StringVar(&m.image, "image", manifests.DefaultImage, "image of all components")
 	view.AddChoice(f, &m.pullPolicy, "image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never", "Always", "IfNotPresent", "Never")
 	f.DurationVar(&m.timeout, "timeout", 5*time.Minute, "how long each step waits for pods and nodes")
 	view.AddOutputFlag(f, &m.output)
@@ -221,13 +222,13 @@ func (m *submarinerFlags) run(ctx context.Context, args []string, image bool, ou
 	s := &Submariner{Member: cluster.Client, Broker: b.Client, Namespace: m.namespace, BrokerNamespace: m.brokerNamespace,
 		Image: m.image, PullPolicy: m.pullPolicy, Timeout: m.timeout, Progress: progress,
 		Join: func(ctx context.Context, want Joining) error {
-			return m.join(ctx, deploy.Cluster(cluster), want, flags, progress)
+			return m.join(ctx, manifests.Cluster(cluster), want, flags, progress)
 		},
 		Started: func(ctx context.Context) error {
 			return install.AwaitRollout(ctx, cluster.Typed, false, m.timeout, progress)
 		},
 		Reasons: func(ctx context.Context) ([]string, error) {
-			return view.PodReasons(ctx, cluster.Typed, deploy.SystemNamespace)
+			return view.PodReasons(ctx, cluster.Typed, manifests.SystemNamespace)
 		},
 	}
 	switch {
@@ -268,7 +269,7 @@ func (m *submarinerFlags) flags(args []string, image bool) (*spec.MemberFlags, e
 }
 
 // join makes the cluster a member. Flags take precedence over what Submariner has.
-func (m *submarinerFlags) join(ctx context.Context, c deploy.Cluster, want Joining, flags *spec.MemberFlags, progress deploy.Progress) error {
+func (m *submarinerFlags) join(ctx context.Context, c manifests.Cluster, want Joining, flags *spec.MemberFlags, progress manifests.Progress) error {
 	info, err := install.ReadInfo(m.hub)
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 const (
@@ -64,7 +64,7 @@ type Karmada struct {
 	Namespace string
 	// Timeout bounds the wait for Deployments to stop or start.
 	Timeout  time.Duration
-	Progress deploy.Progress
+	Progress manifests.Progress
 }
 
 // Step is a change that a migration makes, or what it cannot keep.
@@ -81,7 +81,7 @@ func (k *Karmada) Plan(ctx context.Context) ([]Step, error) {
 	var steps []Step
 	if err := k.deployments(ctx, controllers, func(d *appsv1.Deployment) error {
 		if n := ptr.Deref(d.Spec.Replicas, 1); n > 0 {
-			steps = append(steps, Step{"stop", "Deployment " + deploy.Title(client.ObjectKeyFromObject(d)), fmt.Sprintf("%d replicas; etcd, API server and kube-controller-manager stay", n)})
+			steps = append(steps, Step{"stop", "Deployment " + manifests.Title(client.ObjectKeyFromObject(d)), fmt.Sprintf("%d replicas; etcd, API server and kube-controller-manager stay", n)})
 		}
 		return nil
 	}); err != nil {
@@ -101,7 +101,7 @@ func (k *Karmada) Plan(ctx context.Context) ([]Step, error) {
 		return nil, err
 	}
 	for _, u := range found {
-		steps = append(steps, Step{"remove", u.GetKind() + " " + u.GetName(), "kept in ConfigMap " + deploy.SystemNamespace + "/" + kept})
+		steps = append(steps, Step{"remove", u.GetKind() + " " + u.GetName(), "kept in ConfigMap " + manifests.SystemNamespace + "/" + kept})
 	}
 	steps = append(steps, Step{"install", "hub of Pelago", "definitions that Karmada lacks, admission policies, rights of pelago-hub"})
 	return k.losses(ctx, steps)
@@ -115,7 +115,7 @@ func (k *Karmada) losses(ctx context.Context, steps []Step) ([]Step, error) {
 			return nil, err
 		}
 		for _, u := range all {
-			steps = append(steps, Step{lose, u.GetKind() + " " + deploy.Title(client.ObjectKeyFromObject(&u)), "nothing acts on this kind in Pelago"})
+			steps = append(steps, Step{lose, u.GetKind() + " " + manifests.Title(client.ObjectKeyFromObject(&u)), "nothing acts on this kind in Pelago"})
 		}
 	}
 	clusters, err := k.list(ctx, clusterv1alpha1.GroupVersion.WithKind("Cluster"))
@@ -173,11 +173,11 @@ func (k *Karmada) Forward(ctx context.Context, force bool) error {
 // Back restores what Forward removed, and starts Karmada. pelago-hub must have been stopped.
 func (k *Karmada) Back(ctx context.Context) error {
 	leases := &coordinationv1.LeaseList{}
-	if err := k.Hub.List(ctx, leases, client.InNamespace(deploy.SystemNamespace)); err != nil {
-		return fmt.Errorf("list the Leases of namespace %s: %w", deploy.SystemNamespace, err)
+	if err := k.Hub.List(ctx, leases, client.InNamespace(manifests.SystemNamespace)); err != nil {
+		return fmt.Errorf("list the Leases of namespace %s: %w", manifests.SystemNamespace, err)
 	}
-	leases.Items = slices.DeleteFunc(leases.Items, func(l coordinationv1.Lease) bool { return l.Name != deploy.HubName })
-	held, err := deploy.Held(ctx, k.Hub, leases.Items...)
+	leases.Items = slices.DeleteFunc(leases.Items, func(l coordinationv1.Lease) bool { return l.Name != manifests.HubName })
+	held, err := manifests.Held(ctx, k.Hub, leases.Items...)
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (k *Karmada) Back(ctx context.Context) error {
 		l := held[0]
 		return fmt.Errorf("pelago-hub runs: %s holds Lease %s/%s: stop it first, and run this command again", ptr.Deref(l.Spec.HolderIdentity, ""), l.Namespace, l.Name)
 	}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: kept}}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: kept}}
 	err = k.Hub.Get(ctx, client.ObjectKeyFromObject(cm), cm)
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("ConfigMap %s/%s does not exist: this API server was not migrated, or has been migrated back already", cm.Namespace, cm.Name)
@@ -194,7 +194,7 @@ func (k *Karmada) Back(ctx context.Context) error {
 		return fmt.Errorf("get ConfigMap %s/%s: %w", cm.Namespace, cm.Name, err)
 	}
 	k.Progress("Removing Pelago's admission policies and rights; its definitions stay")
-	if err := deploy.RemovePropagation(ctx, k.Hub); err != nil {
+	if err := manifests.RemovePropagation(ctx, k.Hub); err != nil {
 		return err
 	}
 	if err := k.scale(ctx, servers, true); err != nil {
@@ -224,7 +224,7 @@ func (k *Karmada) alive(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("list the Leases of namespace %s: %w", hubNamespace, err)
 	}
 	leases.Items = slices.DeleteFunc(leases.Items, func(l coordinationv1.Lease) bool { return !slices.Contains(controllers, l.Name) })
-	held, err := deploy.Held(ctx, k.Hub, leases.Items...)
+	held, err := manifests.Held(ctx, k.Hub, leases.Items...)
 	if err != nil {
 		return nil, err
 	}
@@ -289,13 +289,13 @@ func (k *Karmada) unregister(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: deploy.SystemNamespace}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: manifests.SystemNamespace}}
 	if err := k.Hub.Create(ctx, ns); client.IgnoreAlreadyExists(err) != nil {
 		return fmt.Errorf("create namespace %s: %w", ns.Name, err)
 	}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: kept}}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: kept}}
 	var failed error
-	if err := deploy.Put(ctx, k.Hub, cm, func() {
+	if err := manifests.Put(ctx, k.Hub, cm, func() {
 		if cm.Data == nil {
 			cm.Data = map[string]string{}
 		}
@@ -328,12 +328,12 @@ func restorable(u *unstructured.Unstructured) map[string]any {
 }
 
 // restore writes a kept object as it was. The API server may have made another meanwhile, as an API service for a definition of its group.
-func restore(ctx context.Context, c client.Client, text string, progress deploy.Progress) error {
+func restore(ctx context.Context, c client.Client, text string, progress manifests.Progress) error {
 	want, have := &unstructured.Unstructured{}, &unstructured.Unstructured{}
 	if err := json.Unmarshal([]byte(text), &want.Object); err != nil {
 		return err
 	}
-	title := want.GetKind() + " " + deploy.Title(client.ObjectKeyFromObject(want))
+	title := want.GetKind() + " " + manifests.Title(client.ObjectKeyFromObject(want))
 	progress("Restoring %s", title)
 	have.SetGroupVersionKind(want.GroupVersionKind())
 	err := c.Get(ctx, client.ObjectKeyFromObject(want), have)

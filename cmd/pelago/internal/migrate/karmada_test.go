@@ -15,13 +15,13 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
 func TestKarmada(t *testing.T) {
 	config := apiserver.Start(t, apiserver.HubControllers())
-	c, err := deploy.NewClient(config)
+	c, err := manifests.NewClient(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestKarmada(t *testing.T) {
 		t.Errorf("a webhook that is not Karmada's: %v", err)
 	}
 
-	hub := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: deploy.HubName}, Spec: lease.Spec}
+	hub := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: manifests.HubName}, Spec: lease.Spec}
 	create(hub)
 	stop = apiserver.Renew(t, c, hub)
 	if err := k.Back(t.Context()); err == nil || !strings.Contains(err.Error(), "pelago-hub runs") {
@@ -104,7 +104,7 @@ func TestKarmada(t *testing.T) {
 	}
 	search := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v1alpha1.search.example.com"},
 		"spec": map[string]any{"group": "search.example.com", "version": "v1alpha1", "groupPriorityMinimum": int64(1000), "versionPriority": int64(200), "insecureSkipTLSVerify": true,
-			"service": map[string]any{"namespace": deploy.SystemNamespace, "name": deploy.HubName}}}}
+			"service": map[string]any{"namespace": manifests.SystemNamespace, "name": manifests.HubName}}}}
 	create(search)
 	if err := k.Back(t.Context()); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Promote creates first the policy and then the template, an object of a cluster, at the hub, with owner as the field manager: without its
@@ -46,7 +46,7 @@ func Promote(ctx context.Context, hub client.Client, owner client.FieldOwner, po
 }
 
 func titleOf(u *unstructured.Unstructured) string {
-	return u.GetKind() + " " + deploy.Title(client.ObjectKeyFromObject(u))
+	return u.GetKind() + " " + manifests.Title(client.ObjectKeyFromObject(u))
 }
 
 // holds reports whether the hub has an object, and writing the wanted one would not change it. Another object of that name is an

@@ -15,12 +15,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // However promote ends, no policy is left that sends a template other than the promoted one, and another run completes it.
 func TestPromoteIsInterrupted(t *testing.T) {
-	scheme, err := deploy.Scheme()
+	scheme, err := manifests.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // scaler stops and starts Deployments of one namespace. The annotation keeps the replicas that one had.
@@ -21,7 +21,7 @@ type scaler struct {
 	client                       client.Client
 	namespace, annotation, where string // where names the cluster in messages
 	timeout                      time.Duration
-	progress                     deploy.Progress
+	progress                     manifests.Progress
 }
 
 // each calls do with those of the named Deployments that exist.

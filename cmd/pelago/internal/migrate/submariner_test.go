@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 // state reads a member with this spec, and the broker of two clusters, in the form in which subctl and the operator write them.
 func state(t *testing.T, spec map[string]any, change func(broker []client.Object)) (submarinerState, error) {
 	t.Helper()
-	scheme, err := deploy.Scheme()
+	scheme, err := manifests.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,8 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
@@ -65,7 +65,7 @@ type Submariner struct {
 	Image, PullPolicy string
 	// Timeout bounds each wait for pods and nodes.
 	Timeout  time.Duration
-	Progress deploy.Progress
+	Progress manifests.Progress
 
 	state        submarinerState
 	disconnected bool // by an interrupted run
@@ -213,7 +213,7 @@ func (s *Submariner) pull(ctx context.Context) error {
 
 // putMigrator writes the DaemonSet whose pods run pelago-node with args, once, and sleep.
 func (s *Submariner) putMigrator(ctx context.Context, args ...string) error {
-	d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: migrator}}
+	d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: migrator}}
 	labels := map[string]string{"app": migrator}
 	container := func(name string, command ...string) corev1.Container {
 		return corev1.Container{Name: name, Image: s.Image, ImagePullPolicy: corev1.PullPolicy(s.PullPolicy), Command: command,
@@ -221,7 +221,7 @@ func (s *Submariner) putMigrator(ctx context.Context, args ...string) error {
 			SecurityContext:          &corev1.SecurityContext{Privileged: ptr.To(true)},
 			VolumeMounts:             []corev1.VolumeMount{{Name: "xtables-lock", MountPath: "/run/xtables.lock"}}}
 	}
-	return deploy.Put(ctx, s.Member, d, func() {
+	return manifests.Put(ctx, s.Member, d, func() {
 		d.Spec = appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType,
@@ -242,7 +242,7 @@ func (s *Submariner) putMigrator(ctx context.Context, args ...string) error {
 func (s *Submariner) awaitMigrator(ctx context.Context) error {
 	d := &appsv1.DaemonSet{}
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, s.Timeout, true, func(context.Context) (bool, error) {
-		err := s.Member.Get(ctx, client.ObjectKey{Namespace: deploy.SystemNamespace, Name: migrator}, d)
+		err := s.Member.Get(ctx, client.ObjectKey{Namespace: manifests.SystemNamespace, Name: migrator}, d)
 		have := d.Status
 		return err == nil && have.ObservedGeneration >= d.Generation && have.UpdatedNumberScheduled >= have.DesiredNumberScheduled && have.NumberReady >= have.DesiredNumberScheduled, err
 	})
@@ -267,12 +267,12 @@ func (s *Submariner) keep(ctx context.Context) error {
 	}
 	cm := s.kept()
 	var failed error
-	return errors.Join(deploy.Put(ctx, s.Member, cm, func() {
+	return errors.Join(manifests.Put(ctx, s.Member, cm, func() {
 		if cm.Data == nil {
 			cm.Data = map[string]string{}
 		}
 		for _, u := range append(crds, services...) {
-			key := strings.ToLower(u.GetKind()) + "." + strings.ReplaceAll(deploy.Title(client.ObjectKeyFromObject(&u)), "/", ".")
+			key := strings.ToLower(u.GetKind()) + "." + strings.ReplaceAll(manifests.Title(client.ObjectKeyFromObject(&u)), "/", ".")
 			if _, ok := cm.Data[key]; ok {
 				continue
 			}
@@ -289,7 +289,7 @@ func (s *Submariner) keep(ctx context.Context) error {
 
 // definitions are Submariner's definitions of kinds that Pelago has as well.
 func (s *Submariner) definitions(ctx context.Context) (out []unstructured.Unstructured, err error) {
-	want, err := deploy.MemberCRDs()
+	want, err := manifests.MemberCRDs()
 	if err != nil {
 		return nil, err
 	}
@@ -301,7 +301,7 @@ func (s *Submariner) definitions(ctx context.Context) (out []unstructured.Unstru
 			return nil, fmt.Errorf("get CRD %s: %w", crd.GetName(), err)
 		}
 		group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
-		if err == nil && group == submarinerv1.GroupVersion.Group && have.GetLabels()[deploy.LabelCRDRevision] == "" {
+		if err == nil && group == submarinerv1.GroupVersion.Group && have.GetLabels()[manifests.LabelCRDRevision] == "" {
 			out = append(out, have)
 		}
 	}
@@ -377,7 +377,7 @@ func (s *Submariner) clean(ctx context.Context) error {
 	}
 	for i := range services {
 		u := &services[i]
-		title := deploy.Title(client.ObjectKeyFromObject(u))
+		title := manifests.Title(client.ObjectKeyFromObject(u))
 		before := u.DeepCopy()
 		u.SetFinalizers(nil) // of globalnet, which is gone
 		if err := s.Member.Patch(ctx, u, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
@@ -418,7 +418,7 @@ func (s *Submariner) replaceable(ctx context.Context) error {
 		if labels == nil {
 			labels = map[string]string{}
 		}
-		labels[deploy.LabelCRDRevision] = "0"
+		labels[manifests.LabelCRDRevision] = "0"
 		u.SetLabels(labels)
 		if err := s.Member.Patch(ctx, u, client.MergeFrom(before)); err != nil {
 			return fmt.Errorf("label CRD %s: %w", u.GetName(), err)
@@ -456,7 +456,7 @@ func (s *Submariner) finish(ctx context.Context) error {
 	if err := s.join(ctx, Joining{}); err != nil {
 		return err
 	}
-	d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: migrator}}
+	d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: migrator}}
 	if err := s.Member.Delete(ctx, d); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete DaemonSet %s: %w", migrator, err)
 	}
@@ -466,5 +466,5 @@ func (s *Submariner) finish(ctx context.Context) error {
 // mark records progress.
 func (s *Submariner) mark(ctx context.Context, annotation string) error {
 	cm := s.kept()
-	return deploy.Put(ctx, s.Member, cm, func() { metav1.SetMetaDataAnnotation(&cm.ObjectMeta, annotation, "true") })
+	return manifests.Put(ctx, s.Member, cm, func() { metav1.SetMetaDataAnnotation(&cm.ObjectMeta, annotation, "true") })
 }

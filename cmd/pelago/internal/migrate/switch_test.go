@@ -20,14 +20,14 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // submariner is a member with these objects besides the usual ones, and the broker of c1 and c2 in another cluster. said are its
 // progress lines.
 func submariner(t *testing.T, uid string, objects ...client.Object) (s *Submariner, said *[]string) {
 	t.Helper()
-	scheme, err := deploy.Scheme()
+	scheme, err := manifests.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestSwitchIsRefused(t *testing.T) {
 
 // A node whose pod does not start, because the image or the kernel is missing something, is reported with the reason.
 func TestNodesThatAreNotReady(t *testing.T) {
-	s, _ := submariner(t, "member", &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: migrator},
+	s, _ := submariner(t, "member", &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: migrator},
 		Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberReady: 1}})
 	err := s.awaitMigrator(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "only 1 of 2 pods") || !strings.Contains(err.Error(), "its kernel is too old") {

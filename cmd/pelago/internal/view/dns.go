@@ -11,7 +11,7 @@ import (
 
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // dnsState is one configuration of the cluster's DNS in -o json and -o yaml.
@@ -31,7 +31,7 @@ func clusterDNS(ctx context.Context, m Member, c config.Config) (Table, error) {
 		Wide:   []string{"ZONES", "MESSAGE"},
 	}
 	svc := &corev1.Service{}
-	key := client.ObjectKey{Namespace: config.SystemNamespace, Name: deploy.DNSDeployment}
+	key := client.ObjectKey{Namespace: config.SystemNamespace, Name: manifests.DNSDeployment}
 	if err := m.Client.Get(ctx, key, svc); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			t.Empty = fmt.Sprintf("No Service %s: install it with `pelago join`.", key)

@@ -22,7 +22,7 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/policy"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Explanation is the reason of a template's clusters, and its form in -o json and -o yaml.
@@ -261,7 +261,7 @@ func withRemedy(message, cluster string) string {
 
 // PrintExplanation writes it as text.
 func PrintExplanation(w io.Writer, e Explanation, wide bool, now time.Time) error {
-	fmt.Fprintf(w, "%s %s\n\n", e.Kind, deploy.Title(client.ObjectKey{Namespace: e.Namespace, Name: e.Name}))
+	fmt.Fprintf(w, "%s %s\n\n", e.Kind, manifests.Title(client.ObjectKey{Namespace: e.Namespace, Name: e.Name}))
 	if e.Policy != nil {
 		fmt.Fprintf(w, "Policy:    %s, priority %d, selects %s\n", e.Policy.title(), e.Policy.Priority, e.Policy.Selects)
 	} else {

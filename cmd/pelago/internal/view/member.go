@@ -23,7 +23,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Member is an open member.
@@ -353,16 +353,16 @@ func versions(ctx context.Context, m Member, of config.Config) (Table, error) {
 	if err != nil {
 		return t, err
 	}
-	pods, err := m.Typed.CoreV1().Pods(deploy.SystemNamespace).List(ctx, metav1.ListOptions{})
+	pods, err := m.Typed.CoreV1().Pods(manifests.SystemNamespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return t, fmt.Errorf("list the pods of namespace %s: %w", deploy.SystemNamespace, err)
+		return t, fmt.Errorf("list the pods of namespace %s: %w", manifests.SystemNamespace, err)
 	}
 	nodes, err := m.Typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return t, fmt.Errorf("list nodes: %w", err)
 	}
 	for _, c := range components {
-		if c.Name == deploy.ExecutionDeployment && !of.WorkloadsOnly {
+		if c.Name == manifests.ExecutionDeployment && !of.WorkloadsOnly {
 			continue
 		}
 		r := runs(c.Name, c.Image, pods.Items, nodes.Items)
@@ -432,11 +432,11 @@ func (c Component) Done() bool { return c.Current && c.Ready >= c.Want }
 // Installed reads the components of a member; that for workloads is missing where it takes part in the network only.
 func Installed(ctx context.Context, c kubernetes.Interface, workloadsOnly bool) ([]Component, error) {
 	if workloadsOnly {
-		return deployments(ctx, c, deploy.ExecutionDeployment)
+		return deployments(ctx, c, manifests.ExecutionDeployment)
 	}
-	node, err := c.AppsV1().DaemonSets(deploy.SystemNamespace).Get(ctx, deploy.NodeDaemonSet, metav1.GetOptions{})
+	node, err := c.AppsV1().DaemonSets(manifests.SystemNamespace).Get(ctx, manifests.NodeDaemonSet, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("get DaemonSet %s: %w", deploy.NodeDaemonSet, err)
+		return nil, fmt.Errorf("get DaemonSet %s: %w", manifests.NodeDaemonSet, err)
 	}
 	s := node.Status
 	out := []Component{{
@@ -444,15 +444,15 @@ func Installed(ctx context.Context, c kubernetes.Interface, workloadsOnly bool) 
 		Ready: min(s.NumberReady, s.UpdatedNumberScheduled), Want: max(s.DesiredNumberScheduled, 1),
 		Current: s.ObservedGeneration >= node.Generation,
 	}}
-	others, err := deployments(ctx, c, deploy.AgentDeployment, deploy.DNSDeployment, deploy.ExecutionDeployment)
+	others, err := deployments(ctx, c, manifests.AgentDeployment, manifests.DNSDeployment, manifests.ExecutionDeployment)
 	return append(out, others...), err
 }
 
 // deployments reads components; that for workloads may be missing beside others.
 func deployments(ctx context.Context, c kubernetes.Interface, names ...string) (out []Component, err error) {
 	for _, name := range names {
-		d, err := c.AppsV1().Deployments(deploy.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
-		if name == deploy.ExecutionDeployment && len(names) > 1 && apierrors.IsNotFound(err) {
+		d, err := c.AppsV1().Deployments(manifests.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
+		if name == manifests.ExecutionDeployment && len(names) > 1 && apierrors.IsNotFound(err) {
 			continue
 		}
 		if err != nil {

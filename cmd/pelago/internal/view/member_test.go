@@ -15,7 +15,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 var update = flag.Bool("update", false, "write testdata")
@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write testdata")
 // routeAgent is the report of a node about the gateways that do not answer it.
 func routeAgent(name, silent string) *submarinerv1.RouteAgent {
 	return &submarinerv1.RouteAgent{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Namespace: deploy.SystemNamespace, Annotations: map[string]string{submarinerv1.AnnotationSilentGateways: silent}}}
+		Name: name, Namespace: manifests.SystemNamespace, Annotations: map[string]string{submarinerv1.AnnotationSilentGateways: silent}}}
 }
 
 // The three views of a cluster with a dead gateway, in every output format.

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/pelago-net/pelago/dataplane/dump"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // NAT is a source of translated flows and packet counters: the maps of this machine, or those of nodes of a member, read by this
@@ -329,14 +329,14 @@ func PrintCounters(w io.Writer, output string, counters []Counter) error {
 // NoDaemon is the error of a node without a running pod of pelago-node.
 func NoDaemon(node string) error {
 	return fmt.Errorf("node %s has no running pod of %s: name a node of `kubectl get nodes`, and see `kubectl -n %s get pods -o wide`",
-		node, deploy.NodeDaemonSet, deploy.SystemNamespace)
+		node, manifests.NodeDaemonSet, manifests.SystemNamespace)
 }
 
 // Run runs a command in the container pelago-node of a pod. The error holds its standard error.
 func (m Member) Run(ctx context.Context, pod string, stdin io.Reader, stdout io.Writer, command ...string) error {
-	url := m.Typed.CoreV1().RESTClient().Post().Resource("pods").Namespace(deploy.SystemNamespace).Name(pod).SubResource("exec").
+	url := m.Typed.CoreV1().RESTClient().Post().Resource("pods").Namespace(manifests.SystemNamespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
-			Container: deploy.NodeDaemonSet, Command: command, Stdin: stdin != nil, Stdout: true, Stderr: true,
+			Container: manifests.NodeDaemonSet, Command: command, Stdin: stdin != nil, Stdout: true, Stderr: true,
 		}, scheme.ParameterCodec).URL()
 	var stderr bytes.Buffer
 	if err := m.Stream(ctx, url, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: &stderr}); err != nil {
@@ -363,9 +363,9 @@ func (m Member) Stream(ctx context.Context, url *url.URL, o remotecommand.Stream
 
 // DaemonPods are the running pods of pelago-node, by node.
 func (m Member) DaemonPods(ctx context.Context) (map[string]string, error) {
-	pods, err := m.Typed.CoreV1().Pods(deploy.SystemNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + deploy.NodeDaemonSet})
+	pods, err := m.Typed.CoreV1().Pods(manifests.SystemNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + manifests.NodeDaemonSet})
 	if err != nil {
-		return nil, fmt.Errorf("list the pods of %s: %w", deploy.NodeDaemonSet, err)
+		return nil, fmt.Errorf("list the pods of %s: %w", manifests.NodeDaemonSet, err)
 	}
 	out := map[string]string{}
 	for _, pod := range pods.Items {

@@ -18,7 +18,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	"github.com/pelago-net/pelago/control/hub/binding"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/scheduler"
 )
 
@@ -45,7 +45,7 @@ func readNear(ctx context.Context, c client.Client, clusters []clusterv1alpha1.C
 	}
 	var list pelagov1alpha1.ServiceContributionList
 	if n.Service != "" {
-		if err := c.List(ctx, &list, client.InNamespace(deploy.BrokerNamespace)); err != nil && !meta.IsNoMatchError(err) {
+		if err := c.List(ctx, &list, client.InNamespace(manifests.BrokerNamespace)); err != nil && !meta.IsNoMatchError(err) {
 			return nil, fmt.Errorf("list the exports of service %s: %w", n.Service, err)
 		}
 	}

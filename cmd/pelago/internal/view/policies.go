@@ -12,7 +12,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	"github.com/pelago-net/pelago/control/hub/policy"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // explainedPolicy is a policy that selects the template.
@@ -32,7 +32,7 @@ type explainedPolicy struct {
 }
 
 func (p explainedPolicy) title() string {
-	return p.Kind + " " + deploy.Title(client.ObjectKey{Namespace: p.Namespace, Name: p.Name})
+	return p.Kind + " " + manifests.Title(client.ObjectKey{Namespace: p.Namespace, Name: p.Name})
 }
 
 // explainPolicies returns the policy that has claimed the template, and the others that select it, in the order in which they

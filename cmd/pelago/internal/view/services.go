@@ -24,7 +24,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/node/tables"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // exporter is one cluster's part of an imported service.
@@ -103,7 +103,7 @@ func listImports(ctx context.Context, c client.Client) ([]mcs.ServiceImport, err
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &i); err != nil {
 			return nil, fmt.Errorf("read ServiceImport %s/%s: %w", item.GetNamespace(), item.GetName(), err)
 		}
-		if i.Namespace != deploy.SystemNamespace { // there are copies of single exports
+		if i.Namespace != manifests.SystemNamespace { // there are copies of single exports
 			out = append(out, i)
 		}
 	}

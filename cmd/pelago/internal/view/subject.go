@@ -22,7 +22,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/policy"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Subject is one template and all objects of the hub that concern it.
@@ -52,7 +52,7 @@ func ReadSubject(
 		return nil, NotAtHub(mapping, key)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get %s %s: %w", mapping.GroupVersionKind.Kind, deploy.Title(key), err)
+		return nil, fmt.Errorf("get %s %s: %w", mapping.GroupVersionKind.Kind, manifests.Title(key), err)
 	}
 	var policies policyv1alpha1.PropagationPolicyList
 	var clusterPolicies policyv1alpha1.ClusterPropagationPolicyList
@@ -131,7 +131,7 @@ func worksOf(ctx context.Context, c client.Client, b binding.Binding) ([]workv1a
 func eventsOf(ctx context.Context, c client.Client, f *Subject) ([]corev1.Event, error) {
 	objects := map[string]string{f.template.GetKind(): f.template.GetName()}
 	if f.binding.Exists() {
-		objects[deploy.Kind(c, f.binding.Object)] = f.binding.GetName()
+		objects[manifests.Kind(c, f.binding.Object)] = f.binding.GetName()
 	}
 	namespace := cmp.Or(f.template.GetNamespace(), metav1.NamespaceDefault) // of Events on objects without a namespace
 	var out []corev1.Event
@@ -165,5 +165,5 @@ func when(e corev1.Event) metav1.Time {
 // NotAtHub is the error for an object that the hub does not have.
 func NotAtHub(mapping *meta.RESTMapping, key client.ObjectKey) error {
 	return fmt.Errorf("the hub has no %s %s: name one of `pelago get %s`, or another namespace with -n",
-		mapping.GroupVersionKind.Kind, deploy.Title(key), mapping.Resource.Resource)
+		mapping.GroupVersionKind.Kind, manifests.Title(key), mapping.Resource.Resource)
 }

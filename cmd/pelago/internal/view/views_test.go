@@ -18,13 +18,13 @@ import (
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane/dump"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // testMember is a member with two gateways, joined to g2, of which one gateway answers.
 func testMember(t *testing.T) Member {
 	t.Helper()
-	scheme, err := deploy.Scheme()
+	scheme, err := manifests.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func testMember(t *testing.T) Member {
 			BackendConfig: map[string]string{submarinerv1.BackendUDPPort: "4500"}}
 	}
 	gateway := func(name string, connections ...submarinerv1.Connection) *submarinerv1.Gateway {
-		return &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: deploy.SystemNamespace},
+		return &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: manifests.SystemNamespace},
 			Status: submarinerv1.GatewayStatus{Version: "v1", HAStatus: submarinerv1.HAStatusActive, Connections: connections}}
 	}
 	up := submarinerv1.Connection{Status: submarinerv1.Connected, Endpoint: remote("g2-n1", "192.0.2.21"), UsingIP: "192.0.2.21",
@@ -42,20 +42,20 @@ func testMember(t *testing.T) Member {
 		UsingIP: "198.51.100.22", UsingNAT: true}
 	endpoint := func(id string, spec submarinerv1.EndpointSpec) *submarinerv1.Endpoint {
 		spec.ClusterID = id
-		return &submarinerv1.Endpoint{ObjectMeta: metav1.ObjectMeta{Name: id + "-" + spec.Hostname, Namespace: deploy.SystemNamespace}, Spec: spec}
+		return &submarinerv1.Endpoint{ObjectMeta: metav1.ObjectMeta{Name: id + "-" + spec.Hostname, Namespace: manifests.SystemNamespace}, Spec: spec}
 	}
 	workload := func(name string) (metav1.ObjectMeta, corev1.PodTemplateSpec) {
-		return metav1.ObjectMeta{Name: name, Namespace: deploy.SystemNamespace},
+		return metav1.ObjectMeta{Name: name, Namespace: manifests.SystemNamespace},
 			corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: name, Image: "registry.example:5000/pelago:v2"}}}}
 	}
 	deployment := func(name string) *appsv1.Deployment {
 		meta, template := workload(name)
 		return &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Template: template}}
 	}
-	meta, template := workload(deploy.NodeDaemonSet)
+	meta, template := workload(manifests.NodeDaemonSet)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{Architecture: "amd64"}}}
 	pod := func(name, image string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: deploy.SystemNamespace, Labels: map[string]string{"app": deploy.NodeDaemonSet}},
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: manifests.SystemNamespace, Labels: map[string]string{"app": manifests.NodeDaemonSet}},
 			Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: image}}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 	}
 	var objs []client.Object
@@ -64,7 +64,7 @@ func testMember(t *testing.T) Member {
 	return Member{
 		Client: clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(objs...).Build(),
 		Typed: fake.NewClientset(node, &appsv1.DaemonSet{ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Template: template}},
-			deployment(deploy.AgentDeployment), deployment(deploy.DNSDeployment),
+			deployment(manifests.AgentDeployment), deployment(manifests.DNSDeployment),
 			&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "kindnet", Namespace: "kube-system"}},
 			pod("a", "registry.example:5000/pelago:v2"), pod("b", "registry.example:5000/pelago:v1")),
 	}
@@ -142,7 +142,7 @@ func TestClusterDNS(t *testing.T) {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name}, Data: map[string]string{"Corefile": text}}
 	}
 	check("No Service pelago-system/pelago-dns: install it with `pelago join`.\n\n")
-	make(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: deploy.DNSDeployment}, Spec: corev1.ServiceSpec{ClusterIP: "10.77.0.20"}})
+	make(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: manifests.DNSDeployment}, Spec: corev1.ServiceSpec{ClusterIP: "10.77.0.20"}})
 	const block = "#pelago-start AUTO-GENERATED SECTION. DO NOT EDIT\nclusterset.local:53 global.example:53 243.in-addr.arpa:53 {\n    forward . 10.77.0.20\n}\n#pelago-end\n"
 	check("The cluster's DNS is configured where pelago-agent does not write. In CoreDNS, add these lines to the Corefile:\n\n" + block + "\n\n")
 	make(corefile("coredns", block+".:53 {\n}\n"))

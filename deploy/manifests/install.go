@@ -1,4 +1,4 @@
-package deploy
+package manifests
 
 import (
 	"context"
@@ -53,8 +53,8 @@ func (o MemberOptions) proxy() map[string]string {
 	return out
 }
 
-// values are the parameters of the templates.
-func (o MemberOptions) values() map[string]any {
+// Values are the parameters of the templates.
+func (o MemberOptions) Values() map[string]any {
 	if o.Image == "" {
 		o.Image = DefaultImage
 	}
@@ -84,14 +84,14 @@ type PropagationOptions struct {
 	MemberOptions
 }
 
-func (o PropagationOptions) manifests() ([]*unstructured.Unstructured, error) {
-	return PropagationManifests(o.MemberOptions, o.Workloads)
+func (o PropagationOptions) objects() ([]*unstructured.Unstructured, error) {
+	return PropagationObjects(o.MemberOptions, o.Workloads)
 }
 
 // HubBase installs the namespace and the CRDs of the broker, which its ConfigMaps need. It grants no rights.
 func HubBase(ctx context.Context, c client.Client, progress Progress) error {
 	crds, errCRDs := HubCRDs()
-	objs, err := HubManifests()
+	objs, err := HubObjects()
 	if err := errors.Join(errCRDs, err); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func HubBase(ctx context.Context, c client.Client, progress Progress) error {
 // and of the registration credential. HubBase must have been run, the ConfigMap submariner-globalnet-info must exist,
 // and the API server must be 1.31 or newer (CEL functions of IP addresses).
 func Hub(ctx context.Context, c client.Client, progress Progress) error {
-	objs, err := HubManifests()
+	objs, err := HubObjects()
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func Hub(ctx context.Context, c client.Client, progress Progress) error {
 // Karmada's.
 func Propagation(ctx context.Context, c client.Client, o PropagationOptions, progress Progress) error {
 	crds, errCRDs := PropagationCRDs()
-	objs, err := o.manifests()
+	objs, err := o.objects()
 	if err := errors.Join(errCRDs, err); err != nil {
 		return err
 	}
@@ -138,12 +138,12 @@ func RemovePropagation(ctx context.Context, c client.Client) error {
 	if err != nil {
 		return err
 	}
-	return deleteAll(ctx, c, objs, metav1.DeletePropagationBackground)
+	return DeleteAll(ctx, c, objs, metav1.DeletePropagationBackground)
 }
 
 // propagation is what RemovePropagation removes.
 func propagation(ctx context.Context, c client.Client) ([]*unstructured.Unstructured, error) {
-	objs, err := PropagationOptions{Workloads: true}.manifests()
+	objs, err := PropagationOptions{Workloads: true}.objects()
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func propagation(ctx context.Context, c client.Client) ([]*unstructured.Unstruct
 // MemberBase installs the namespace and the CRDs of a member, which its configuration and its secrets need.
 func MemberBase(ctx context.Context, c client.Client, progress Progress) error {
 	crds, errCRDs := MemberCRDs()
-	objs, err := MemberManifests(MemberOptions{})
+	objs, err := MemberObjects(MemberOptions{})
 	if err := errors.Join(errCRDs, err); err != nil {
 		return err
 	}
@@ -175,37 +175,37 @@ func MemberBase(ctx context.Context, c client.Client, progress Progress) error {
 
 // Member installs the rights and the workloads of a member. MemberBase must have been run.
 func Member(ctx context.Context, c client.Client, o MemberOptions, progress Progress) error {
-	objs, err := MemberManifests(o)
+	objs, err := MemberObjects(o)
 	if err != nil {
 		return err
 	}
-	progress("Installing rights and workloads (image %s)", o.values()["Image"])
-	return applyAll(ctx, c, split(objs).rest)
+	progress("Installing rights and workloads (image %s)", o.Values()["Image"])
+	return ApplyAll(ctx, c, split(objs).rest)
 }
 
 // ExecutionBase installs the namespace of a member that takes workloads only.
 func ExecutionBase(ctx context.Context, c client.Client, progress Progress) error {
-	objs, err := objects(nil, "member/namespace.yaml")
+	objs, err := Objects(nil, "member/namespace.yaml")
 	if err != nil {
 		return err
 	}
 	progress("Creating namespace %s", SystemNamespace)
-	return applyAll(ctx, c, objs)
+	return ApplyAll(ctx, c, objs)
 }
 
 // Execution installs the part of the agent that executes Works, with its rights. Member or ExecutionBase must have been run.
 func Execution(ctx context.Context, c client.Client, o MemberOptions, progress Progress) error {
-	objs, err := ExecutionManifests(o)
+	objs, err := ExecutionObjects(o)
 	if err != nil {
 		return err
 	}
 	progress("Installing the agent for workloads")
-	return applyAll(ctx, c, objs)
+	return ApplyAll(ctx, c, objs)
 }
 
 // RemoveExecution removes what Execution has installed; its rights end at once. What the hub has propagated stays.
 func RemoveExecution(ctx context.Context, c client.Client, progress Progress) error {
-	objs, err := ExecutionManifests(MemberOptions{})
+	objs, err := ExecutionObjects(MemberOptions{})
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func RemoveExecution(ctx context.Context, c client.Client, progress Progress) er
 	if err == nil {
 		progress("Removing the agent for workloads; the workloads stay")
 	}
-	return errors.Join(client.IgnoreNotFound(err), deleteAll(ctx, c, objs, metav1.DeletePropagationBackground))
+	return errors.Join(client.IgnoreNotFound(err), DeleteAll(ctx, c, objs, metav1.DeletePropagationBackground))
 }
 
 // stages are manifests in the order in which they are applied.
@@ -243,7 +243,7 @@ func split(objs []*unstructured.Unstructured) stages {
 
 // applyBase applies namespaces and ServiceAccounts, then CRDs, and waits until these are served.
 func applyBase(ctx context.Context, c client.Client, crds, objs []*unstructured.Unstructured, progress Progress) error {
-	if err := applyAll(ctx, c, split(objs).base); err != nil {
+	if err := ApplyAll(ctx, c, split(objs).base); err != nil {
 		return err
 	}
 	progress("Installing %d custom resource definitions", len(crds))
@@ -257,7 +257,7 @@ func applyGuarded(
 ) error {
 	s := split(objs)
 	progress("Installing admission policies")
-	if err := applyAll(ctx, c, s.policies); err != nil {
+	if err := ApplyAll(ctx, c, s.policies); err != nil {
 		return err
 	}
 	progress("Waiting until every admission policy refuses its canary")
@@ -265,21 +265,21 @@ func applyGuarded(
 		return err
 	}
 	progress("%s", granting)
-	return applyAll(ctx, c, s.rest)
+	return ApplyAll(ctx, c, s.rest)
 }
 
-// applyAll applies all objects and reports every failure.
-func applyAll(ctx context.Context, c client.Client, objs []*unstructured.Unstructured) error {
+// ApplyAll applies all objects and reports every failure.
+func ApplyAll(ctx context.Context, c client.Client, objs []*unstructured.Unstructured) error {
 	var errs []error
 	for _, u := range objs {
-		errs = append(errs, apply(ctx, c, u))
+		errs = append(errs, Apply(ctx, c, u))
 	}
 	return errors.Join(errs...)
 }
 
-// apply writes one object by server-side apply, which refuses unknown fields, and takes its fields over from other
+// Apply writes one object by server-side apply, which refuses unknown fields, and takes its fields over from other
 // managers.
-func apply(ctx context.Context, c client.Client, u *unstructured.Unstructured) error {
+func Apply(ctx context.Context, c client.Client, u *unstructured.Unstructured) error {
 	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(Manager), client.ForceOwnership)
 	if err != nil {
 		return fmt.Errorf("apply %s %s: %w", u.GetKind(), name(u), err)
@@ -287,8 +287,8 @@ func apply(ctx context.Context, c client.Client, u *unstructured.Unstructured) e
 	return nil
 }
 
-// deleteAll deletes all objects, the last first, and reports every failure.
-func deleteAll(ctx context.Context, c client.Client, objs []*unstructured.Unstructured, how metav1.DeletionPropagation) error {
+// DeleteAll deletes all objects, the last first, and reports every failure.
+func DeleteAll(ctx context.Context, c client.Client, objs []*unstructured.Unstructured, how metav1.DeletionPropagation) error {
 	var errs []error
 	for _, u := range slices.Backward(objs) {
 		if err := c.Delete(ctx, u, client.PropagationPolicy(how)); client.IgnoreNotFound(err) != nil {

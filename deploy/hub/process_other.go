@@ -1,6 +1,6 @@
 //go:build !linux
 
-package deploy
+package hub
 
 import "os/exec"
 

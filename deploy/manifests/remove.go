@@ -1,30 +1,36 @@
-package deploy
+package manifests
 
 import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// removeTimeout bounds the wait until the system namespace is gone.
+const removeTimeout = 2 * time.Minute
+
 // RemoveHub removes what HubBase and Hub have installed, except definitions, and everything else in the broker's namespace.
 func RemoveHub(ctx context.Context, c client.Client, progress Progress) error {
-	objs, err := HubManifests()
+	objs, err := HubObjects()
 	if err != nil {
 		return err
 	}
 	progress("Removing the broker")
-	if err := deleteAll(ctx, c, objs, metav1.DeletePropagationBackground); err != nil {
+	if err := DeleteAll(ctx, c, objs, metav1.DeletePropagationBackground); err != nil {
 		return err
 	}
-	return awaitNoNamespace(ctx, c, BrokerNamespace, progress)
+	return AwaitNoNamespace(ctx, c, BrokerNamespace, progress)
 }
 
 // RemoveWorkloadsHub removes what Propagation has installed, and what pelago-hub has written for itself; definitions stay. pelago-hub
@@ -49,7 +55,7 @@ func RemoveWorkloadsHub(ctx context.Context, c client.Client, member bool, progr
 	objs = slices.DeleteFunc(objs, func(u *unstructured.Unstructured) bool {
 		return u.GetKind() == "ClusterRole" && u.GetName() == role.Name
 	})
-	if err := deleteAll(ctx, c, objs, metav1.DeletePropagationBackground); err != nil {
+	if err := DeleteAll(ctx, c, objs, metav1.DeletePropagationBackground); err != nil {
 		return err
 	}
 	for _, obj := range []client.Object{
@@ -60,17 +66,17 @@ func RemoveWorkloadsHub(ctx context.Context, c client.Client, member bool, progr
 			return fmt.Errorf("delete %s %s/%s: %w", Kind(c, obj), obj.GetNamespace(), obj.GetName(), err)
 		}
 	}
-	if objs, err = (PropagationOptions{}).manifests(); err != nil {
+	if objs, err = (PropagationOptions{}).objects(); err != nil {
 		return err
 	}
 	for _, u := range split(objs).base {
 		if u.GetKind() != "Namespace" || member && u.GetName() == SystemNamespace {
 			continue
 		}
-		if err := deleteAll(ctx, c, []*unstructured.Unstructured{u}, metav1.DeletePropagationBackground); err != nil {
+		if err := DeleteAll(ctx, c, []*unstructured.Unstructured{u}, metav1.DeletePropagationBackground); err != nil {
 			return err
 		}
-		if err := awaitNoNamespace(ctx, c, u.GetName(), progress); err != nil {
+		if err := AwaitNoNamespace(ctx, c, u.GetName(), progress); err != nil {
 			return err
 		}
 	}
@@ -83,4 +89,21 @@ func RemoveWorkloadsHub(ctx context.Context, c client.Client, member bool, progr
 // Wrote reports whether our field manager has written fields of an object.
 func Wrote(obj client.Object) bool {
 	return slices.ContainsFunc(obj.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.Manager == Manager })
+}
+
+// AwaitNoNamespace waits until a namespace is gone.
+func AwaitNoNamespace(ctx context.Context, c client.Client, name string, progress Progress) error {
+	progress("Waiting until namespace %s is gone", name)
+	if err := awaitGone(ctx, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+		return fmt.Errorf("wait until namespace %s is gone: %w: see what is left in it with `kubectl -n %s get all`", name, err, name)
+	}
+	return nil
+}
+
+// awaitGone waits until an object does not exist any more.
+func awaitGone(ctx context.Context, c client.Client, obj client.Object) error {
+	return wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, removeTimeout, true, func(ctx context.Context) (bool, error) {
+		err := c.Get(ctx, client.ObjectKeyFromObject(obj), obj)
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
 }

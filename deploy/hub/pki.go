@@ -1,4 +1,4 @@
-package deploy
+package hub
 
 import (
 	"bytes"
@@ -22,6 +22,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
+
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 const (
@@ -63,8 +65,8 @@ var issued = []struct {
 	{"front-proxy-client", "front-proxy-ca", "front-proxy-client", nil, nil},
 	{"controller-manager", "ca", "system:kube-controller-manager", nil, nil},
 	// The ServiceAccount that has the rights. A certificate is renewed without the API server, a token is not.
-	{"hub", "ca", "system:serviceaccount:" + SystemNamespace + ":" + HubName,
-		[]string{"system:serviceaccounts", "system:serviceaccounts:" + SystemNamespace}, nil},
+	{"hub", "ca", "system:serviceaccount:" + manifests.SystemNamespace + ":" + manifests.HubName,
+		[]string{"system:serviceaccounts", "system:serviceaccounts:" + manifests.SystemNamespace}, nil},
 	{AdminName, "ca", "pelago-admin", []string{"system:masters"}, nil},
 }
 

@@ -1,17 +1,13 @@
-package deploy
+package manifests
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/test/await"
@@ -196,79 +192,6 @@ func TestRightsOfUsers(t *testing.T) {
 		for _, question := range tt.refused {
 			if authorized(t, c, role, nil, question) {
 				t.Errorf("%s may %s", role, question)
-			}
-		}
-	}
-}
-
-// constraint is the narrowest of OpenShift's SecurityContextConstraints nonroot-v2 and privileged that accepts the pod. hostmount-anyuid
-// and hostaccess would accept a hostPath, but no seccomp profile.
-func constraint(pod corev1.PodSpec) string {
-	free := pod.HostNetwork || pod.HostPID || pod.HostIPC
-	for _, v := range pod.Volumes {
-		free = free || v.HostPath != nil || v.NFS != nil
-	}
-	inherited := cmp.Or(pod.SecurityContext, &corev1.PodSecurityContext{})
-	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
-		s := cmp.Or(c.SecurityContext, &corev1.SecurityContext{})
-		added := cmp.Or(s.Capabilities, &corev1.Capabilities{}).Add
-		free = free || ptr.Deref(s.Privileged, false) || !ptr.Deref(cmp.Or(s.RunAsNonRoot, inherited.RunAsNonRoot), false) ||
-			ptr.Deref(s.AllowPrivilegeEscalation, true) ||
-			slices.ContainsFunc(added, func(c corev1.Capability) bool { return c != "NET_BIND_SERVICE" })
-	}
-	if free {
-		return "privileged"
-	}
-	return "nonroot-v2"
-}
-
-// constraints are the SecurityContextConstraints that a ServiceAccount may use by the roles among the objects.
-func constraints(t *testing.T, objs []*unstructured.Unstructured, namespace, account string) (names []string) {
-	t.Helper()
-	rules := map[string][]rbacv1.PolicyRule{} // by kind, namespace and name of the role
-	for _, u := range objs {
-		if u.GetKind() == "Role" || u.GetKind() == "ClusterRole" {
-			var r rbacv1.ClusterRole
-			into(t, u, &r)
-			rules[u.GetKind()+" "+u.GetNamespace()+"/"+r.Name] = r.Rules
-		}
-	}
-	for _, u := range objs {
-		if u.GetKind() != "ClusterRoleBinding" && (u.GetKind() != "RoleBinding" || u.GetNamespace() != namespace) {
-			continue
-		}
-		var b rbacv1.RoleBinding
-		into(t, u, &b)
-		if !slices.ContainsFunc(b.Subjects, func(s rbacv1.Subject) bool {
-			return s.Kind == rbacv1.ServiceAccountKind && s.Namespace == namespace && s.Name == account ||
-				s.Kind == rbacv1.GroupKind && s.Name == "system:serviceaccounts:"+namespace
-		}) {
-			continue
-		}
-		in := u.GetNamespace()
-		if b.RoleRef.Kind == "ClusterRole" {
-			in = ""
-		}
-		for _, r := range rules[b.RoleRef.Kind+" "+in+"/"+b.RoleRef.Name] {
-			if slices.Contains(r.Verbs, "use") && slices.Contains(r.APIGroups, "security.openshift.io") {
-				names = append(names, r.ResourceNames...)
-			}
-		}
-	}
-	return names
-}
-
-// TestPodsHaveAConstraint: OpenShift accepts a pod only if its ServiceAccount may use a constraint that fits it.
-func TestPodsHaveAConstraint(t *testing.T) {
-	for name, objs := range installations(t, MemberOptions{IKE: true}) {
-		for _, p := range podsOf(t, objs) {
-			want := constraint(p.Spec)
-			if slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "data" && v.HostPath != nil }) {
-				continue // init --etcd-host-path is not for OpenShift
-			}
-			account := cmp.Or(p.Spec.ServiceAccountName, "default")
-			if got := constraints(t, objs, p.Namespace, account); !slices.Contains(got, want) {
-				t.Errorf("%s: %s needs %s, but %s/%s may use %v", name, p.Name, want, p.Namespace, account, got)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package deploy
+package member
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // PushAccount is the account by which a hub writes a push member.
@@ -25,12 +26,12 @@ func (a PushAccount) name() string { return "karmada-" + a.Cluster }
 
 // Manifests is what Install applies, each object with the hub's id.
 func (a PushAccount) Manifests() ([]*unstructured.Unstructured, error) {
-	return objects(map[string]any{"Account": a.name(), "Role": "karmada-controller-manager:" + a.name(), "HubID": a.HubID}, "push/*.yaml")
+	return manifests.Objects(map[string]any{"Account": a.name(), "Role": "karmada-controller-manager:" + a.name(), "HubID": a.HubID}, "push/*.yaml")
 }
 
 // Install makes the account in the member and returns its token and the CA of the member's API server, PEM. What exists and
 // does not carry the hub's id is another's: the namespace is shared, anything else refused.
-func (a PushAccount) Install(ctx context.Context, c client.Client, progress Progress) (token, ca []byte, err error) {
+func (a PushAccount) Install(ctx context.Context, c client.Client, progress manifests.Progress) (token, ca []byte, err error) {
 	objs, err := a.Manifests()
 	if err != nil {
 		return nil, nil, err
@@ -48,19 +49,19 @@ func (a PushAccount) Install(ctx context.Context, c client.Client, progress Prog
 		default:
 			return nil, nil, fmt.Errorf("%s %s in the member belongs to another hub (%s is %q): remove the cluster from that hub first, "+
 				"or join it under another name",
-				u.GetKind(), name(u), pelagov1alpha1.AnnotationHubID, owner)
+				u.GetKind(), manifests.Title(client.ObjectKeyFromObject(u)), pelagov1alpha1.AnnotationHubID, owner)
 		}
 	}
 	progress("Making ServiceAccount %s/%s in the member", clusterv1alpha1.SecretNamespace, a.name())
-	if err := applyAll(ctx, c, want); err != nil {
+	if err := manifests.ApplyAll(ctx, c, want); err != nil {
 		return nil, nil, err
 	}
-	return AccountToken(ctx, c, client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: a.name()})
+	return manifests.AccountToken(ctx, c, client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: a.name()})
 }
 
 // Remove deletes what Install has made: the token is worth nothing from then on. The namespace goes if Install made it and no
 // other account is left in it.
-func (a PushAccount) Remove(ctx context.Context, c client.Client, progress Progress) error {
+func (a PushAccount) Remove(ctx context.Context, c client.Client, progress manifests.Progress) error {
 	objs, err := a.Manifests()
 	if err != nil {
 		return err
@@ -86,7 +87,7 @@ func (a PushAccount) Remove(ctx context.Context, c client.Client, progress Progr
 		ours = append(ours, u)
 	}
 	progress("Removing ServiceAccount %s/%s and its rights from the member", clusterv1alpha1.SecretNamespace, a.name())
-	return deleteAll(ctx, c, ours, metav1.DeletePropagationBackground)
+	return manifests.DeleteAll(ctx, c, ours, metav1.DeletePropagationBackground)
 }
 
 // others reports whether the namespace karmada-cluster of the member holds other accounts.
@@ -106,7 +107,7 @@ func hubOf(ctx context.Context, c client.Client, u *unstructured.Unstructured) (
 	have.SetGroupVersionKind(u.GroupVersionKind())
 	err = c.Get(ctx, client.ObjectKeyFromObject(u), have)
 	if client.IgnoreNotFound(err) != nil {
-		return "", false, fmt.Errorf("get %s %s: %w", u.GetKind(), name(u), err)
+		return "", false, fmt.Errorf("get %s %s: %w", u.GetKind(), manifests.Title(client.ObjectKeyFromObject(u)), err)
 	}
 	return have.Annotations[pelagov1alpha1.AnnotationHubID], err == nil, nil
 }

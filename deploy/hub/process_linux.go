@@ -1,4 +1,4 @@
-package deploy
+package hub
 
 import (
 	"os/exec"

@@ -1,4 +1,4 @@
-package deploy
+package manifests
 
 import (
 	"context"
@@ -25,6 +25,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -358,7 +359,7 @@ func TestMemberWorkloads(t *testing.T) {
 
 // A field that Cluster gets is one that a member cannot set, unless the policy is changed with it.
 func TestMemberSetsListedFieldsOfItsClusterOnly(t *testing.T) {
-	policy, err := manifests.ReadFile("hub/policies/member-workloads.yaml")
+	policy, err := deploy.Files.ReadFile("hub/policies/member-workloads.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package deploy
+package manifests
 
 import (
 	"context"
@@ -71,10 +71,10 @@ func installed(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 	var all []*unstructured.Unstructured
 	for _, read := range []func() ([]*unstructured.Unstructured, error){
-		HubCRDs, MemberCRDs, HubManifests, func() ([]*unstructured.Unstructured, error) { return MemberManifests(MemberOptions{}) },
-		PropagationCRDs, PropagationOptions{Workloads: true}.manifests, func() ([]*unstructured.Unstructured,
+		HubCRDs, MemberCRDs, HubObjects, func() ([]*unstructured.Unstructured, error) { return MemberObjects(MemberOptions{}) },
+		PropagationCRDs, PropagationOptions{Workloads: true}.objects, func() ([]*unstructured.Unstructured,
 			error) {
-			return ExecutionManifests(MemberOptions{})
+			return ExecutionObjects(MemberOptions{})
 		},
 	} {
 		objs, err := read()
@@ -143,13 +143,13 @@ func TestEveryPolicyHasACanary(t *testing.T) {
 	compares := []string{"pelago-clusters-disjoint", "pelago-clusters-hub", "pelago-clusters-underlay", "pelago-member-clusters-uid",
 		"pelago-endpoint-keys", "pelago-member-clustersetips"}
 	for _, tt := range []struct {
-		manifests func() ([]*unstructured.Unstructured, error)
-		tried     map[string]func(context.Context) error
+		objects func() ([]*unstructured.Unstructured, error)
+		tried   map[string]func(context.Context) error
 	}{
-		{HubManifests, brokerCanaries(nil)},
-		{PropagationOptions{}.manifests, propagationCanaries(nil)},
+		{HubObjects, brokerCanaries(nil)},
+		{PropagationOptions{}.objects, propagationCanaries(nil)},
 	} {
-		objs, err := tt.manifests()
+		objs, err := tt.objects()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +163,7 @@ func TestEveryPolicyHasACanary(t *testing.T) {
 
 // Server-side apply refuses what the schema does not know, so a misspelt field cannot be installed.
 func TestUnknownFieldIsRefused(t *testing.T) {
-	objs, err := MemberManifests(MemberOptions{})
+	objs, err := MemberObjects(MemberOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestUnknownFieldIsRefused(t *testing.T) {
 		if err := unstructured.SetNestedField(u.Object, "x", "spec", "template", "spec", "hostNetwrok"); err != nil {
 			t.Fatal(err)
 		}
-		if err := apply(context.Background(), open(t, cfg), u); err == nil || !strings.Contains(err.Error(), "hostNetwrok") {
+		if err := Apply(context.Background(), open(t, cfg), u); err == nil || !strings.Contains(err.Error(), "hostNetwrok") {
 			t.Errorf("a misspelt field: %v", err)
 		}
 	}
@@ -192,15 +192,15 @@ func TestImage(t *testing.T) {
 		"hostile": {MemberOptions{Image: "x\n  privileged: true # \""}, "x\n  privileged: true # \"", "IfNotPresent"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			objs, err := MemberManifests(tt.options)
+			objs, err := MemberObjects(tt.options)
 			if err != nil {
 				t.Fatal(err)
 			}
-			execution, err := ExecutionManifests(tt.options)
+			execution, err := ExecutionObjects(tt.options)
 			if err != nil {
 				t.Fatal(err)
 			}
-			hub, err := PropagationOptions{Workloads: true, MemberOptions: tt.options}.manifests()
+			hub, err := PropagationOptions{Workloads: true, MemberOptions: tt.options}.objects()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -232,7 +232,7 @@ func TestImage(t *testing.T) {
 func TestContainerOfTheIKEDaemon(t *testing.T) {
 	shared := corev1.VolumeMount{Name: "ike", MountPath: "/run/pelago-ike"}
 	for with, want := range map[bool][]string{false: {"pelago-node"}, true: {"pelago-node", "ike"}} {
-		objs, err := MemberManifests(MemberOptions{Image: "image", IKE: with})
+		objs, err := MemberObjects(MemberOptions{Image: "image", IKE: with})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -261,6 +261,30 @@ func TestContainerOfTheIKEDaemon(t *testing.T) {
 			if !slices.ContainsFunc(pod.Containers[1].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/var/run/secrets/kubernetes.io/serviceaccount" }) {
 				t.Error("it gets the node daemon's token of the API server")
 			}
+		}
+	}
+}
+
+// TestIsDefault: the image that an installation ran because none was named is no choice of a user's, also when the next
+// one is of a release.
+func TestIsDefault(t *testing.T) {
+	build := DefaultImage
+	defer func() { DefaultImage = build }()
+	for _, tt := range []struct {
+		of, image string
+		want      bool
+	}{
+		{devImage, "localhost/pelago:dev", true},
+		{devImage, "localhost/pelago", true},
+		{devImage, "registry.example:5000/pelago:v1", false},
+		{"registry.example:5000/pelago:v2", "localhost/pelago:dev", true},
+		{"registry.example:5000/pelago:v2", "registry.example:5000/pelago:v1@sha256:00", true},
+		{"registry.example:5000/pelago@sha256:00", "registry.example:5000/pelago", true},
+		{"registry.example:5000/pelago:v2", "mirror.example/pelago:v2", false},
+		{"registry.example:5000/pelago:v2", "pelago", false},
+	} {
+		if DefaultImage = tt.of; IsDefault(tt.image) != tt.want {
+			t.Errorf("default %s: %s is one: %t, want %t", tt.of, tt.image, !tt.want, tt.want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package deploy
+package manifests
 
 import (
 	"bytes"
@@ -14,47 +14,49 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	mcscrd "sigs.k8s.io/mcs-api/config/crd"
+
+	"github.com/pelago-net/pelago/deploy"
 )
 
-// HubManifests is what Hub applies besides CRDs, in the order of application.
-func HubManifests() ([]*unstructured.Unstructured, error) {
-	return objects(nil, "hub/namespace.yaml", "hub/policies/*.yaml", "hub/rbac.yaml", "hub/bootstrap.yaml")
+// HubObjects is what Hub applies besides CRDs, in the order of application.
+func HubObjects() ([]*unstructured.Unstructured, error) {
+	return Objects(nil, "hub/namespace.yaml", "hub/policies/*.yaml", "hub/rbac.yaml", "hub/bootstrap.yaml")
 }
 
-// MemberManifests is what Member applies besides CRDs, in the order of application.
-func MemberManifests(o MemberOptions) ([]*unstructured.Unstructured, error) {
-	return objects(o.values(), "member/namespace.yaml", "member/rbac/*.yaml", "member/workloads/*.yaml")
+// MemberObjects is what Member applies besides CRDs, in the order of application.
+func MemberObjects(o MemberOptions) ([]*unstructured.Unstructured, error) {
+	return Objects(o.Values(), "member/namespace.yaml", "member/rbac/*.yaml", "member/workloads/*.yaml")
 }
 
-// ExecutionManifests is what Execution applies.
-func ExecutionManifests(o MemberOptions) ([]*unstructured.Unstructured, error) {
-	return objects(o.values(), "member/execution/*.yaml")
+// ExecutionObjects is what Execution applies.
+func ExecutionObjects(o MemberOptions) ([]*unstructured.Unstructured, error) {
+	return Objects(o.Values(), "member/execution/*.yaml")
 }
 
-// PropagationManifests is what Propagation applies besides CRDs, in the order of application; workloads adds the Deployment of
+// PropagationObjects is what Propagation applies besides CRDs, in the order of application; workloads adds the Deployment of
 // pelago-hub.
-func PropagationManifests(o MemberOptions, workloads bool) ([]*unstructured.Unstructured, error) {
+func PropagationObjects(o MemberOptions, workloads bool) ([]*unstructured.Unstructured, error) {
 	patterns := []string{"member/namespace.yaml", "propagation/namespace.yaml", "propagation/policies/*.yaml", "propagation/rbac.yaml", "propagation/users.yaml"}
 	if workloads {
 		patterns = append(patterns, "propagation/workloads/*.yaml")
 	}
-	return objects(o.values(), patterns...)
+	return Objects(o.Values(), patterns...)
 }
 
 // PropagationCRDs are the definitions of the kinds by which the hub propagates.
 func PropagationCRDs() ([]*unstructured.Unstructured, error) {
-	return objects(nil, "crds/*.karmada.io_*.yaml", "crds/pelago.io_kindrules.yaml")
+	return Objects(nil, "crds/*.karmada.io_*.yaml", "crds/pelago.io_kindrules.yaml")
 }
 
 // HubCRDs are the definitions of the kinds that members exchange.
 func HubCRDs() ([]*unstructured.Unstructured, error) {
-	return objects(nil, "crds/submariner.io_clusters.yaml", "crds/submariner.io_endpoints.yaml", "crds/pelago.io_servicecontributions.yaml")
+	return Objects(nil, "crds/submariner.io_clusters.yaml", "crds/submariner.io_endpoints.yaml", "crds/pelago.io_servicecontributions.yaml")
 }
 
 // MemberCRDs are the definitions of a member: those of the group submariner.io, those of pelago.io that the network needs, and
 // those of the MCS and the About API.
 func MemberCRDs() ([]*unstructured.Unstructured, error) {
-	crds, err := objects(nil, "crds/pelago.io_globaladdresses.yaml", "crds/pelago.io_nodeindices.yaml", "crds/pelago.io_peers.yaml",
+	crds, err := Objects(nil, "crds/pelago.io_globaladdresses.yaml", "crds/pelago.io_nodeindices.yaml", "crds/pelago.io_peers.yaml",
 		"crds/pelago.io_portblocks.yaml", "crds/pelago.io_servicecontributions.yaml", "crds/submariner.io_[cegr]*.yaml", "crds/about.k8s.io_*.yaml")
 	if err != nil {
 		return nil, err
@@ -69,26 +71,26 @@ func MemberCRDs() ([]*unstructured.Unstructured, error) {
 	return crds, nil
 }
 
-// OperatorManifests is the operator, which runs outside of SystemNamespace.
-func OperatorManifests(o MemberOptions) ([]*unstructured.Unstructured, error) {
-	return objects(o.values(), "operator/*.yaml")
+// OperatorObjects is the operator, which runs outside of SystemNamespace.
+func OperatorObjects(o MemberOptions) ([]*unstructured.Unstructured, error) {
+	return Objects(o.Values(), "operator/*.yaml")
 }
 
 // OperatorCRDs are the definitions of the kinds that it reconciles. No other way of installing needs them.
 func OperatorCRDs() ([]*unstructured.Unstructured, error) {
-	return objects(nil, "crds/submariner.io_brokers.yaml", "crds/submariner.io_servicediscoveries.yaml", "crds/submariner.io_submariners.yaml")
+	return Objects(nil, "crds/submariner.io_brokers.yaml", "crds/submariner.io_servicediscoveries.yaml", "crds/submariner.io_submariners.yaml")
 }
 
-// objects reads the files that match the patterns, in their order; with values, as templates that they fill in.
-func objects(values map[string]any, patterns ...string) ([]*unstructured.Unstructured, error) {
+// Objects reads the files that match the patterns, in their order; with values, as templates that they fill in.
+func Objects(values map[string]any, patterns ...string) ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	for _, pattern := range patterns {
-		files, err := fs.Glob(manifests, pattern)
+		files, err := fs.Glob(deploy.Files, pattern)
 		if err != nil || len(files) == 0 {
 			return nil, fmt.Errorf("find manifests %s: %d files: %w", pattern, len(files), err)
 		}
 		for _, file := range files {
-			text, err := manifests.ReadFile(file)
+			text, err := deploy.Files.ReadFile(file)
 			if err != nil {
 				return nil, fmt.Errorf("read manifest: %w", err)
 			}
@@ -107,7 +109,10 @@ func objects(values map[string]any, patterns ...string) ([]*unstructured.Unstruc
 	return all, nil
 }
 
-// render fills in a template; texts are put in as quoted YAML strings.
+// Raw is a value that a template takes as it is, as a part of a text.
+type Raw string
+
+// render fills in a template; texts other than Raw are put in as quoted YAML strings.
 func render(file string, text []byte, values map[string]any) ([]byte, error) {
 	t, err := template.New(path.Base(file)).Option("missingkey=error").Parse(string(text))
 	if err != nil {

@@ -1,4 +1,4 @@
-package deploy
+package member
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -26,19 +25,17 @@ import (
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
-
-// removeTimeout bounds the wait until the system namespace is gone.
-const removeTimeout = 2 * time.Minute
 
 // RemoveMember removes Pelago from a member: the agent and the DNS server, what the node daemon has installed on the nodes, what
 // the agent has created, then rights and workloads. CRDs stay, since deleting one deletes all objects of its kind, and other
 // software may use them. Nodes that are not clean after the timeout are reported as progress, not as an error. gateways are the nodes that
 // keep their gateway label, because join has not set it.
-func RemoveMember(ctx context.Context, c client.Client, hubID string, timeout time.Duration, progress Progress) (gateways []string, err error) {
+func RemoveMember(ctx context.Context, c client.Client, hubID string, timeout time.Duration, progress manifests.Progress) (gateways []string, err error) {
 	progress("Stopping the agent and the DNS server")
-	for _, name := range []string{ExecutionDeployment, AgentDeployment, DNSDeployment} {
-		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: SystemNamespace}}
+	for _, name := range []string{manifests.ExecutionDeployment, manifests.AgentDeployment, manifests.DNSDeployment} {
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: manifests.SystemNamespace}}
 		if err := c.Delete(ctx, d, client.PropagationPolicy(metav1.DeletePropagationForeground)); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("delete Deployment %s: %w", name, err)
 		}
@@ -93,7 +90,7 @@ func setsLabel(obj client.Object, label string) bool {
 				Labels map[string]any `json:"f:labels"`
 			} `json:"f:metadata"`
 		}
-		if m.Manager != Manager || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &fields) != nil {
+		if m.Manager != manifests.Manager || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &fields) != nil {
 			return false
 		}
 		_, ok := fields.Metadata.Labels["f:"+label]
@@ -102,14 +99,14 @@ func setsLabel(obj client.Object, label string) bool {
 }
 
 // cleanNodes makes the node daemon's pods clean their nodes, once, and waits for them.
-func cleanNodes(ctx context.Context, c client.Client, timeout time.Duration, progress Progress) error {
-	key := client.ObjectKey{Namespace: SystemNamespace, Name: NodeDaemonSet}
+func cleanNodes(ctx context.Context, c client.Client, timeout time.Duration, progress manifests.Progress) error {
+	key := client.ObjectKey{Namespace: manifests.SystemNamespace, Name: manifests.NodeDaemonSet}
 	have := &appsv1.DaemonSet{}
 	if err := c.Get(ctx, key, have); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	pod := have.Spec.Template.Spec
-	o := MemberOptions{Image: pod.Containers[0].Image, PullPolicy: string(pod.Containers[0].ImagePullPolicy)}
+	o := manifests.MemberOptions{Image: pod.Containers[0].Image, PullPolicy: string(pod.Containers[0].ImagePullPolicy)}
 	for _, s := range pod.ImagePullSecrets {
 		o.PullSecrets = append(o.PullSecrets, s.Name)
 	}
@@ -117,7 +114,7 @@ func cleanNodes(ctx context.Context, c client.Client, timeout time.Duration, pro
 	if err != nil {
 		return err
 	}
-	if err := apply(ctx, c, want); err != nil {
+	if err := manifests.Apply(ctx, c, want); err != nil {
 		return err
 	}
 	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
@@ -137,8 +134,8 @@ func cleanNodes(ctx context.Context, c client.Client, timeout time.Duration, pro
 }
 
 // cleaner is the DaemonSet of the node daemon with pods that clean the node and then sleep.
-func cleaner(o MemberOptions) (*unstructured.Unstructured, error) {
-	objs, err := MemberManifests(o)
+func cleaner(o manifests.MemberOptions) (*unstructured.Unstructured, error) {
+	objs, err := manifests.MemberObjects(o)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +143,7 @@ func cleaner(o MemberOptions) (*unstructured.Unstructured, error) {
 	u := objs[i]
 	containers, _, err := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
 	if err != nil {
-		return nil, fmt.Errorf("read the containers of DaemonSet %s: %w", NodeDaemonSet, err)
+		return nil, fmt.Errorf("read the containers of DaemonSet %s: %w", manifests.NodeDaemonSet, err)
 	}
 	clean := containers[0].(map[string]any)
 	delete(clean, "readinessProbe")
@@ -164,19 +161,19 @@ func cleaner(o MemberOptions) (*unstructured.Unstructured, error) {
 }
 
 // removeManifests deletes what Member, Execution and MemberBase have installed, except CRDs.
-func removeManifests(ctx context.Context, c client.Client, progress Progress) error {
-	objs, err := MemberManifests(MemberOptions{})
+func removeManifests(ctx context.Context, c client.Client, progress manifests.Progress) error {
+	objs, err := manifests.MemberObjects(manifests.MemberOptions{})
 	if err != nil {
 		return err
 	}
-	execution, err := ExecutionManifests(MemberOptions{})
+	execution, err := manifests.ExecutionObjects(manifests.MemberOptions{})
 	if err != nil {
 		return err
 	}
 	objs = append(objs, execution...)
-	err = c.Get(ctx, client.ObjectKey{Namespace: SystemNamespace, Name: HubName}, new(corev1.ServiceAccount))
+	err = c.Get(ctx, client.ObjectKey{Namespace: manifests.SystemNamespace, Name: manifests.HubName}, new(corev1.ServiceAccount))
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get ServiceAccount %s/%s: %w", SystemNamespace, HubName, err)
+		return fmt.Errorf("get ServiceAccount %s/%s: %w", manifests.SystemNamespace, manifests.HubName, err)
 	}
 	hub := err == nil
 	if hub {
@@ -184,30 +181,14 @@ func removeManifests(ctx context.Context, c client.Client, progress Progress) er
 		objs = slices.DeleteFunc(objs, func(u *unstructured.Unstructured) bool { return slices.Contains(shared, u.GetKind()) })
 	}
 	progress("Removing workloads and rights")
-	if err := deleteAll(ctx, c, objs, metav1.DeletePropagationForeground); err != nil {
+	if err := manifests.DeleteAll(ctx, c, objs, metav1.DeletePropagationForeground); err != nil {
 		return err
 	}
 	if hub {
-		progress("Namespace %s stays: this cluster is a hub as well", SystemNamespace)
+		progress("Namespace %s stays: this cluster is a hub as well", manifests.SystemNamespace)
 		return nil
 	}
-	return awaitNoNamespace(ctx, c, SystemNamespace, progress)
-}
-
-func awaitNoNamespace(ctx context.Context, c client.Client, name string, progress Progress) error {
-	progress("Waiting until namespace %s is gone", name)
-	if err := awaitGone(ctx, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
-		return fmt.Errorf("wait until namespace %s is gone: %w: see what is left in it with `kubectl -n %s get all`", name, err, name)
-	}
-	return nil
-}
-
-// awaitGone waits until an object does not exist any more.
-func awaitGone(ctx context.Context, c client.Client, obj client.Object) error {
-	return wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, removeTimeout, true, func(ctx context.Context) (bool, error) {
-		err := c.Get(ctx, client.ObjectKeyFromObject(obj), obj)
-		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
-	})
+	return manifests.AwaitNoNamespace(ctx, c, manifests.SystemNamespace, progress)
 }
 
 // removeAgentObjects deletes the objects that the agent has created outside of the system namespace. The agent must have
@@ -254,7 +235,7 @@ func removeLabelled(ctx context.Context, c client.Client, kind schema.GroupKind,
 			continue
 		}
 		if err := c.Delete(ctx, obj); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("delete %s %s: %w", kind.Kind, Title(client.ObjectKeyFromObject(obj)), err))
+			errs = append(errs, fmt.Errorf("delete %s %s: %w", kind.Kind, manifests.Title(client.ObjectKeyFromObject(obj)), err))
 		}
 	}
 	return errors.Join(errs...)
@@ -263,7 +244,7 @@ func removeLabelled(ctx context.Context, c client.Client, kind schema.GroupKind,
 // removeForwards removes our block from the configuration of CoreDNS, wherever `pelago join` has put it.
 func removeForwards(ctx context.Context, c client.Client) error {
 	cm := &corev1.ConfigMap{}
-	err := c.Get(ctx, client.ObjectKey{Namespace: SystemNamespace, Name: config.ConfigMapName}, cm)
+	err := c.Get(ctx, client.ObjectKey{Namespace: manifests.SystemNamespace, Name: config.ConfigMapName}, cm)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("get ConfigMap %s: %w", config.ConfigMapName, err)
 	}

@@ -1,4 +1,4 @@
-package deploy
+package hub
 
 import (
 	"bytes"
@@ -21,6 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Names of a hub in a host cluster, in its namespace there. All its objects have the label.
@@ -57,16 +60,13 @@ type HostedOptions struct {
 	Registry string
 	Images   map[string]string
 	// Pods has the image of pelago-hub, and for all pods its pull policy and Secrets, and their nodes.
-	Pods MemberOptions
+	Pods manifests.MemberOptions
 
 	// Dir and Address make them processes of one machine: their directory, and the address of the API server, which listens on
 	// Port. The others listen on the ports from there on, at 127.0.0.1.
 	Dir, Address string
 	Port         int
 }
-
-// raw is a value that a template takes as it is, as a part of a text.
-type raw string
 
 // optional is a text that a template tests with if: an empty text would be rendered quoted, and so count as true.
 func optional(s string) any {
@@ -78,7 +78,7 @@ func optional(s string) any {
 
 // values are the parameters of the templates in hosted/.
 func (o HostedOptions) values() (map[string]any, error) {
-	text, err := manifests.ReadFile("hosted/images.yaml")
+	text, err := deploy.Files.ReadFile("hosted/images.yaml")
 	if err != nil {
 		return nil, fmt.Errorf("read the names of the images: %w", err)
 	}
@@ -92,18 +92,18 @@ func (o HostedOptions) values() (map[string]any, error) {
 		}
 		images[program] = cmp.Or(o.Images[program], name)
 	}
-	v := o.Pods.values()
+	v := o.Pods.Values()
 	for key, value := range map[string]any{
 		"Hosted": true, "Namespace": o.Namespace, "Accounts": "system:serviceaccounts:" + o.Namespace, "EtcdReplicas": o.EtcdReplicas, "Replicas": min(o.EtcdReplicas, 2),
 		"StorageClass": optional(o.StorageClass), "StorageSize": o.StorageSize, "EmptyDir": o.EmptyDir,
 		"HostPath": optional(o.HostPath), "Node": optional(o.Node),
 		"ServiceType": o.ServiceType, "NodePort": o.NodePort, "EtcdImage": images["etcd"],
 		"APIServerImage": images["kube-apiserver"], "ControllerManagerImage": images["kube-controller-manager"],
-		"PKI": raw("/etc/pelago"), "Audit": raw("/etc/pelago-audit"), "AuditLog": raw("-"), "Data": raw("/var/lib/pelago"),
-		"Tmp": raw("/tmp"), "Advertise": raw(""), "Bind": raw("0.0.0.0"), "EtcdName": raw("$(POD_NAME)"),
-		"EtcdHost":    raw(fmt.Sprintf("$(POD_NAME).%s.%s.svc", HostedEtcd, o.Namespace)),
-		"ProxyHost":   raw(fmt.Sprintf("%s.%s.svc:8443", HubName, o.Namespace)),
-		"EtcdServers": raw(strings.Join(o.members("", ":2379"), ",")), "EtcdCluster": raw(strings.Join(o.members("=", ":2380"), ",")),
+		"PKI": manifests.Raw("/etc/pelago"), "Audit": manifests.Raw("/etc/pelago-audit"), "AuditLog": manifests.Raw("-"), "Data": manifests.Raw("/var/lib/pelago"),
+		"Tmp": manifests.Raw("/tmp"), "Advertise": manifests.Raw(""), "Bind": manifests.Raw("0.0.0.0"), "EtcdName": manifests.Raw("$(POD_NAME)"),
+		"EtcdHost":    manifests.Raw(fmt.Sprintf("$(POD_NAME).%s.%s.svc", HostedEtcd, o.Namespace)),
+		"ProxyHost":   manifests.Raw(fmt.Sprintf("%s.%s.svc:8443", manifests.HubName, o.Namespace)),
+		"EtcdServers": manifests.Raw(strings.Join(o.members("", ":2379"), ",")), "EtcdCluster": manifests.Raw(strings.Join(o.members("=", ":2380"), ",")),
 		"ClientPort": 2379, "PeerPort": 2380, "MetricsPort": 2381, "SecurePort": 6443, "ManagerPort": 10257,
 	} {
 		v[key] = value
@@ -111,10 +111,10 @@ func (o HostedOptions) values() (map[string]any, error) {
 	if o.Dir == "" {
 		return v, nil
 	}
-	local := func(port int) raw { return raw(fmt.Sprintf("https://127.0.0.1:%d", o.Port+port)) }
+	local := func(port int) manifests.Raw { return manifests.Raw(fmt.Sprintf("https://127.0.0.1:%d", o.Port+port)) }
 	for key, value := range map[string]any{
-		"PKI": raw(o.Dir + "/pki"), "Audit": raw(o.Dir), "AuditLog": raw(o.Dir + "/audit.log"), "Data": raw(o.Dir), "Tmp": raw(o.Dir),
-		"Advertise": raw(o.Address), "Bind": raw("127.0.0.1"), "EtcdName": raw("etcd"), "EtcdHost": raw("127.0.0.1"),
+		"PKI": manifests.Raw(o.Dir + "/pki"), "Audit": manifests.Raw(o.Dir), "AuditLog": manifests.Raw(o.Dir + "/audit.log"), "Data": manifests.Raw(o.Dir), "Tmp": manifests.Raw(o.Dir),
+		"Advertise": manifests.Raw(o.Address), "Bind": manifests.Raw("127.0.0.1"), "EtcdName": manifests.Raw("etcd"), "EtcdHost": manifests.Raw("127.0.0.1"),
 		"EtcdServers": local(1), "EtcdCluster": "etcd=" + local(2),
 		"SecurePort": o.Port, "ClientPort": o.Port + 1, "PeerPort": o.Port + 2, "MetricsPort": o.Port + 3, "ManagerPort": o.Port + 4,
 	} {
@@ -157,13 +157,13 @@ func (o HostedOptions) Manifests() ([][]*unstructured.Unstructured, error) {
 		stageService: {"hosted/namespace.yaml", "hosted/service.yaml"}, stageEtcd: {"hosted/etcd.yaml"}, stageAPIServer: {"hosted/apiserver.yaml"},
 		stageControllers: {"hosted/controller-manager.yaml", "hosted/renewal.yaml"}, stageHub: {"propagation/workloads/hub.yaml"},
 	} {
-		if stages[stage], err = objects(values, files...); err != nil {
+		if stages[stage], err = manifests.Objects(values, files...); err != nil {
 			return nil, err
 		}
 	}
 	// unjoin does not remove a namespace in which this account exists.
 	stages[stageHub] = append(stages[stageHub], &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1",
-		"kind": "ServiceAccount", "metadata": map[string]any{"name": HubName}}})
+		"kind": "ServiceAccount", "metadata": map[string]any{"name": manifests.HubName}}})
 	for _, u := range slices.Concat(stages...) {
 		o.own(u)
 	}
@@ -188,9 +188,9 @@ func (o HostedOptions) RestorePod(i int, restore string) (*corev1.Pod, error) {
 		return nil, err
 	}
 	member := fmt.Sprintf("%s-%d", HostedEtcd, i)
-	values["RestorePod"], values["Claim"], values["Restore"] = fmt.Sprintf("pelago-hub-restore-%d", i), "data-"+member, raw(restore)
-	values["EtcdName"], values["EtcdHost"] = raw(member), raw(fmt.Sprintf("%s.%s.%s.svc", member, HostedEtcd, o.Namespace))
-	objs, err := objects(values, "hosted/restore.yaml")
+	values["RestorePod"], values["Claim"], values["Restore"] = fmt.Sprintf("pelago-hub-restore-%d", i), "data-"+member, manifests.Raw(restore)
+	values["EtcdName"], values["EtcdHost"] = manifests.Raw(member), manifests.Raw(fmt.Sprintf("%s.%s.%s.svc", member, HostedEtcd, o.Namespace))
+	objs, err := manifests.Objects(values, "hosted/restore.yaml")
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +238,7 @@ func (o HostedOptions) Processes() (processes []Process, audit string, err error
 
 // ApplyHosted writes objects of the hub into the host cluster.
 func ApplyHosted(ctx context.Context, host client.Client, objs []*unstructured.Unstructured) error {
-	return applyAll(ctx, host, objs)
+	return manifests.ApplyAll(ctx, host, objs)
 }
 
 // RemoveHosted removes from the namespace of the host cluster what has the label. Volumes of etcd, and the Secrets without which

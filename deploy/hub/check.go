@@ -1,4 +1,4 @@
-package deploy
+package hub
 
 import (
 	"context"
@@ -18,6 +18,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 const (
@@ -37,7 +39,7 @@ func RunsWorkloads(ctx context.Context, c client.Client) (runs bool, err error) 
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To[int32](0), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: DefaultImage}}}},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: manifests.DefaultImage}}}},
 		},
 	}
 	if err := c.Create(ctx, probe); err != nil {
@@ -97,18 +99,18 @@ func RefuseKarmada(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// HubKubeconfig is the access of pelago-hub as a process outside of the hub: the token of its ServiceAccount, which Secret
+// Kubeconfig is the access of pelago-hub as a process outside of the hub: the token of its ServiceAccount, which Secret
 // pelago-system/pelago-hub holds. The token does not expire, since no component could renew it; deleting the Secret revokes it.
-func HubKubeconfig(ctx context.Context, cfg *rest.Config, c client.Client) ([]byte, error) {
+func Kubeconfig(ctx context.Context, cfg *rest.Config, c client.Client) ([]byte, error) {
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: HubName, Namespace: SystemNamespace,
-			Annotations: map[string]string{corev1.ServiceAccountNameKey: HubName}},
+		ObjectMeta: metav1.ObjectMeta{Name: manifests.HubName, Namespace: manifests.SystemNamespace,
+			Annotations: map[string]string{corev1.ServiceAccountNameKey: manifests.HubName}},
 		Type: corev1.SecretTypeServiceAccountToken,
 	}
 	if err := c.Create(ctx, secret); client.IgnoreAlreadyExists(err) != nil {
 		return nil, fmt.Errorf("create Secret %s/%s: %w", secret.Namespace, secret.Name, err)
 	}
-	token, _, err := AccountToken(ctx, c, client.ObjectKeyFromObject(secret))
+	token, _, err := manifests.AccountToken(ctx, c, client.ObjectKeyFromObject(secret))
 	if err != nil {
 		return nil, err
 	}
@@ -116,8 +118,8 @@ func HubKubeconfig(ctx context.Context, cfg *rest.Config, c client.Client) ([]by
 	kc := clientcmdapi.NewConfig()
 	kc.Clusters[name] = &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData,
 		InsecureSkipTLSVerify: cfg.Insecure, TLSServerName: cfg.ServerName}
-	kc.AuthInfos[HubName] = &clientcmdapi.AuthInfo{Token: string(token)}
-	kc.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: HubName}
+	kc.AuthInfos[manifests.HubName] = &clientcmdapi.AuthInfo{Token: string(token)}
+	kc.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: manifests.HubName}
 	kc.CurrentContext = name
 	text, err := clientcmd.Write(*kc)
 	if err != nil {

@@ -1,4 +1,4 @@
-package deploy
+package manifests
 
 import (
 	"bytes"
@@ -15,9 +15,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pelago-net/pelago/deploy"
 )
 
-var update = flag.Bool("update", false, "write the derived files of deploy/charts and the golden files")
+var update = flag.Bool("update", false, "write the derived files of deploy/charts")
 
 // derived begins the templates that are made of manifests.
 const derived = "{{- /* Written by `make charts` from "
@@ -52,12 +54,12 @@ var charts = map[string]chart{
 func (c chart) files(t *testing.T) map[string]string {
 	out := map[string]string{}
 	for _, m := range c.manifests {
-		names, err := fs.Glob(manifests, m[0])
+		names, err := fs.Glob(deploy.Files, m[0])
 		if err != nil || len(names) == 0 {
 			t.Fatalf("%s: %d files, %v", m[0], len(names), err)
 		}
 		for _, name := range names {
-			text, err := manifests.ReadFile(name)
+			text, err := deploy.Files.ReadFile(name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +88,7 @@ func (c chart) files(t *testing.T) map[string]string {
 func TestChartsAreCurrent(t *testing.T) {
 	for name, c := range charts {
 		t.Run(name, func(t *testing.T) {
-			want, root := c.files(t), filepath.Join("charts", name)
+			want, root := c.files(t), filepath.Join("..", "charts", name)
 			have := map[string]string{}
 			err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 				if err != nil || d.IsDir() {
@@ -126,7 +128,7 @@ func TestChartsAreCurrent(t *testing.T) {
 	}
 	t.Run("operator.yaml", func(t *testing.T) {
 		crds, errCRDs := OperatorCRDs()
-		objs, err := OperatorManifests(MemberOptions{})
+		objs, err := OperatorObjects(MemberOptions{})
 		if err := errors.Join(errCRDs, err); err != nil {
 			t.Fatal(err)
 		}
@@ -143,11 +145,11 @@ func TestChartsAreCurrent(t *testing.T) {
 			fmt.Fprintf(&want, "---\n%s", text)
 		}
 		if *update {
-			if err := os.WriteFile("operator.yaml", []byte(want.String()), 0o644); err != nil {
+			if err := os.WriteFile("../operator.yaml", []byte(want.String()), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
-		have, err := os.ReadFile("operator.yaml")
+		have, err := os.ReadFile("../operator.yaml")
 		if err != nil || string(have) != want.String() {
 			t.Errorf("operator.yaml: run make charts (%v)", err)
 		}

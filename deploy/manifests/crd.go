@@ -1,4 +1,4 @@
-package deploy
+package manifests
 
 import (
 	"context"
@@ -40,11 +40,11 @@ func applyCRDs(ctx context.Context, c client.Client, crds []*unstructured.Unstru
 		err := c.Get(ctx, client.ObjectKeyFromObject(crd), have)
 		switch {
 		case apierrors.IsNotFound(err):
-			errs = append(errs, apply(ctx, c, crd))
+			errs = append(errs, Apply(ctx, c, crd))
 		case err != nil:
 			errs = append(errs, fmt.Errorf("get CRD %s: %w", crd.GetName(), err))
 		case replaces(have.Labels, crd.GetLabels()):
-			errs = append(errs, apply(ctx, c, crd))
+			errs = append(errs, Apply(ctx, c, crd))
 		default:
 			progress("CRD %s is kept as it is: another tool or a newer version installed it", crd.GetName())
 			want := new(apiextensionsv1.CustomResourceDefinition)

@@ -1,8 +1,9 @@
-package deploy
+package hub
 
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,11 +19,20 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/test/apiserver"
 )
+
+var update = flag.Bool("update", false, "write the golden files")
+
+var server = apiserver.NewShared()
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 var hostedVariants = map[string]HostedOptions{
 	"three": {Namespace: "hub", EtcdReplicas: 3, StorageClass: "fast", StorageSize: "20Gi", ServiceType: "LoadBalancer",
-		Registry: "mirror.example/k8s/", Pods: MemberOptions{Image: "mirror.example/pelago:1", PullSecrets: []string{"mirror"},
+		Registry: "mirror.example/k8s/", Pods: manifests.MemberOptions{Image: "mirror.example/pelago:1", PullSecrets: []string{"mirror"},
 			NodeSelector: map[string]string{"pool": "infra"}, Tolerations: []corev1.Toleration{{Key: "infra", Operator: corev1.TolerationOpExists}}}},
 	"one": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "NodePort", NodePort: 30443, HostPath: "/data", Node: "n1",
 		Images: map[string]string{"etcd": "localhost/kube:dev"}},
@@ -119,7 +129,8 @@ func TestRestoreExchanges(t *testing.T) {
 // TestHostedApplyAndRemove: an API server accepts all fields, applying again changes nothing, and removal takes what has the label,
 // data and keys with purge only.
 func TestHostedApplyAndRemove(t *testing.T) {
-	c := open(t, server.Config(t))
+	c, err := manifests.NewClient(server.Config(t))
+	check(t, err)
 	ctx := t.Context()
 	for name, o := range hostedVariants {
 		o.Namespace = "hub-" + name
