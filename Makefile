@@ -154,12 +154,7 @@ generate: ## generate eBPF objects, deepcopy functions, CRDs, charts
 generate-api:
 	go tool controller-gen object paths=./api/...
 	go tool controller-gen crd:crdVersions=v1,maxDescLen=400 paths=./api/... output:crd:dir=./deploy/crds
-	# Clients of Karmada write conditions of Clusters without a reason; no marker reaches into metav1.Condition.
-	sed -i -E -e '/^ {20}reason:$$/,/type: string$$/{s/field may not be empty/field may be empty/;/minLength: 1$$/d;s/pattern: \^(.*)\$$$$/pattern: ^(\1)?$$/}' \
-		-e '/^ {18}- reason$$/d' deploy/crds/cluster.karmada.io_clusters.yaml
-	# The version under which pelago-hub reads and writes ResourceRegistries (control/hub/access/search.md), equal to v1alpha1.
-	stored=$$(sed -e '1,/^  versions:$$/d' -e 's/^    name: v1alpha1$$/    name: stored/;s/^    storage: true$$/    storage: false/' \
-		deploy/crds/search.karmada.io_resourceregistries.yaml) && echo "$$stored" >> deploy/crds/search.karmada.io_resourceregistries.yaml
+	go run ./api/amend deploy/crds
 
 charts: ## write the derived files of the Helm charts: manifests and definitions
 	go test ./deploy/manifests -run TestChartsAreCurrent -update
