@@ -2,7 +2,8 @@
 
 SHELL       := /bin/bash
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS     := -s -w -X main.version=$(VERSION)
+IMAGE       ?=
+LDFLAGS     := -s -w -X main.version=$(VERSION) $(if $(IMAGE),-X github.com/pelago-net/pelago/deploy/manifests.DefaultImage=$(IMAGE))
 BIN         := bin
 OUT         := out
 CLANG_TOOLS := clang-16 llvm-strip-16
@@ -37,8 +38,8 @@ build: $(BIN)/pelago-lab ## build all binaries into bin/
 images: build ## build the product's and the test workload's images: out/images/*.tar
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
-release: $(BIN)/pelago-lab ## build programs and one image for amd64 and arm64, VERSION=v1: out/release, out/release/pelago.tar
-	$(BIN)/pelago-lab image release --output $(OUT)/release --version '$(VERSION)'
+release: $(BIN)/pelago-lab ## build programs and one image for amd64 and arm64, VERSION=v1 IMAGE=REGISTRY/pelago:v1: out/release, out/release/pelago.tar
+	$(BIN)/pelago-lab image release --output $(OUT)/release --version '$(VERSION)' --image '$(IMAGE)'
 
 ## ---- test
 .PHONY: check test test-clusters test-full setup race unit walk netns lab e2e wires generated verify lint

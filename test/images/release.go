@@ -27,17 +27,21 @@ func Architectures() []string { return slices.Sorted(maps.Keys(architectures)) }
 
 // Release builds Pelago's programs for all architectures into dir/linux-ARCH, and its image for all of them into dir/pelago.tar.
 // Debian's programs come from the package sources of this machine, so that its own architecture and packages do not matter. The
-// version is the tag of the image and what the programs report. It returns the digest of the index.
-func Release(ctx context.Context, dir, version string, progress func(string)) (file, digest string, err error) {
+// version is the tag of the image and what the programs report; reference is where the image will be, which they install if none is
+// named. It returns the digest of the index.
+func Release(ctx context.Context, dir, version, reference string, progress func(string)) (file, digest string, err error) {
 	if _, err := name.NewTag("pelago:" + version); err != nil {
 		return "", "", fmt.Errorf("version %q is no tag of an image: %w (give another with --version)", version, err)
+	}
+	if _, err := name.ParseReference(reference, name.StrictValidation); reference != "" && err != nil {
+		return "", "", fmt.Errorf("image %q is no name with a tag: %w (give another with --image)", reference, err)
 	}
 	var all []Image
 	for _, arch := range Architectures() {
 		built := map[string]string{}
 		for _, name := range PelagoPrograms() {
 			built[name] = filepath.Join(dir, "linux-"+arch, name)
-			if err := binaries.Release(ctx, "./cmd/"+name, built[name], arch, version); err != nil {
+			if err := binaries.Release(ctx, "./cmd/"+name, built[name], arch, version, reference); err != nil {
 				return "", "", fmt.Errorf("for %s: %w", arch, err)
 			}
 		}

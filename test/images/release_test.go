@@ -366,15 +366,18 @@ func TestDebianPackagesOfAnArchitecture(t *testing.T) {
 
 func TestReleaseRefusesVersion(t *testing.T) {
 	dir := t.TempDir()
-	if _, _, err := Release(t.Context(), dir, "v1+build", func(string) {}); err == nil || !strings.Contains(err.Error(), `version "v1+build" is no tag of an image`) {
+	if _, _, err := Release(t.Context(), dir, "v1+build", "", func(string) {}); err == nil || !strings.Contains(err.Error(), `version "v1+build" is no tag of an image`) {
 		t.Errorf("%v, want an error that names the version", err)
+	}
+	if _, _, err := Release(t.Context(), dir, "v1", "registry.example/pelago", func(string) {}); err == nil || !strings.Contains(err.Error(), "give another with --image") {
+		t.Errorf("%v, want an error that names the image", err)
 	}
 }
 
 // TestReleaseImage builds a release; make test-full runs it.
 func TestReleaseImage(t *testing.T) {
 	dir := t.TempDir()
-	file, digest, err := Release(t.Context(), dir, "v1.2.3", func(line string) { t.Log(line) })
+	file, digest, err := Release(t.Context(), dir, "v1.2.3", "", func(line string) { t.Log(line) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +410,7 @@ func TestReleaseImage(t *testing.T) {
 	if diff := cmp.Diff(names(found["amd64"]), names(found["arm64"])); diff != "" {
 		t.Errorf("ELF files (-amd64 +arm64):\n%s", diff)
 	}
-	if _, again, err := Release(t.Context(), dir, "v1.2.3", func(string) {}); err != nil || again != digest {
+	if _, again, err := Release(t.Context(), dir, "v1.2.3", "", func(string) {}); err != nil || again != digest {
 		t.Errorf("digests %s and %s, %v", digest, again, err)
 	}
 	// Programs of this machine's architecture run, others where qemu-user-static is installed.

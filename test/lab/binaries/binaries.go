@@ -228,9 +228,18 @@ func Program(ctx context.Context, pkg, out string) error {
 }
 
 // Release is Program for the architecture arch (a GOARCH), with a version that
-// the program reports.
-func Release(ctx context.Context, pkg, out, arch, version string) error {
-	return compile(ctx, pkg, out, arch, "-s -w -X main.version="+version)
+// the program reports, and the image that it installs if none is named; without
+// an image, that of a build without a release.
+func Release(ctx context.Context, pkg, out, arch, version, image string) error {
+	return compile(ctx, pkg, out, arch, releaseFlags(version, image))
+}
+
+func releaseFlags(version, image string) string {
+	flags := "-s -w -X main.version=" + version
+	if image != "" {
+		flags += " -X github.com/pelago-net/pelago/deploy/manifests.DefaultImage=" + image
+	}
+	return flags
 }
 
 func compile(ctx context.Context, pkg, out, arch, ldflags string) error {

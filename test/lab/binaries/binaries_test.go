@@ -3,8 +3,11 @@ package binaries
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // tree makes a repository with a nested module whose program prints text, and
@@ -142,5 +145,21 @@ func TestVersions(t *testing.T) {
 		if !strings.Contains(string(data), line) {
 			t.Errorf("%s does not require %s", file, line)
 		}
+	}
+}
+
+// TestReleaseSetsTheDefaultImage: the linker ignores a flag that names no variable, so it is compared with the variable's package.
+func TestReleaseSetsTheDefaultImage(t *testing.T) {
+	_ = &manifests.DefaultImage // a variable: the linker cannot set a constant
+	flag := "-X " + reflect.TypeFor[manifests.MemberOptions]().PkgPath() + ".DefaultImage="
+	if got, want := releaseFlags("v1", "registry.example/pelago:v1"), "-s -w -X main.version=v1 "+flag+"registry.example/pelago:v1"; got != want {
+		t.Errorf("flags %q, want %q", got, want)
+	}
+	if got := releaseFlags("v1", ""); strings.Contains(got, "DefaultImage") {
+		t.Errorf("without an image: flags %q", got)
+	}
+	makefile, err := os.ReadFile("../../../Makefile")
+	if err != nil || !strings.Contains(string(makefile), flag+"$(IMAGE)") {
+		t.Errorf("make build does not set %s (%v)", flag, err)
 	}
 }
