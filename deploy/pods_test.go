@@ -17,13 +17,14 @@ import (
 
 	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // hosted are hubs in a host cluster.
-var hosted = map[string]hub.HostedOptions{
+var hosted = map[string]spec.Hub{
 	"three": {Namespace: "hub", EtcdReplicas: 3, StorageClass: "fast", StorageSize: "20Gi", ServiceType: "LoadBalancer"},
-	"one":   {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "NodePort", NodePort: 30443, HostPath: "/data", Node: "n1"},
-	"trial": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "ClusterIP", EmptyDir: true},
+	"one":   {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "NodePort", NodePort: 30443, EtcdHostPath: "/data", EtcdNode: "n1"},
+	"trial": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "ClusterIP", EtcdEmptyDir: true},
 }
 
 // into converts a manifest and refuses fields that its kind does not have.
@@ -84,10 +85,10 @@ func installations(t *testing.T, o manifests.MemberOptions) map[string][]*unstru
 	objs, err = manifests.OperatorObjects(o)
 	add("operator", objs, err)
 	for name, h := range hosted {
-		h.Pods = o
-		stages, err := h.Manifests()
+		h.Image, h.PullPolicy, h.Placement = o.Image, o.PullPolicy, spec.Placement{PullSecrets: o.PullSecrets, NodeSelector: o.NodeSelector, Tolerations: o.Tolerations}
+		stages, err := hub.Manifests(h)
 		add("hosted "+name, slices.Concat(stages...), err)
-		pod, err := h.RestorePod(0, "first")
+		pod, err := hub.RestorePod(h, 0, "first")
 		if err != nil {
 			t.Fatal(err)
 		}

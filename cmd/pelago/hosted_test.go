@@ -137,6 +137,7 @@ func TestHosted(t *testing.T) {
 		t.Errorf("renew at once: %s", out)
 	}
 	s.fails(t, `the hub in namespace hub was installed with "1", and that cannot change`, init("--etcd-replicas", "3")...)
+	testSkippedVersion(t, s, c, key(hub.HostedAPIServer), init())
 	s.fails(t, "find out whether clusters are registered at the hub", append([]string{"deinit", "--yes"}, host...)...)
 	backUp := append([]string{"hub", "backup", filepath.Join(s.dir, "backup")}, host...)
 	s.fails(t, "no member of etcd in namespace hub is ready", backUp...)
@@ -165,6 +166,22 @@ func TestHosted(t *testing.T) {
 	s.fails(t, "but not Secret pelago-hub-ca, without which its data cannot be read", init()...)
 	s.fails(t, "has no hub (no ConfigMap pelago-hub-install)", "hub", "backup", "x", "--host-context", raw.CurrentContext, "--namespace", "other")
 	s.fails(t, "has no hub (no ConfigMap pelago-hub-install)", "deinit", "--host-context", raw.CurrentContext, "--namespace", "other")
+}
+
+// testSkippedVersion: what earlier releases have installed is more than one minor version older.
+func testSkippedVersion(t *testing.T, s clusterset, c *apiserver.Cluster, key client.ObjectKey, init []string) {
+	run := func(image string) (former string) {
+		d := &appsv1.Deployment{}
+		must(t, c.Get(t.Context(), key, d))
+		container := &d.Spec.Template.Spec.Containers[0]
+		former, container.Image = container.Image, image
+		must(t, c.Update(t.Context(), d))
+		return former
+	}
+	former := run("registry.k8s.io/kube-apiserver:v1.34.4")
+	s.fails(t, "kube-apiserver of this hub is 1.34, and it must not skip a minor version: give --kube-apiserver-image an image of 1.35 such as "+
+		"registry.k8s.io/kube-apiserver:v1.35.0, and --kube-controller-manager-image the same version", init...)
+	run(former)
 }
 
 // testRestore: a restore changes nothing before it has read the backup and was confirmed; then it keeps the keys that it replaces. Pods never

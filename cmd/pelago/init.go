@@ -92,8 +92,8 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 	f.StringVar(&i.file, "output", "pelago-hub.kubeconfig", "kubeconfig to write: of the hub's administrator with --host-context and "+
 		"--local, else of pelago-hub, where it does not run as a Deployment")
 	f.BoolVar(&i.dryRun, "dry-run", false, "with --host-context: print the objects as YAML, without Secrets, and write nothing")
-	i.hosted.AddHost(f)
 	i.hosted.Add(f)
+	i.hosted.AddHost(f)
 	i.local.AddDir(f)
 	i.local.Add(f)
 	for _, hosted := range []string{"host-context", "namespace", "dry-run"} {
@@ -104,7 +104,8 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 }
 
 func (i *initHub) install(ctx context.Context, c *cluster, _ []string, out io.Writer) error {
-	if err := i.hosted.Place(); err != nil {
+	options, err := i.hosted.Options()
+	if err != nil {
 		return err
 	}
 	if err := manifests.Cluster(c.Member).RequireHubVersion(); err != nil {
@@ -131,7 +132,7 @@ func (i *initHub) install(ctx context.Context, c *cluster, _ []string, out io.Wr
 		}
 	}
 	pods := len(nodes.Items) > 0 // pelago-hub can run as a Deployment
-	o := manifests.PropagationOptions{Workloads: pods, MemberOptions: i.hosted.Pods}
+	o := manifests.PropagationOptions{Workloads: pods, MemberOptions: options}
 	if err := manifests.Propagation(ctx, c.Client, o, progress); err != nil {
 		return err
 	}

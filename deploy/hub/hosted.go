@@ -24,6 +24,7 @@ import (
 
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // Names of a hub in a host cluster, in its namespace there. All its objects have the label.
@@ -35,7 +36,7 @@ const (
 	HostedPKI = "pelago-hub-pki"
 	// HostedFormerCA is the HostedCA from before a restore: the former data, which stay on the volumes, cannot be read without it.
 	HostedFormerCA = "pelago-hub-ca-former"
-	// HostedSettings is a ConfigMap with the flags of the installation.
+	// HostedSettings is a ConfigMap with spec.Hub.Settings of the installation.
 	HostedSettings = "pelago-hub-install"
 	// HostedAPIServer is the Service and the Deployment of the API server, HostedEtcd those of etcd.
 	HostedAPIServer         = "pelago-hub-apiserver"
@@ -43,27 +44,9 @@ const (
 	HostedControllerManager = "pelago-hub-controller-manager"
 )
 
-// HostedOptions are the choices of `pelago init` about the processes of a hub, which run as pods of a host cluster or as processes
-// of one machine.
-type HostedOptions struct {
-	Namespace    string
-	EtcdReplicas int
-	// StorageClass and StorageSize are those of the volumes of etcd; an empty class is the cluster's default. In their place
-	// EmptyDir, which ends with its pod, or the directory HostPath of node Node.
-	StorageClass, StorageSize string
-	EmptyDir                  bool
-	HostPath, Node            string
-	// ServiceType and NodePort are those of the Service of the API server; 0: the cluster assigns a port.
-	ServiceType string
-	NodePort    int
-	// Registry replaces registry.k8s.io; Images replace whole names, by program.
-	Registry string
-	Images   map[string]string
-	// Pods has the image of pelago-hub, and for all pods its pull policy and Secrets, and their nodes.
-	Pods manifests.MemberOptions
-
-	// Dir and Address make them processes of one machine: their directory, and the address of the API server, which listens on
-	// Port. The others listen on the ports from there on, at 127.0.0.1.
+// Machine is where the processes of a hub run that has no host cluster: their directory, and the address of the API server, which
+// listens on port. The others listen on the ports from there on, at 127.0.0.1.
+type Machine struct {
 	Dir, Address string
 	Port         int
 }
@@ -76,61 +59,69 @@ func optional(s string) any {
 	return s
 }
 
-// values are the parameters of the templates in hosted/.
-func (o HostedOptions) values() (map[string]any, error) {
+// images are the images of etcd, kube-apiserver and kube-controller-manager, by program.
+func images(h spec.Hub) (map[string]string, error) {
 	text, err := deploy.Files.ReadFile("hosted/images.yaml")
 	if err != nil {
 		return nil, fmt.Errorf("read the names of the images: %w", err)
 	}
-	images := map[string]string{}
-	if err := yaml.Unmarshal(text, &images); err != nil {
+	out := map[string]string{}
+	if err := yaml.Unmarshal(text, &out); err != nil {
 		return nil, fmt.Errorf("read the names of the images: %w", err)
 	}
-	for program, name := range images {
-		if _, rest, ok := strings.Cut(name, "/"); ok && o.Registry != "" {
-			name = strings.TrimSuffix(o.Registry, "/") + "/" + rest
+	given := map[string]string{"etcd": h.EtcdImage, "kube-apiserver": h.APIServerImage, "kube-controller-manager": h.ControllerManagerImage}
+	for program, name := range out {
+		if _, rest, ok := strings.Cut(name, "/"); ok && h.ImageRegistry != "" {
+			name = strings.TrimSuffix(h.ImageRegistry, "/") + "/" + rest
 		}
-		images[program] = cmp.Or(o.Images[program], name)
+		out[program] = cmp.Or(given[program], name)
 	}
-	v := o.Pods.Values()
-	for key, value := range map[string]any{
-		"Hosted": true, "Namespace": o.Namespace, "Accounts": "system:serviceaccounts:" + o.Namespace, "EtcdReplicas": o.EtcdReplicas, "Replicas": min(o.EtcdReplicas, 2),
-		"StorageClass": optional(o.StorageClass), "StorageSize": o.StorageSize, "EmptyDir": o.EmptyDir,
-		"HostPath": optional(o.HostPath), "Node": optional(o.Node),
-		"ServiceType": o.ServiceType, "NodePort": o.NodePort, "EtcdImage": images["etcd"],
+	return out, nil
+}
+
+// values are the parameters of the templates in hosted/.
+func values(h spec.Hub) (map[string]any, error) {
+	images, err := images(h)
+	if err != nil {
+		return nil, err
+	}
+	v := h.Options().Values()
+	maps.Copy(v, map[string]any{
+		"Hosted": true, "Namespace": h.Namespace, "Accounts": "system:serviceaccounts:" + h.Namespace, "EtcdReplicas": h.EtcdReplicas, "Replicas": min(h.EtcdReplicas, 2),
+		"StorageClass": optional(h.StorageClass), "StorageSize": h.StorageSize, "EmptyDir": h.EtcdEmptyDir,
+		"HostPath": optional(h.EtcdHostPath), "Node": optional(h.EtcdNode),
+		"ServiceType": h.ServiceType, "NodePort": h.NodePort, "EtcdImage": images["etcd"],
 		"APIServerImage": images["kube-apiserver"], "ControllerManagerImage": images["kube-controller-manager"],
 		"PKI": manifests.Raw("/etc/pelago"), "Audit": manifests.Raw("/etc/pelago-audit"), "AuditLog": manifests.Raw("-"), "Data": manifests.Raw("/var/lib/pelago"),
 		"Tmp": manifests.Raw("/tmp"), "Advertise": manifests.Raw(""), "Bind": manifests.Raw("0.0.0.0"), "EtcdName": manifests.Raw("$(POD_NAME)"),
-		"EtcdHost":    manifests.Raw(fmt.Sprintf("$(POD_NAME).%s.%s.svc", HostedEtcd, o.Namespace)),
-		"ProxyHost":   manifests.Raw(fmt.Sprintf("%s.%s.svc:8443", manifests.HubName, o.Namespace)),
-		"EtcdServers": manifests.Raw(strings.Join(o.members("", ":2379"), ",")), "EtcdCluster": manifests.Raw(strings.Join(o.members("=", ":2380"), ",")),
+		"EtcdHost":    manifests.Raw(fmt.Sprintf("$(POD_NAME).%s.%s.svc", HostedEtcd, h.Namespace)),
+		"ProxyHost":   manifests.Raw(fmt.Sprintf("%s.%s.svc:8443", manifests.HubName, h.Namespace)),
+		"EtcdServers": manifests.Raw(strings.Join(members(h, "", ":2379"), ",")), "EtcdCluster": manifests.Raw(strings.Join(members(h, "=", ":2380"), ",")),
 		"ClientPort": 2379, "PeerPort": 2380, "MetricsPort": 2381, "SecurePort": 6443, "ManagerPort": 10257,
-	} {
-		v[key] = value
-	}
-	if o.Dir == "" {
-		return v, nil
-	}
-	local := func(port int) manifests.Raw { return manifests.Raw(fmt.Sprintf("https://127.0.0.1:%d", o.Port+port)) }
-	for key, value := range map[string]any{
-		"PKI": manifests.Raw(o.Dir + "/pki"), "Audit": manifests.Raw(o.Dir), "AuditLog": manifests.Raw(o.Dir + "/audit.log"), "Data": manifests.Raw(o.Dir), "Tmp": manifests.Raw(o.Dir),
-		"Advertise": manifests.Raw(o.Address), "Bind": manifests.Raw("127.0.0.1"), "EtcdName": manifests.Raw("etcd"), "EtcdHost": manifests.Raw("127.0.0.1"),
-		"EtcdServers": local(1), "EtcdCluster": "etcd=" + local(2),
-		"SecurePort": o.Port, "ClientPort": o.Port + 1, "PeerPort": o.Port + 2, "MetricsPort": o.Port + 3, "ManagerPort": o.Port + 4,
-	} {
-		v[key] = value
-	}
+	})
 	return v, nil
 }
 
+// values are those parameters that differ from the ones of pods.
+func (m Machine) values() map[string]any {
+	local := func(port int) manifests.Raw { return manifests.Raw(fmt.Sprintf("https://127.0.0.1:%d", m.Port+port)) }
+	dir := manifests.Raw(m.Dir)
+	return map[string]any{
+		"PKI": dir + "/pki", "Audit": dir, "AuditLog": dir + "/audit.log", "Data": dir, "Tmp": dir,
+		"Advertise": manifests.Raw(m.Address), "Bind": manifests.Raw("127.0.0.1"), "EtcdName": manifests.Raw("etcd"), "EtcdHost": manifests.Raw("127.0.0.1"),
+		"EtcdServers": local(1), "EtcdCluster": "etcd=" + local(2),
+		"SecurePort": m.Port, "ClientPort": m.Port + 1, "PeerPort": m.Port + 2, "MetricsPort": m.Port + 3, "ManagerPort": m.Port + 4,
+	}
+}
+
 // members are the URLs of etcd's members; with a separator, each after its name.
-func (o HostedOptions) members(separator, port string) (urls []string) {
-	for i := range o.EtcdReplicas {
+func members(h spec.Hub, separator, port string) (urls []string) {
+	for i := range h.EtcdReplicas {
 		name, url := fmt.Sprintf("%s-%d", HostedEtcd, i), ""
 		if separator != "" {
 			url = name + separator
 		}
-		urls = append(urls, fmt.Sprintf("%shttps://%s.%s.%s.svc%s", url, name, HostedEtcd, o.Namespace, port))
+		urls = append(urls, fmt.Sprintf("%shttps://%s.%s.%s.svc%s", url, name, HostedEtcd, h.Namespace, port))
 	}
 	return urls
 }
@@ -147,12 +138,16 @@ const (
 // Manifests returns the objects of the hub in the host cluster, in stages that depend on the previous ones: what the pods need to be
 // admitted and the Service of the API server; etcd; the API server; controllers (never newer than the API server); and pelago-hub, which
 // also needs its CRDs to be installed. Secrets are not included.
-func (o HostedOptions) Manifests() ([][]*unstructured.Unstructured, error) {
-	values, err := o.values()
+func Manifests(h spec.Hub) ([][]*unstructured.Unstructured, error) {
+	values, err := values(h)
 	if err != nil {
 		return nil, err
 	}
-	stages := make([][]*unstructured.Unstructured, stageHub+1)
+	return staged(h, values)
+}
+
+func staged(h spec.Hub, values map[string]any) (stages [][]*unstructured.Unstructured, err error) {
+	stages = make([][]*unstructured.Unstructured, stageHub+1)
 	for stage, files := range [][]string{
 		stageService: {"hosted/namespace.yaml", "hosted/service.yaml"}, stageEtcd: {"hosted/etcd.yaml"}, stageAPIServer: {"hosted/apiserver.yaml"},
 		stageControllers: {"hosted/controller-manager.yaml", "hosted/renewal.yaml"}, stageHub: {"propagation/workloads/hub.yaml"},
@@ -165,36 +160,36 @@ func (o HostedOptions) Manifests() ([][]*unstructured.Unstructured, error) {
 	stages[stageHub] = append(stages[stageHub], &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1",
 		"kind": "ServiceAccount", "metadata": map[string]any{"name": manifests.HubName}}})
 	for _, u := range slices.Concat(stages...) {
-		o.own(u)
+		own(h, u)
 	}
 	return stages, nil
 }
 
-func (o HostedOptions) own(u *unstructured.Unstructured) {
+func own(h spec.Hub, u *unstructured.Unstructured) {
 	labels := u.GetLabels()
 	if labels == nil {
 		labels = map[string]string{}
 	}
 	labels[HostedLabel] = HostedValue
 	u.SetLabels(labels)
-	u.SetNamespace(o.Namespace)
+	u.SetNamespace(h.Namespace)
 }
 
 // RestorePod is the pod that puts a snapshot into the volume of etcd member i. restore is the name of the restore, used as a file name and
 // the same in all attempts.
-func (o HostedOptions) RestorePod(i int, restore string) (*corev1.Pod, error) {
-	values, err := o.values()
+func RestorePod(h spec.Hub, i int, restore string) (*corev1.Pod, error) {
+	values, err := values(h)
 	if err != nil {
 		return nil, err
 	}
 	member := fmt.Sprintf("%s-%d", HostedEtcd, i)
 	values["RestorePod"], values["Claim"], values["Restore"] = fmt.Sprintf("pelago-hub-restore-%d", i), "data-"+member, manifests.Raw(restore)
-	values["EtcdName"], values["EtcdHost"] = manifests.Raw(member), manifests.Raw(fmt.Sprintf("%s.%s.%s.svc", member, HostedEtcd, o.Namespace))
+	values["EtcdName"], values["EtcdHost"] = manifests.Raw(member), manifests.Raw(fmt.Sprintf("%s.%s.%s.svc", member, HostedEtcd, h.Namespace))
 	objs, err := manifests.Objects(values, "hosted/restore.yaml")
 	if err != nil {
 		return nil, err
 	}
-	o.own(objs[0])
+	own(h, objs[0])
 	pod := &corev1.Pod{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objs[0].Object, pod); err != nil {
 		return nil, fmt.Errorf("read manifest hosted/restore.yaml: %w", err)
@@ -210,8 +205,14 @@ type Process struct {
 
 // Processes are etcd, kube-apiserver and kube-controller-manager of a hub on one machine, with the arguments that they have in a
 // host cluster, and the audit policy.
-func (o HostedOptions) Processes() (processes []Process, audit string, err error) {
-	stages, err := o.Manifests()
+func (m Machine) Processes() (processes []Process, audit string, err error) {
+	h := spec.Hub{EtcdReplicas: 1}
+	values, err := values(h)
+	if err != nil {
+		return nil, "", err
+	}
+	maps.Copy(values, m.values())
+	stages, err := staged(h, values)
 	if err != nil {
 		return nil, "", err
 	}

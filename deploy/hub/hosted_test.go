@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/deploy/spec"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -30,18 +31,18 @@ var server = apiserver.NewShared()
 
 func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
-var hostedVariants = map[string]HostedOptions{
+var hostedVariants = map[string]spec.Hub{
 	"three": {Namespace: "hub", EtcdReplicas: 3, StorageClass: "fast", StorageSize: "20Gi", ServiceType: "LoadBalancer",
-		Registry: "mirror.example/k8s/", Pods: manifests.MemberOptions{Image: "mirror.example/pelago:1", PullSecrets: []string{"mirror"},
+		ImageRegistry: "mirror.example/k8s/", Image: "mirror.example/pelago:1", Placement: spec.Placement{PullSecrets: []string{"mirror"},
 			NodeSelector: map[string]string{"pool": "infra"}, Tolerations: []corev1.Toleration{{Key: "infra", Operator: corev1.TolerationOpExists}}}},
-	"one": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "NodePort", NodePort: 30443, HostPath: "/data", Node: "n1",
-		Images: map[string]string{"etcd": "localhost/kube:dev"}},
-	"trial": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "ClusterIP", EmptyDir: true},
+	"one": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "NodePort", NodePort: 30443, EtcdHostPath: "/data", EtcdNode: "n1",
+		EtcdImage: "localhost/kube:dev"},
+	"trial": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "ClusterIP", EtcdEmptyDir: true},
 }
 
 // TestHostedManifests compares what `pelago init --host-context --dry-run` prints.
 func TestHostedManifests(t *testing.T) {
-	stages, err := hostedVariants["three"].Manifests()
+	stages, err := Manifests(hostedVariants["three"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func TestHostedManifests(t *testing.T) {
 		fmt.Fprintf(&got, "---\n%s", text)
 	}
 	golden(t, "hosted.yaml", got.Bytes())
-	o := HostedOptions{EtcdReplicas: 1, Dir: "/srv/hub", Address: "192.0.2.7", Port: 6443}
+	o := Machine{Dir: "/srv/hub", Address: "192.0.2.7", Port: 6443}
 	processes, audit, err := o.Processes()
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +102,7 @@ func TestRestoreExchanges(t *testing.T) {
 	}
 	run := func(restore, restored, former string) {
 		t.Helper()
-		pod, err := hostedVariants["one"].RestorePod(0, restore)
+		pod, err := RestorePod(hostedVariants["one"], 0, restore)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +153,7 @@ func TestHostedApplyAndRemove(t *testing.T) {
 		ca, former, foreign := &corev1.Secret{ObjectMeta: meta(HostedCA, labels)}, &corev1.Secret{ObjectMeta: meta(HostedFormerCA, labels)}, &corev1.Secret{ObjectMeta: meta("foreign", nil)}
 		create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Namespace}}, claim, ca, former, foreign, &corev1.Secret{ObjectMeta: meta(HostedPKI, labels)})
 
-		stages, err := o.Manifests()
+		stages, err := Manifests(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +183,7 @@ func TestHostedApplyAndRemove(t *testing.T) {
 		if diff := cmp.Diff(first, versions()); diff != "" {
 			t.Errorf("%s: applied again: -first +second\n%s", name, diff)
 		}
-		pod, err := o.RestorePod(0, "first")
+		pod, err := RestorePod(o, 0, "first")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,11 +18,11 @@ import (
 
 // Backup writes the state of the hub in the host cluster, which runs, into a file.
 func (h *Hosted) Backup(ctx context.Context, host view.Member, file string) error {
-	settings, err := h.former(ctx, host.Client)
+	have, err := hub.Read(ctx, host.Client, h.Namespace)
 	if err != nil {
 		return err
 	}
-	if settings == nil {
+	if !have.Installed() {
 		return h.notInstalled()
 	}
 	var pki hub.PKI
@@ -38,7 +38,7 @@ func (h *Hosted) Backup(ctx context.Context, host view.Member, file string) erro
 		return err
 	}
 	defer stop()
-	return writeBackup(ctx, file, settings, pki, endpoint)
+	return writeBackup(ctx, file, have.Settings, pki, endpoint)
 }
 
 func (h *Hosted) notInstalled() error {

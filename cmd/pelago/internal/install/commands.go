@@ -234,20 +234,16 @@ func (h *hubCommand) deinitInstalled(
 func (h *Hosted) Init(
 	ctx context.Context, open func(context string) (view.Member, string, error), dryRun bool, file string, out io.Writer,
 ) error {
-	invalid := h.Check() // may become valid with the kept flags
+	invalid := h.Check() // may become valid with what is kept
 	host, _, err := open(h.Context)
 	if err != nil {
 		return cmp.Or(invalid, err)
 	}
-	found, err := h.Keep(ctx, host.Client)
-	if err != nil {
+	if _, err := h.plan(ctx, host.Client); err != nil {
 		return err
 	}
-	if !found && invalid != nil {
-		return invalid
-	}
 	if dryRun {
-		stages, err := h.Manifests()
+		stages, err := hub.Manifests(h.Hub)
 		for _, u := range slices.Concat(stages...) {
 			fmt.Fprintln(out, "---")
 			err = errors.Join(err, view.Encode(out, "yaml", u.Object))

@@ -47,8 +47,8 @@ func (h *Hosted) CheckRemoval(ctx context.Context, host client.Client, force boo
 	secret := &corev1.Secret{}
 	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedPKI}, secret)
 	if apierrors.IsNotFound(err) {
-		former, err := h.former(ctx, host)
-		if err == nil && former == nil {
+		have, err := hub.Read(ctx, host, h.Namespace)
+		if err == nil && !have.Installed() {
 			err = h.notInstalled()
 		}
 		return err // what an interrupted removal, or one without --purge, has left has no members

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -17,11 +16,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -35,23 +31,15 @@ import (
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// Hosted are the flags of init about a hub that runs in a host cluster.
+// Hosted is a hub that runs in a host cluster.
 type Hosted struct {
-	hub.HostedOptions
+	spec.Hub
 	// Context is that of the host cluster.
-	Context, APIAddress string
-	Timeout             time.Duration
-	// Placement is written into Pods by Place.
-	Placement spec.Placement
-	placement *spec.PlacementFlags
+	Context string
+	Timeout time.Duration
 
-	images map[string]*string
-	flags  *pflag.FlagSet
-	kept   []string // flags that another run keeps
+	flags *spec.HubFlags
 }
-
-// fixed lists the flags that cannot change after the installation, since etcd and its volumes are created only once.
-var fixed = []string{"etcd-replicas", "storage-class", "storage-size", "etcd-empty-dir", "etcd-host-path", "etcd-node"}
 
 // AddHost adds the flags that name the host cluster and the namespace.
 func (h *Hosted) AddHost(f *pflag.FlagSet) {
@@ -61,36 +49,12 @@ func (h *Hosted) AddHost(f *pflag.FlagSet) {
 }
 
 // Add adds the flags of init.
-func (h *Hosted) Add(all *pflag.FlagSet) {
-	f := pflag.NewFlagSet("hosted", pflag.ContinueOnError)
-	f.IntVar(&h.EtcdReplicas, "etcd-replicas", 1, "members of etcd, 1 or 3; with 3 two API servers run")
-	f.StringVar(&h.StorageClass, "storage-class", "", "StorageClass of the volumes of etcd (default: the host cluster's default class)")
-	f.StringVar(&h.StorageSize, "storage-size", "10Gi", "size of a volume of etcd")
-	f.BoolVar(&h.EmptyDir, "etcd-empty-dir", false, "keep the data of etcd in its pod: all is lost with the pod. For trials")
-	f.StringVar(&h.HostPath, "etcd-host-path", "", "keep the data of etcd in this `directory` of the node of --etcd-node instead of a volume; for one member")
-	f.StringVar(&h.Node, "etcd-node", "", "node on which etcd runs, with --etcd-host-path")
-	view.AddChoice(f, &h.ServiceType, "service-type", string(corev1.ServiceTypeNodePort), "how the API server is reached from outside: NodePort, LoadBalancer "+
-		"or ClusterIP, for which --api-address is needed", string(corev1.ServiceTypeNodePort), string(corev1.ServiceTypeLoadBalancer), string(corev1.ServiceTypeClusterIP))
-	f.IntVar(&h.NodePort, "node-port", 0, "port of the Service of the API server on the nodes (default: chosen by the host cluster)")
-	view.AddHostPort(f, &h.APIAddress, "api-address", "`HOST[:PORT]` at which members and users reach the API server (default: the load balancer's, or a node's)")
-	f.StringVar(&h.Pods.Image, "image", manifests.DefaultImage, "image of pelago-hub, where it runs as a Deployment")
-	view.AddChoice(f, &h.Pods.PullPolicy, "image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never",
-		string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever))
-	h.placement = h.Placement.AddFlags(f, "the namespace of the hub", "the pods of the hub")
-	f.StringVar(&h.Registry, "image-registry", "", "registry that replaces registry.k8s.io in the names of the images")
-	h.images = map[string]*string{}
-	for _, program := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
-		h.images[program] = f.String(program+"-image", "", "image of "+program)
-	}
-	f.VisitAll(func(flag *pflag.Flag) { h.kept = append(h.kept, flag.Name) })
-	all.AddFlagSet(f)
-	h.flags = all
-}
+func (h *Hosted) Add(f *pflag.FlagSet) { h.flags = h.Hub.AddFlags(f) }
 
 // ExcludeLocal marks the flags of Add that a hub of --local does not read, all but its address.
 func (h *Hosted) ExcludeLocal(cmd *cobra.Command) {
-	for _, name := range h.kept {
-		if name != "api-address" {
+	for _, flag := range h.flags.Names() {
+		if name := strings.TrimPrefix(flag, "--"); name != "api-address" && name != "namespace" {
 			cmd.MarkFlagsMutuallyExclusive("local", name)
 		}
 	}
@@ -98,94 +62,45 @@ func (h *Hosted) ExcludeLocal(cmd *cobra.Command) {
 
 // CheckMode refuses flags that only --host-context reads.
 func (h *Hosted) CheckMode(f *pflag.FlagSet) error {
-	return view.OnlyWith(f, "host-context", append([]string{"namespace", "dry-run", "service-type", "node-port", "image-registry", "etcd-image",
-		"kube-apiserver-image", "kube-controller-manager-image"}, fixed...)...)
+	return view.OnlyWith(f, "host-context", "namespace", "dry-run", "service-type", "node-port", "image-registry", "etcd-image",
+		"kube-apiserver-image", "kube-controller-manager-image", "etcd-replicas", "storage-class", "storage-size", "etcd-empty-dir", "etcd-host-path", "etcd-node")
 }
 
 // Check validates the flags.
 func (h *Hosted) Check() error {
-	h.Images = map[string]string{}
-	for program, name := range h.images {
-		h.Images[program] = *name
-	}
-	size, err := resource.ParseQuantity(h.StorageSize)
-	switch {
-	case len(validation.IsDNS1123Label(h.Namespace)) > 0:
-		return fmt.Errorf("--namespace %q: not a name of a namespace", h.Namespace)
-	case h.EtcdReplicas != 1 && h.EtcdReplicas != 3:
-		return fmt.Errorf("--etcd-replicas %d: give 1 or 3", h.EtcdReplicas)
-	case err != nil || size.Sign() <= 0:
-		return fmt.Errorf("--storage-size %q: give a size such as 10Gi", h.StorageSize)
-	case (h.HostPath == "") != (h.Node == ""):
-		return errors.New("--etcd-host-path and --etcd-node: give both")
-	case h.HostPath != "" && h.EtcdReplicas > 1:
-		return errors.New("--etcd-host-path: a directory of one node holds one member; for three give --storage-class")
-	case h.EmptyDir && (h.HostPath != "" || h.StorageClass != ""), h.HostPath != "" && h.StorageClass != "":
-		return errors.New("--storage-class, --etcd-host-path, --etcd-empty-dir: give one of them")
-	case h.ServiceType == string(corev1.ServiceTypeClusterIP) && h.APIAddress == "":
-		return errors.New("--service-type ClusterIP: give --api-address, at which members reach the API server")
-	}
-	return h.Place()
+	return h.flags.Names().Error(spec.Join(append(h.flags.Read(), h.Validate()...)))
 }
 
-// Place validates the flags about the nodes of the pods.
-func (h *Hosted) Place() error {
-	err := spec.Join(append(h.placement.Read(), h.Placement.Validate()...))
-	h.Placement.Apply(&h.Pods)
-	return spec.Flags(h.Placement).Error(err)
+// Options are those of pelago-hub, by the flags about pods alone.
+func (h *Hosted) Options() (manifests.MemberOptions, error) {
+	err := spec.Join(append(h.flags.Read(), h.Placement.Validate()...))
+	return h.Hub.Options(), h.flags.Names().Error(err)
 }
 
-// Keep sets flags that were not given to their values in the existing installation in the host cluster, and refuses changes of fixed
-// flags. found reports whether there is an installation.
-func (h *Hosted) Keep(ctx context.Context, host client.Client) (found bool, err error) {
-	former, err := h.former(ctx, host)
-	if err != nil || former == nil {
-		return false, err
+// plan completes the flags by those of an existing installation in the host cluster.
+func (h *Hosted) plan(ctx context.Context, host client.Client) (have hub.Have, err error) {
+	if have, err = hub.Read(ctx, host, h.Namespace); err != nil {
+		return have, err
 	}
-	maps.DeleteFunc(former, func(name, _ string) bool { return !slices.Contains(h.kept, name) })
-	if err := view.KeepFlags(h.flags, former); err != nil {
-		return false, err
-	}
-	for _, name := range fixed {
-		if f := h.flags.Lookup(name); f.Changed && f.Value.String() != cmp.Or(former[name], f.DefValue) {
-			return false, fmt.Errorf("--%s %s: the hub in namespace %s was installed with %q, and that cannot change: `pelago hub backup`, `pelago "+
-				"deinit --purge --force` (members keep running), `pelago init` with the new value and all other flags, `pelago hub restore`", name, f.Value, h.Namespace, cmp.Or(former[name], f.DefValue))
+	given := func(string) bool { return false }
+	if h.flags != nil {
+		given = h.flags.Given
+		if err := spec.Join(h.flags.Read()); err != nil {
+			return have, h.flags.Names().Error(err)
 		}
+	} else { // what is kept alone
+		namespace := h.Namespace
+		h.Hub = spec.DefaultHub()
+		h.Namespace = namespace
 	}
-	return true, h.Check()
+	h.Hub, err = hub.NewPlan(h.Hub, given, have)
+	return have, spec.Flags(spec.Hub{}).Error(err)
 }
 
-// former are the flags of the installation, nil if there is none.
-func (h *Hosted) former(ctx context.Context, host client.Client) (map[string]string, error) {
-	cm := &corev1.ConfigMap{}
-	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedSettings}, cm)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("get ConfigMap %s/%s: %w", h.Namespace, hub.HostedSettings, err)
-	}
-	if cm.Data == nil {
-		cm.Data = map[string]string{}
-	}
-	return cm.Data, nil
-}
-
-// save writes the flags that differ from their defaults.
+// save writes what another run keeps.
 func (h *Hosted) save(ctx context.Context, host client.Client) error {
-	data := map[string]string{}
-	for _, name := range h.kept {
-		f := h.flags.Lookup(name)
-		if f == nil || f.Value.String() == f.DefValue {
-			continue
-		}
-		data[name] = f.Value.String()
-		if list, ok := f.Value.(pflag.SliceValue); ok { // in the form in which a flag is given
-			data[name] = strings.Join(list.GetSlice(), ",")
-		}
-	}
 	cm := &corev1.ConfigMap{ObjectMeta: h.meta(hub.HostedSettings)}
-	return manifests.Put(ctx, host, cm, func() { cm.Data, cm.Labels = data, h.meta("").Labels })
+	return manifests.Put(ctx, host, cm, func() { cm.Data, cm.Labels = h.Settings(), h.meta("").Labels })
 }
 
 func (h *Hosted) meta(name string) metav1.ObjectMeta { return hub.HostedMeta(h.Namespace, name) }
@@ -194,7 +109,7 @@ func (h *Hosted) meta(name string) metav1.ObjectMeta { return hub.HostedMeta(h.N
 // creates what is missing, updates what is older than this program, and renews what is about to expire.
 func (h *Hosted) Install(ctx context.Context, host view.Member, progress manifests.Progress) ([]byte, error) {
 	c := host.Client
-	stages, err := h.Manifests()
+	stages, err := hub.Manifests(h.Hub)
 	if err != nil {
 		return nil, err
 	}
@@ -274,7 +189,7 @@ func (h *Hosted) checkStorage(ctx context.Context, host client.Client) error {
 	case err != nil && len(claims.Items) > 0:
 		return fmt.Errorf("namespace %s has the volume %s of a former hub, but not Secret %s, without which its data cannot be read: put the "+
 			"Secret back, or remove the volume with `pelago deinit --purge`", h.Namespace, claims.Items[0].Name, hub.HostedCA)
-	case h.StorageClass != "" || h.EmptyDir || h.HostPath != "" || len(claims.Items) > 0:
+	case h.StorageClass != "" || h.EtcdEmptyDir || h.EtcdHostPath != "" || len(claims.Items) > 0:
 		return nil
 	}
 	classes := &storagev1.StorageClassList{}
@@ -303,7 +218,8 @@ func (h *Hosted) address(ctx context.Context, host client.Client, progress manif
 		}
 		if h.APIAddress == "" && h.ServiceType == string(corev1.ServiceTypeLoadBalancer) {
 			for _, in := range s.Status.LoadBalancer.Ingress {
-				return true, h.flags.Set("api-address", cmp.Or(in.Hostname, in.IP))
+				h.APIAddress = cmp.Or(in.Hostname, in.IP)
+				return true, nil
 			}
 			return false, nil
 		}
@@ -314,10 +230,8 @@ func (h *Hosted) address(ctx context.Context, host client.Client, progress manif
 			h.Namespace, hub.HostedAPIServer, err)
 	}
 	if h.ServiceType == string(corev1.ServiceTypeNodePort) {
-		port = strconv.Itoa(int(s.Spec.Ports[0].NodePort))
-		if err := h.flags.Set("node-port", port); err != nil {
-			return hub.PKINames{}, err
-		}
+		h.NodePort = int(s.Spec.Ports[0].NodePort)
+		port = strconv.Itoa(h.NodePort)
 		if h.APIAddress == "" {
 			if err := h.nodeAddress(ctx, host); err != nil {
 				return hub.PKINames{}, err
@@ -362,7 +276,8 @@ func (h *Hosted) nodeAddress(ctx context.Context, host client.Client) error {
 	if len(all) == 0 {
 		return errors.New("no node of the host cluster has an address: give --api-address")
 	}
-	return h.flags.Set("api-address", all[0])
+	h.APIAddress = all[0]
+	return nil
 }
 
 // components are the StatefulSets and Deployments among the objects.

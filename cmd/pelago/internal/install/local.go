@@ -89,8 +89,8 @@ func (l *Local) program(name string) (string, error) {
 }
 
 // options are those of the hub's programs, by the address of an earlier run if none is given.
-func (l *Local) options() (hub.HostedOptions, hub.PKINames, error) {
-	o := hub.HostedOptions{EtcdReplicas: 1, Port: defaultPort}
+func (l *Local) options() (hub.Machine, hub.PKINames, error) {
+	o := hub.Machine{Port: defaultPort}
 	var names hub.PKINames
 	var err error
 	if o.Dir, err = filepath.Abs(l.Dir); err != nil {

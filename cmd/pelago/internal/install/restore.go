@@ -2,7 +2,6 @@ package install
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +27,7 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // annotationRestore is on the Secret of the former keys, with the name of the restore as its value, until the restored hub runs. A restore
@@ -41,15 +40,14 @@ const annotationRestore = "pelago.io/restore"
 func (h *Hosted) Restore(
 	ctx context.Context, host view.Member, file string, confirm func(question string) error, progress manifests.Progress,
 ) ([]byte, error) {
-	h.Add(pflag.NewFlagSet("settings", pflag.ContinueOnError)) // those of the installation
-	found, err := h.Keep(ctx, host.Client)
+	have, err := h.plan(ctx, host.Client)
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case !found:
+	case !have.Installed():
 		return nil, h.notInstalled()
-	case h.EmptyDir:
+	case h.EtcdEmptyDir:
 		return nil, errors.New("the hub was installed with --etcd-empty-dir: data that are put there end with the pod that puts them")
 	}
 	if err := hub.CheckBackup(file); err != nil {
@@ -97,12 +95,11 @@ func question(of, file string, repeated bool) string {
 
 // takeOver stops the hub, and takes the address and the keys of the backup. It returns the name of the restore.
 func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *hub.Backup, progress manifests.Progress) (restore string, err error) {
-	for _, name := range []string{"api-address", "node-port", "service-type"} {
-		value := cmp.Or(a.Settings[name], h.flags.Lookup(name).DefValue)
-		if err := h.flags.Set(name, value); err != nil {
-			return "", fmt.Errorf("take --%s %s of the backup: %w", name, value, err)
-		}
+	of, err := spec.SettingsHub(h.Namespace, a.Settings)
+	if err != nil {
+		return "", fmt.Errorf("read the settings of the backup: %w", err)
 	}
+	h.APIAddress, h.NodePort, h.ServiceType = of.APIAddress, of.NodePort, of.ServiceType
 	progress("Stopping the hub")
 	programs := []client.Object{&appsv1.Deployment{ObjectMeta: h.meta(manifests.HubName)}, &appsv1.Deployment{ObjectMeta: h.meta(hub.HostedControllerManager)},
 		&appsv1.Deployment{ObjectMeta: h.meta(hub.HostedAPIServer)}, &appsv1.StatefulSet{ObjectMeta: h.meta(hub.HostedEtcd)}}
@@ -163,7 +160,7 @@ func (h *Hosted) completeRestore(ctx context.Context, host client.Client) error 
 
 // restoreMember puts the snapshot into the volume of one member, by a pod.
 func (h *Hosted) restoreMember(ctx context.Context, host view.Member, a *hub.Backup, restore string, i int) error {
-	pod, err := h.RestorePod(i, restore)
+	pod, err := hub.RestorePod(h.Hub, i, restore)
 	if err != nil {
 		return err
 	}

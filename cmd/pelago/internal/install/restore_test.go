@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/deploy/hub"
+	"github.com/pelago-net/pelago/deploy/spec"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -117,7 +118,7 @@ func TestRestoreLocal(t *testing.T) {
 // TestExchangeKeys: the keys from before the first attempt of a restore stay until the hub runs.
 func TestExchangeKeys(t *testing.T) {
 	c := apiserver.Connect(t, apiserver.Start(t))
-	h := &Hosted{HostedOptions: hub.HostedOptions{Namespace: "hub"}}
+	h := &Hosted{Hub: spec.Hub{Namespace: "hub"}}
 	c.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: h.Namespace}},
 		&corev1.Secret{ObjectMeta: h.meta(hub.HostedCA), Data: map[string][]byte{"key": []byte("original")}})
 	key := func(secret string) string {
