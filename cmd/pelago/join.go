@@ -18,6 +18,7 @@ import (
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
+	"github.com/pelago-net/pelago/deploy/rollout"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -191,7 +192,7 @@ func (j *join) join(ctx context.Context, info broker.Info, answers *view.Answers
 		return record.Print(objects, j.output)
 	}
 	if j.wait {
-		if err := install.AwaitRollout(ctx, m.Typed, plan.Member.WorkloadsOnly, j.timeout, progress); err != nil {
+		if err := rollout.AwaitMember(ctx, m.Typed, plan.Member.WorkloadsOnly, j.timeout, progress); err != nil {
 			return err
 		}
 	}

@@ -32,6 +32,7 @@ var rules = []rule{
 	{path: "deploy", deny: []string{"bpf", "cmd/", "control/node", "control/operator"}},
 	{path: "deploy", exact: true, allow: []string{}},
 	{path: "deploy/manifests", deny: []string{"deploy/"}},
+	{path: "deploy/rollout", deny: []string{"deploy/broker", "deploy/hub", "deploy/member", "deploy/spec"}},
 	{path: "deploy/spec", exact: true, deny: []string{"sigs.k8s.io/", "k8s.io/client-go", "deploy/broker", "deploy/hub", "deploy/member"}},
 	{path: "api", deny: []string{"control/", "dataplane", "bpf", "dns", "cmd/"}},
 }

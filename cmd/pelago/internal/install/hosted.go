@@ -28,6 +28,7 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/deploy/rollout"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -142,7 +143,7 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress manifes
 		if err := hub.ApplyHosted(ctx, c, objs); err != nil {
 			return err
 		}
-		return awaitRollout(ctx, host.Typed, h.Namespace, func(ctx context.Context) ([]view.Component, error) { return components(ctx, c, objs) },
+		return rollout.Await(ctx, host.Typed, h.Namespace, func(ctx context.Context) ([]rollout.Component, error) { return components(ctx, c, objs) },
 			"init", h.Timeout, progress)
 	}
 	last := len(stages) - 1
@@ -281,9 +282,9 @@ func (h *Hosted) nodeAddress(ctx context.Context, host client.Client) error {
 }
 
 // components are the StatefulSets and Deployments among the objects.
-func components(ctx context.Context, host client.Client, objs []*unstructured.Unstructured) (out []view.Component, err error) {
+func components(ctx context.Context, host client.Client, objs []*unstructured.Unstructured) (out []rollout.Component, err error) {
 	for _, u := range objs {
-		key, component := client.ObjectKeyFromObject(u), view.Component{Kind: u.GetKind(), Name: u.GetName()}
+		key, component := client.ObjectKeyFromObject(u), rollout.Component{Kind: u.GetKind(), Name: u.GetName()}
 		switch u.GetKind() {
 		case "StatefulSet":
 			s := &appsv1.StatefulSet{}

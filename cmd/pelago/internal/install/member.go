@@ -1,20 +1,16 @@
-// Package install has the verbs about a hub that init has made, and what several verbs print while they wait: progress, the rollout
-// of the components, prompts.
+// Package install has the verbs about a hub that init has made, and what several verbs print while they wait: progress, prompts.
 package install
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
@@ -68,65 +64,4 @@ func PatchNode(ctx context.Context, c kubernetes.Interface, node, field, key, va
 		return fmt.Errorf("patch %s of node %s: %w", field, node, err)
 	}
 	return nil
-}
-
-// AwaitRollout waits until every component runs its newest template. The error of a timeout has the reasons of the pods.
-func AwaitRollout(ctx context.Context, c kubernetes.Interface, workloadsOnly bool, timeout time.Duration, progress manifests.Progress) error {
-	installed := func(ctx context.Context) ([]view.Component, error) { return view.Installed(ctx, c, workloadsOnly) }
-	return awaitRollout(ctx, c, manifests.SystemNamespace, installed, "join", timeout, progress)
-}
-
-// explainAfter is the time between two looks at why pods do not run.
-const explainAfter = 10 * time.Second
-
-func awaitRollout(
-	ctx context.Context, c kubernetes.Interface, namespace string, installed func(context.Context) ([]view.Component, error), verb string,
-	timeout time.Duration, progress manifests.Progress,
-) error {
-	shown := map[string]string{}
-	var waiting []string
-	var unread error
-	explained := time.Now()
-	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-		components, err := installed(ctx)
-		if err != nil {
-			unread = err // retried until the timeout
-			return false, nil
-		}
-		waiting = nil
-		for _, component := range components {
-			name, ready := component.Kind+" "+component.Name, fmt.Sprintf("%d of %d ready", component.Ready, component.Want)
-			if component.Current && shown[name] != ready {
-				shown[name] = ready
-				progress("%s: %s", name, ready)
-			}
-			if !component.Done() {
-				waiting = append(waiting, fmt.Sprintf("%s (%s)", name, ready))
-			}
-		}
-		if len(waiting) > 0 && time.Since(explained) > explainAfter {
-			explained = time.Now()
-			reasons, err := view.PodReasons(ctx, c, namespace)
-			unread = err
-			for _, reason := range reasons {
-				if shown[reason] == "" {
-					shown[reason] = reason
-					progress("%s", strings.TrimSpace(reason))
-				}
-			}
-		}
-		return len(waiting) == 0, nil
-	})
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil || waiting == nil {
-		return fmt.Errorf("wait for the components: %w", errors.Join(err, unread))
-	}
-	reasons, err := view.PodReasons(ctx, c, namespace)
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("after %s these do not run: %s: %s again when the cause is gone\n%s",
-		timeout, strings.Join(waiting, ", "), verb, strings.Join(reasons, "\n"))
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/deploy/rollout"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -216,7 +217,7 @@ func restoreReason(pod *corev1.Pod) string {
 			return strings.TrimSpace(fmt.Sprintf("container %s: %s %s", s.Name, w.Reason, w.Message))
 		}
 	}
-	return view.PodReason(*pod)
+	return rollout.PodReason(*pod)
 }
 
 func (h *Hosted) removePod(ctx context.Context, c client.Client, pod *corev1.Pod) error {

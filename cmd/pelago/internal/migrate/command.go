@@ -16,6 +16,7 @@ import (
 	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
+	"github.com/pelago-net/pelago/deploy/rollout"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -225,10 +226,10 @@ func (m *submarinerFlags) run(ctx context.Context, args []string, image bool, ou
 			return m.join(ctx, manifests.Cluster(cluster), want, flags, progress)
 		},
 		Started: func(ctx context.Context) error {
-			return install.AwaitRollout(ctx, cluster.Typed, false, m.timeout, progress)
+			return rollout.AwaitMember(ctx, cluster.Typed, false, m.timeout, progress)
 		},
 		Reasons: func(ctx context.Context) ([]string, error) {
-			return view.PodReasons(ctx, cluster.Typed, manifests.SystemNamespace)
+			return rollout.PodReasons(ctx, cluster.Typed, manifests.SystemNamespace)
 		},
 	}
 	switch {

@@ -13,17 +13,16 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/deploy/rollout"
 )
 
 // Member is an open member.
@@ -349,7 +348,7 @@ type running struct {
 // versions has a row for each component of the network, or that of workloads where it is the only one.
 func versions(ctx context.Context, m Member, of config.Config) (Table, error) {
 	t := Table{Header: []string{"COMPONENT", "REPOSITORY", "CONFIGURED", "RUNNING", "ARCH"}}
-	components, err := Installed(ctx, m.Typed, of.WorkloadsOnly)
+	components, err := rollout.Installed(ctx, m.Typed, of.WorkloadsOnly)
 	if err != nil {
 		return t, err
 	}
@@ -416,53 +415,4 @@ func Texts(prefixes []netip.Prefix) []string {
 		out = append(out, p.String())
 	}
 	return out
-}
-
-// Component is a DaemonSet or Deployment of Pelago in a member.
-type Component struct {
-	Kind, Name, Image string
-	Ready, Want       int32
-	// Current: the counts belong to the newest template.
-	Current bool
-}
-
-// Done reports whether the newest template runs everywhere.
-func (c Component) Done() bool { return c.Current && c.Ready >= c.Want }
-
-// Installed reads the components of a member; that for workloads is missing where it takes part in the network only.
-func Installed(ctx context.Context, c kubernetes.Interface, workloadsOnly bool) ([]Component, error) {
-	if workloadsOnly {
-		return deployments(ctx, c, manifests.ExecutionDeployment)
-	}
-	node, err := c.AppsV1().DaemonSets(manifests.SystemNamespace).Get(ctx, manifests.NodeDaemonSet, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("get DaemonSet %s: %w", manifests.NodeDaemonSet, err)
-	}
-	s := node.Status
-	out := []Component{{
-		Kind: "DaemonSet", Name: node.Name, Image: node.Spec.Template.Spec.Containers[0].Image,
-		Ready: min(s.NumberReady, s.UpdatedNumberScheduled), Want: max(s.DesiredNumberScheduled, 1),
-		Current: s.ObservedGeneration >= node.Generation,
-	}}
-	others, err := deployments(ctx, c, manifests.AgentDeployment, manifests.DNSDeployment, manifests.ExecutionDeployment)
-	return append(out, others...), err
-}
-
-// deployments reads components; that for workloads may be missing beside others.
-func deployments(ctx context.Context, c kubernetes.Interface, names ...string) (out []Component, err error) {
-	for _, name := range names {
-		d, err := c.AppsV1().Deployments(manifests.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
-		if name == manifests.ExecutionDeployment && len(names) > 1 && apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("get Deployment %s: %w", name, err)
-		}
-		s := d.Status
-		out = append(out, Component{
-			Kind: "Deployment", Name: name, Image: d.Spec.Template.Spec.Containers[0].Image,
-			Ready: min(s.ReadyReplicas, s.UpdatedReplicas), Want: ptr.Deref(d.Spec.Replicas, 1), Current: s.ObservedGeneration >= d.Generation,
-		})
-	}
-	return out, nil
 }

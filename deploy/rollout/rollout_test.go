@@ -1,4 +1,4 @@
-package install
+package rollout
 
 import (
 	"context"
@@ -11,8 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
-
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
 // While a rollout waits it says why pods do not run, each reason once, and goes on when the cause is gone.
@@ -25,16 +23,16 @@ func TestRolloutExplainsItself(t *testing.T) {
 				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such host"}}}}},
 		}
 		begin := time.Now()
-		installed := func(context.Context) ([]view.Component, error) {
-			c := view.Component{Kind: "StatefulSet", Name: "etcd", Want: 1, Current: true}
+		installed := func(context.Context) ([]Component, error) {
+			c := Component{Kind: "StatefulSet", Name: "etcd", Want: 1, Current: true}
 			if time.Since(begin) > time.Minute {
 				c.Ready = 1
 			}
-			return []view.Component{c}, nil
+			return []Component{c}, nil
 		}
 		var said []string
 		progress := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
-		if err := awaitRollout(t.Context(), fake.NewClientset(pod), "ns", installed, "init", 5*time.Minute, progress); err != nil {
+		if err := Await(t.Context(), fake.NewClientset(pod), "ns", installed, "init", 5*time.Minute, progress); err != nil {
 			t.Fatal(err)
 		}
 		const want = "StatefulSet etcd: 0 of 1 ready\npod etcd-0 on node \"n1\": ImagePullBackOff no such host\nStatefulSet etcd: 1 of 1 ready"

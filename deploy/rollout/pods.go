@@ -1,4 +1,4 @@
-package view
+package rollout
 
 import (
 	"context"

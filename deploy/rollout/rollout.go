@@ -1,0 +1,78 @@
+// Package rollout waits until what was installed runs, and finds out why pods do not. The command line calls it for members and hubs.
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/pelago-net/pelago/deploy/manifests"
+)
+
+// AwaitMember waits until every component of a member runs its newest template. The error of a timeout has the reasons of the pods.
+func AwaitMember(ctx context.Context, c kubernetes.Interface, workloadsOnly bool, timeout time.Duration, progress manifests.Progress) error {
+	installed := func(ctx context.Context) ([]Component, error) { return Installed(ctx, c, workloadsOnly) }
+	return Await(ctx, c, manifests.SystemNamespace, installed, "join", timeout, progress)
+}
+
+// explainAfter is the interval at which the reasons why pods do not run are read.
+const explainAfter = 10 * time.Second
+
+// Await waits until every component that installed reads runs its newest template, and reports why pods do not run. verb is the command that
+// the error of a timeout names.
+func Await(
+	ctx context.Context, c kubernetes.Interface, namespace string, installed func(context.Context) ([]Component, error), verb string,
+	timeout time.Duration, progress manifests.Progress,
+) error {
+	shown := map[string]string{}
+	var waiting []string
+	var unread error
+	explained := time.Now()
+	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
+		components, err := installed(ctx)
+		if err != nil {
+			unread = err // retried until the timeout
+			return false, nil
+		}
+		waiting = nil
+		for _, component := range components {
+			name, ready := component.Kind+" "+component.Name, fmt.Sprintf("%d of %d ready", component.Ready, component.Want)
+			if component.Current && shown[name] != ready {
+				shown[name] = ready
+				progress("%s: %s", name, ready)
+			}
+			if !component.Done() {
+				waiting = append(waiting, fmt.Sprintf("%s (%s)", name, ready))
+			}
+		}
+		if len(waiting) > 0 && time.Since(explained) > explainAfter {
+			explained = time.Now()
+			reasons, err := PodReasons(ctx, c, namespace)
+			unread = err
+			for _, reason := range reasons {
+				if shown[reason] == "" {
+					shown[reason] = reason
+					progress("%s", strings.TrimSpace(reason))
+				}
+			}
+		}
+		return len(waiting) == 0, nil
+	})
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil || waiting == nil {
+		return fmt.Errorf("wait for the components: %w", errors.Join(err, unread))
+	}
+	reasons, err := PodReasons(ctx, c, namespace)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("after %s these do not run: %s: %s again when the cause is gone\n%s",
+		timeout, strings.Join(waiting, ", "), verb, strings.Join(reasons, "\n"))
+}
