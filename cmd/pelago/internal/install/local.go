@@ -119,7 +119,8 @@ func (l *Local) options() (hub.Machine, hub.PKINames, error) {
 			return o, names, fmt.Errorf("--api-address %s: give a port from 1024 to 65528", address)
 		}
 	}
-	if net.ParseIP(name) != nil {
+	// kube-apiserver 1.37 refuses to advertise a loopback address, and advertises that of the way out without one.
+	if ip := net.ParseIP(name); ip != nil && !ip.IsLoopback() {
 		o.Address = name
 	}
 	hosts := []string{name, "localhost", "127.0.0.1", "kubernetes.default.svc"}
