@@ -24,13 +24,6 @@ func backupWith(t *testing.T, content, sum []byte) []byte {
 	return out.Bytes()
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestCheckBackup: a backup that lacks something, or has changed, is found before it is used.
 func TestCheckBackup(t *testing.T) {
 	var pages []byte // that gzip does not shorten much

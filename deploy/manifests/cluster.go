@@ -2,12 +2,16 @@ package manifests
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/httpstream"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -74,4 +78,20 @@ func (c Cluster) CA(ctx context.Context) ([]byte, error) {
 		return c.Config.CAData, nil
 	}
 	return PublishedCA(ctx, c.Client, BrokerNamespace)
+}
+
+// Stream connects the streams to the subresource exec or attach of a pod.
+func (c Cluster) Stream(ctx context.Context, url *url.URL, o remotecommand.StreamOptions) error {
+	cfg := rest.CopyConfig(c.Config)
+	cfg.Timeout = 0 // ctx bounds the command
+	spdy, errSPDY := remotecommand.NewSPDYExecutor(cfg, "POST", url)
+	websocket, errWebSocket := remotecommand.NewWebSocketExecutor(cfg, "GET", url.String())
+	// API servers before 1.30 do not speak the newer protocol.
+	executor, err := remotecommand.NewFallbackExecutor(websocket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err := errors.Join(errSPDY, errWebSocket, err); err != nil {
+		return err
+	}
+	return executor.StreamWithContext(ctx, o)
 }

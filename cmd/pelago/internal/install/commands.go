@@ -86,7 +86,7 @@ The file grants full control of the hub. The hub keeps running.`,
 		Example: "  pelago hub backup hub-2026-11-25.tar.gz --host-context mgmt\n  pelago hub backup hub.tar.gz --local",
 		Args:    cobra.ExactArgs(1),
 	}, func(ctx context.Context, host view.Member, args []string, out io.Writer) error {
-		return done(args[0], out, h.hosted.Backup(ctx, host, args[0]))
+		return done(args[0], out, h.hosted.Backup(ctx, manifests.Cluster(host), args[0]))
 	}, func(ctx context.Context, args []string, out io.Writer) error {
 		return done(args[0], out, h.local.Backup(ctx, args[0]))
 	})
@@ -118,7 +118,7 @@ stopped; run ` + "`pelago init --local`" + ` afterwards.`,
 	confirm := view.AddConfirmation(cmd, "skip the confirmation prompt")
 	cmd = h.complete(cmd, func(ctx context.Context, host view.Member, args []string, out io.Writer) error {
 		progress := NewProgress(out)
-		admin, err := h.hosted.Restore(ctx, host, args[0], confirm, progress)
+		admin, err := h.hosted.Restore(ctx, manifests.Cluster(host), args[0], confirm, progress)
 		if err != nil {
 			return err
 		}
@@ -210,24 +210,24 @@ bindings. A pelago-hub outside of the cluster must have been stopped.`,
 
 // deinitInstalled is deinit for what an API server has of deploy-broker and init.
 func (h *hubCommand) deinitInstalled(
-	ctx context.Context, hub view.Member, force, purge bool, confirm func(question string) error, out io.Writer,
+	ctx context.Context, api view.Member, force, purge bool, confirm func(question string) error, out io.Writer,
 ) error {
 	if purge {
 		return errors.New("--purge: it is for --host-context and --local; definitions stay, since deleting one deletes all objects of its kind")
 	}
-	in, err := findInstalled(ctx, hub)
+	in, err := hub.FindInstalled(ctx, manifests.Cluster(api))
 	if err != nil {
 		return err
 	}
 	if !force {
-		if err := refuseMembers(members(ctx, hub.Client)); err != nil {
+		if err := in.CheckRemoval(ctx); err != nil {
 			return err
 		}
 	}
-	if err := confirm("Remove the hub and the broker at " + hub.Config.Host + "?"); err != nil {
+	if err := confirm("Remove the hub and the broker at " + api.Config.Host + "?"); err != nil {
 		return err
 	}
-	return in.remove(ctx, NewProgress(out))
+	return in.Remove(ctx, NewProgress(out))
 }
 
 // Init brings up a hub in the host cluster, or prints its objects, and writes the kubeconfig of its administrator.
@@ -239,7 +239,7 @@ func (h *Hosted) Init(
 	if err != nil {
 		return cmp.Or(invalid, err)
 	}
-	if _, err := h.plan(ctx, host.Client); err != nil {
+	if _, err := h.Plan(ctx, host.Client); err != nil {
 		return err
 	}
 	if dryRun {
@@ -251,7 +251,7 @@ func (h *Hosted) Init(
 		return err
 	}
 	progress := NewProgress(out)
-	admin, err := h.Install(ctx, host, progress)
+	admin, err := h.Install(ctx, manifests.Cluster(host), progress)
 	if err != nil {
 		return err
 	}

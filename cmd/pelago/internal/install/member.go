@@ -1,4 +1,4 @@
-// Package install has the verbs about a hub that init has made, and what several verbs print while they wait: progress, prompts.
+// Package install has the verbs about a hub that init has made, what they and others print, and the gateways of a member.
 package install
 
 import (

@@ -18,9 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/pelago-net/pelago/dataplane/dump"
@@ -347,18 +345,7 @@ func (m Member) Run(ctx context.Context, pod string, stdin io.Reader, stdout io.
 
 // Stream connects the streams to the subresource exec or attach of a pod.
 func (m Member) Stream(ctx context.Context, url *url.URL, o remotecommand.StreamOptions) error {
-	cfg := rest.CopyConfig(m.Config)
-	cfg.Timeout = 0 // ctx bounds the command
-	spdy, errSPDY := remotecommand.NewSPDYExecutor(cfg, "POST", url)
-	websocket, errWebSocket := remotecommand.NewWebSocketExecutor(cfg, "GET", url.String())
-	// API servers before 1.30 do not speak the newer protocol.
-	executor, err := remotecommand.NewFallbackExecutor(websocket, spdy, func(err error) bool {
-		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
-	})
-	if err := errors.Join(errSPDY, errWebSocket, err); err != nil {
-		return err
-	}
-	return executor.StreamWithContext(ctx, o)
+	return manifests.Cluster(m).Stream(ctx, url, o)
 }
 
 // DaemonPods are the running pods of pelago-node, by node.

@@ -1,4 +1,4 @@
-package install
+package hub
 
 import (
 	"cmp"
@@ -8,11 +8,8 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -25,8 +22,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/rollout"
 	"github.com/pelago-net/pelago/deploy/spec"
@@ -35,82 +30,45 @@ import (
 // Hosted is a hub that runs in a host cluster.
 type Hosted struct {
 	spec.Hub
-	// Context is that of the host cluster.
-	Context string
 	Timeout time.Duration
 
-	flags *spec.HubFlags
+	// Flags are those of which Hub was made; without, it is what the installation has kept.
+	Flags *spec.HubFlags
 }
 
-// AddHost adds the flags that name the host cluster and the namespace.
-func (h *Hosted) AddHost(f *pflag.FlagSet) {
-	f.StringVar(&h.Context, "host-context", "", "context of the host cluster: an ordinary cluster, in which the hub runs as pods")
-	f.StringVar(&h.Namespace, "namespace", manifests.SystemNamespace, "namespace of the host cluster in which the hub runs")
-	f.DurationVar(&h.Timeout, "timeout", 10*time.Minute, "how long to wait for the pods of the hub")
-}
-
-// Add adds the flags of init.
-func (h *Hosted) Add(f *pflag.FlagSet) { h.flags = h.Hub.AddFlags(f) }
-
-// ExcludeLocal marks the flags of Add that a hub of --local does not read, all but its address.
-func (h *Hosted) ExcludeLocal(cmd *cobra.Command) {
-	for _, flag := range h.flags.Names() {
-		if name := strings.TrimPrefix(flag, "--"); name != "api-address" && name != "namespace" {
-			cmd.MarkFlagsMutuallyExclusive("local", name)
-		}
-	}
-}
-
-// CheckMode refuses flags that only --host-context reads.
-func (h *Hosted) CheckMode(f *pflag.FlagSet) error {
-	return view.OnlyWith(f, "host-context", "namespace", "dry-run", "service-type", "node-port", "image-registry", "etcd-image",
-		"kube-apiserver-image", "kube-controller-manager-image", "etcd-replicas", "storage-class", "storage-size", "etcd-empty-dir", "etcd-host-path", "etcd-node")
-}
-
-// Check validates the flags.
-func (h *Hosted) Check() error {
-	return h.flags.Names().Error(spec.Join(append(h.flags.Read(), h.Validate()...)))
-}
-
-// Options are those of pelago-hub, by the flags about pods alone.
-func (h *Hosted) Options() (manifests.MemberOptions, error) {
-	err := spec.Join(append(h.flags.Read(), h.Placement.Validate()...))
-	return h.Hub.Options(), h.flags.Names().Error(err)
-}
-
-// plan completes the flags by those of an existing installation in the host cluster.
-func (h *Hosted) plan(ctx context.Context, host client.Client) (have hub.Have, err error) {
-	if have, err = hub.Read(ctx, host, h.Namespace); err != nil {
+// Plan completes the flags by those of an existing installation in the host cluster.
+func (h *Hosted) Plan(ctx context.Context, host client.Client) (have Have, err error) {
+	if have, err = Read(ctx, host, h.Namespace); err != nil {
 		return have, err
 	}
 	given := func(string) bool { return false }
-	if h.flags != nil {
-		given = h.flags.Given
-		if err := spec.Join(h.flags.Read()); err != nil {
-			return have, h.flags.Names().Error(err)
+	if h.Flags != nil {
+		given = h.Flags.Given
+		if err := spec.Join(h.Flags.Read()); err != nil {
+			return have, h.Flags.Names().Error(err)
 		}
 	} else { // what is kept alone
 		namespace := h.Namespace
 		h.Hub = spec.DefaultHub()
 		h.Namespace = namespace
 	}
-	h.Hub, err = hub.NewPlan(h.Hub, given, have)
+	h.Hub, err = NewPlan(h.Hub, given, have)
 	return have, spec.Flags(spec.Hub{}).Error(err)
 }
 
 // save writes what another run keeps.
 func (h *Hosted) save(ctx context.Context, host client.Client) error {
-	cm := &corev1.ConfigMap{ObjectMeta: h.meta(hub.HostedSettings)}
+	cm := &corev1.ConfigMap{ObjectMeta: h.meta(HostedSettings)}
 	return manifests.Put(ctx, host, cm, func() { cm.Data, cm.Labels = h.Settings(), h.meta("").Labels })
 }
 
-func (h *Hosted) meta(name string) metav1.ObjectMeta { return hub.HostedMeta(h.Namespace, name) }
+func (h *Hosted) meta(name string) metav1.ObjectMeta { return HostedMeta(h.Namespace, name) }
 
 // Install brings the hub up in the host cluster and returns the kubeconfig of its administrator. Running it again only
 // creates what is missing, updates what is older than this program, and renews what is about to expire.
-func (h *Hosted) Install(ctx context.Context, host view.Member, progress manifests.Progress) ([]byte, error) {
+func (h *Hosted) Install(ctx context.Context, host manifests.Cluster, progress manifests.Progress) ([]byte, error) {
 	c := host.Client
-	stages, err := hub.Manifests(h.Hub)
+	stages, err := Manifests(h.Hub)
 	if err != nil {
 		return nil, err
 	}
@@ -121,14 +79,14 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress manifes
 		return nil, err
 	}
 	progress("Installing the hub in namespace %s of %s", h.Namespace, host.Config.Host)
-	if err := hub.ApplyHosted(ctx, c, stages[0]); err != nil {
+	if err := ApplyHosted(ctx, c, stages[0]); err != nil {
 		return nil, err
 	}
 	names, err := h.address(ctx, c, progress)
 	if err != nil {
 		return nil, err
 	}
-	pki, renewed, err := hub.CompletePKI(ctx, c, h.Namespace, names, time.Now())
+	pki, renewed, err := CompletePKI(ctx, c, h.Namespace, names, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +98,7 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress manifes
 		return nil, err
 	}
 	run := func(objs []*unstructured.Unstructured) error {
-		if err := hub.ApplyHosted(ctx, c, objs); err != nil {
+		if err := ApplyHosted(ctx, c, objs); err != nil {
 			return err
 		}
 		return rollout.Await(ctx, host.Typed, h.Namespace, func(ctx context.Context) ([]rollout.Component, error) { return components(ctx, c, objs) },
@@ -152,7 +110,7 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress manifes
 			return nil, err
 		}
 	}
-	admin := pki.Issued[hub.AdminKubeconfig]
+	admin := pki.Issued[AdminKubeconfig]
 	cfg, err := clientcmd.RESTConfigFromKubeConfig(admin)
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig of the hub: %w", err)
@@ -182,14 +140,14 @@ func (h *Hosted) checkStorage(ctx context.Context, host client.Client) error {
 	if err := host.List(ctx, claims, client.InNamespace(h.Namespace), client.MatchingLabels(h.meta("").Labels)); err != nil {
 		return fmt.Errorf("list the volumes of etcd: %w", err)
 	}
-	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedCA}, secret)
+	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: HostedCA}, secret)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get Secret %s/%s: %w", h.Namespace, hub.HostedCA, err)
+		return fmt.Errorf("get Secret %s/%s: %w", h.Namespace, HostedCA, err)
 	}
 	switch {
 	case err != nil && len(claims.Items) > 0:
 		return fmt.Errorf("namespace %s has the volume %s of a former hub, but not Secret %s, without which its data cannot be read: put the "+
-			"Secret back, or remove the volume with `pelago deinit --purge`", h.Namespace, claims.Items[0].Name, hub.HostedCA)
+			"Secret back, or remove the volume with `pelago deinit --purge`", h.Namespace, claims.Items[0].Name, HostedCA)
 	case h.StorageClass != "" || h.EtcdEmptyDir || h.EtcdHostPath != "" || len(claims.Items) > 0:
 		return nil
 	}
@@ -207,14 +165,14 @@ func (h *Hosted) checkStorage(ctx context.Context, host client.Client) error {
 }
 
 // address finds out at which address the API server is reached, and keeps it for other runs.
-func (h *Hosted) address(ctx context.Context, host client.Client, progress manifests.Progress) (hub.PKINames, error) {
+func (h *Hosted) address(ctx context.Context, host client.Client, progress manifests.Progress) (PKINames, error) {
 	s := &corev1.Service{}
 	port := "6443"
 	if h.APIAddress == "" && h.ServiceType == string(corev1.ServiceTypeLoadBalancer) {
 		progress("Waiting for the address of the load balancer")
 	}
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
-		if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedAPIServer}, s); err != nil {
+		if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: HostedAPIServer}, s); err != nil {
 			return false, err
 		}
 		if h.APIAddress == "" && h.ServiceType == string(corev1.ServiceTypeLoadBalancer) {
@@ -227,15 +185,15 @@ func (h *Hosted) address(ctx context.Context, host client.Client, progress manif
 		return true, nil
 	})
 	if err != nil {
-		return hub.PKINames{}, fmt.Errorf("wait for the address of Service %s/%s: %w: give --api-address if the host cluster assigns none",
-			h.Namespace, hub.HostedAPIServer, err)
+		return PKINames{}, fmt.Errorf("wait for the address of Service %s/%s: %w: give --api-address if the host cluster assigns none",
+			h.Namespace, HostedAPIServer, err)
 	}
 	if h.ServiceType == string(corev1.ServiceTypeNodePort) {
 		h.NodePort = int(s.Spec.Ports[0].NodePort)
 		port = strconv.Itoa(h.NodePort)
 		if h.APIAddress == "" {
 			if err := h.nodeAddress(ctx, host); err != nil {
-				return hub.PKINames{}, err
+				return PKINames{}, err
 			}
 		}
 	}
@@ -243,10 +201,10 @@ func (h *Hosted) address(ctx context.Context, host client.Client, progress manif
 	if n, p, err := net.SplitHostPort(h.APIAddress); err == nil {
 		name, port = n, p
 	}
-	svc := hub.HostedAPIServer + "." + h.Namespace + ".svc"
-	etcd := hub.HostedEtcd + "." + h.Namespace + ".svc"
-	return hub.PKINames{
-		APIServer: []string{name, hub.HostedAPIServer, svc, svc + ".cluster.local", "kubernetes.default.svc", "localhost", "127.0.0.1"},
+	svc := HostedAPIServer + "." + h.Namespace + ".svc"
+	etcd := HostedEtcd + "." + h.Namespace + ".svc"
+	return PKINames{
+		APIServer: []string{name, HostedAPIServer, svc, svc + ".cluster.local", "kubernetes.default.svc", "localhost", "127.0.0.1"},
 		Etcd:      []string{etcd, "*." + etcd, "localhost", "127.0.0.1"},
 		Internal:  "https://" + svc + ":6443", External: "https://" + net.JoinHostPort(name, port),
 	}, nil

@@ -1,4 +1,4 @@
-package install
+package hub
 
 import (
 	"bytes"
@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/spec"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
@@ -29,7 +28,7 @@ func backupOf(t *testing.T, kept map[string][]byte) string {
 	page := make([]byte, 512)
 	sum := sha256.Sum256(page)
 	var out bytes.Buffer
-	check(t, hub.EncodeBackup(&out, nil, kept, bytes.NewReader(append(page, sum[:]...))))
+	check(t, EncodeBackup(&out, nil, kept, bytes.NewReader(append(page, sum[:]...))))
 	file := filepath.Join(t.TempDir(), "backup")
 	check(t, os.WriteFile(file, out.Bytes(), 0o600))
 	return file
@@ -44,7 +43,7 @@ func TestRestoreLocal(t *testing.T) {
 		check(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text), 0o755))
 	}
 	l := &Local{Dir: filepath.Join(t.TempDir(), "hub"), BinDir: bin, Address: "192.0.2.7:26443", programs: bin,
-		systemd: hub.Systemd{Dir: t.TempDir(), Program: filepath.Join(bin, "systemctl")}}
+		systemd: Systemd{Dir: t.TempDir(), Program: filepath.Join(bin, "systemctl")}}
 	_, err := l.Prepare(time.Now())
 	check(t, err)
 	data := func(dir string) string {
@@ -73,8 +72,8 @@ func TestRestoreLocal(t *testing.T) {
 	}
 	write("original")
 	original := keys()
-	var other hub.PKI
-	_, err = other.Complete(hub.PKINames{Internal: "https://127.0.0.1:1", External: "https://127.0.0.1:1"}, time.Now())
+	var other PKI
+	_, err = other.Complete(PKINames{Internal: "https://127.0.0.1:1", External: "https://127.0.0.1:1"}, time.Now())
 	check(t, err)
 	file := backupOf(t, other.Kept)
 	whole, err := os.ReadFile(file)
@@ -120,7 +119,7 @@ func TestExchangeKeys(t *testing.T) {
 	c := apiserver.Connect(t, apiserver.Start(t))
 	h := &Hosted{Hub: spec.Hub{Namespace: "hub"}}
 	c.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: h.Namespace}},
-		&corev1.Secret{ObjectMeta: h.meta(hub.HostedCA), Data: map[string][]byte{"key": []byte("original")}})
+		&corev1.Secret{ObjectMeta: h.meta(HostedCA), Data: map[string][]byte{"key": []byte("original")}})
 	key := func(secret string) string {
 		s := &corev1.Secret{}
 		check(t, c.Get(t.Context(), client.ObjectKey{Namespace: h.Namespace, Name: secret}, s))
@@ -130,8 +129,8 @@ func TestExchangeKeys(t *testing.T) {
 		t.Helper()
 		restore, err := h.exchangeKeys(ctx, c.Client, map[string][]byte{"key": []byte(to)})
 		check(t, err)
-		if key(hub.HostedCA) != to || key(hub.HostedFormerCA) != former {
-			t.Errorf("keys %s, former %s; want %s and %s", key(hub.HostedCA), key(hub.HostedFormerCA), to, former)
+		if key(HostedCA) != to || key(HostedFormerCA) != former {
+			t.Errorf("keys %s, former %s; want %s and %s", key(HostedCA), key(HostedFormerCA), to, former)
 		}
 		return restore
 	}

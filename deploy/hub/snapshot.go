@@ -1,4 +1,4 @@
-package install
+package hub
 
 import (
 	"context"
@@ -11,17 +11,15 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-
-	"github.com/pelago-net/pelago/deploy/hub"
 )
 
 // writeBackup writes the state of the hub, with a snapshot of the member of etcd at the endpoint.
-func writeBackup(ctx context.Context, file string, settings map[string]string, pki hub.PKI, endpoint string) error {
-	return hub.WriteBackup(file, settings, pki.Kept, func(to io.Writer) error { return takeSnapshot(ctx, endpoint, pki, to) })
+func writeBackup(ctx context.Context, file string, settings map[string]string, pki PKI, endpoint string) error {
+	return WriteBackup(file, settings, pki.Kept, func(to io.Writer) error { return takeSnapshot(ctx, endpoint, pki, to) })
 }
 
 // takeSnapshot copies the database of etcd as of now.
-func takeSnapshot(ctx context.Context, endpoint string, pki hub.PKI, to io.Writer) error {
+func takeSnapshot(ctx context.Context, endpoint string, pki PKI, to io.Writer) error {
 	pair, err := tls.X509KeyPair(pki.Issued["apiserver-etcd.crt"], pki.Issued["apiserver-etcd.key"])
 	if err != nil {
 		return fmt.Errorf("read the certificate of the API server for etcd: %w: run `pelago init` again", err)

@@ -1,4 +1,4 @@
-package install
+package hub
 
 import (
 	"context"
@@ -22,10 +22,8 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/broker"
-	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
@@ -35,33 +33,33 @@ const memberTime = 10 * time.Second
 // Renew issues certificates of the hub again that are about to expire.
 func (h *Hosted) Renew(ctx context.Context, host client.Client, now time.Time) ([]string, error) {
 	secret := &corev1.Secret{}
-	if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedCA}, secret); err != nil {
-		return nil, fmt.Errorf("get Secret %s/%s: %w: name the namespace of a hub with --namespace", h.Namespace, hub.HostedCA, err)
+	if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: HostedCA}, secret); err != nil {
+		return nil, fmt.Errorf("get Secret %s/%s: %w: name the namespace of a hub with --namespace", h.Namespace, HostedCA, err)
 	}
-	_, renewed, err := hub.CompletePKI(ctx, host, h.Namespace, hub.PKINames{}, now)
+	_, renewed, err := CompletePKI(ctx, host, h.Namespace, PKINames{}, now)
 	return renewed, err
 }
 
 // CheckRemoval refuses the removal of a hub that has members, or whose members are unknown.
 func (h *Hosted) CheckRemoval(ctx context.Context, host client.Client, force bool) error {
 	secret := &corev1.Secret{}
-	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedPKI}, secret)
+	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: HostedPKI}, secret)
 	if apierrors.IsNotFound(err) {
-		have, err := hub.Read(ctx, host, h.Namespace)
+		have, err := Read(ctx, host, h.Namespace)
 		if err == nil && !have.Installed() {
 			err = h.notInstalled()
 		}
 		return err // what an interrupted removal, or one without --purge, has left has no members
 	}
 	if err != nil {
-		return fmt.Errorf("get Secret %s/%s: %w", h.Namespace, hub.HostedPKI, err)
+		return fmt.Errorf("get Secret %s/%s: %w", h.Namespace, HostedPKI, err)
 	}
-	return checkMembers(ctx, secret.Data[hub.AdminKubeconfig], force)
+	return checkMembers(ctx, secret.Data[AdminKubeconfig], force)
 }
 
 // CheckRemoval refuses the removal of a hub that has members, or whose members are unknown.
 func (l *Local) CheckRemoval(ctx context.Context, force bool) error {
-	admin, err := os.ReadFile(filepath.Join(l.Dir, "pki", hub.AdminKubeconfig))
+	admin, err := os.ReadFile(filepath.Join(l.Dir, "pki", AdminKubeconfig))
 	if err != nil {
 		return fmt.Errorf("find the hub in --dir %s: %w", l.Dir, err)
 	}
@@ -80,9 +78,14 @@ func checkMembers(ctx context.Context, admin []byte, force bool) error {
 	var names []string
 	hub, err := manifests.NewClient(cfg)
 	if err == nil {
-		names, err = members(ctx, hub)
+		names, err = registered(ctx, hub)
 	}
 	return refuseMembers(names, err)
+}
+
+// CheckRemoval refuses the removal of a hub that has members, or whose members are unknown.
+func (in Installed) CheckRemoval(ctx context.Context) error {
+	return refuseMembers(registered(ctx, in.hub.Client))
 }
 
 // refuseMembers refuses the removal of a hub with these members; err: they could not be listed.
@@ -97,14 +100,14 @@ func refuseMembers(names []string, err error) error {
 	return nil
 }
 
-// installed is what deploy-broker, and init without --host-context, have installed into an API server.
-type installed struct {
-	hub                       view.Member
+// Installed is what deploy-broker, and init without --host-context, have installed into an API server.
+type Installed struct {
+	hub                       manifests.Cluster
 	broker, workloads, member bool // member: the cluster is also a member
 }
 
-// findInstalled refuses an API server without a broker and a hub, and one whose pelago-hub runs outside of it.
-func findInstalled(ctx context.Context, api view.Member) (in installed, err error) {
+// FindInstalled refuses an API server without a broker and a hub, and one whose pelago-hub runs outside of it.
+func FindInstalled(ctx context.Context, api manifests.Cluster) (in Installed, err error) {
 	exists := func(obj client.Object, namespace, name string) bool {
 		failed := api.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, obj)
 		if client.IgnoreNotFound(failed) != nil && err == nil {
@@ -112,10 +115,10 @@ func findInstalled(ctx context.Context, api view.Member) (in installed, err erro
 		}
 		return failed == nil
 	}
-	in = installed{hub: api, broker: exists(&corev1.Namespace{}, "", manifests.BrokerNamespace),
+	in = Installed{hub: api, broker: exists(&corev1.Namespace{}, "", manifests.BrokerNamespace),
 		workloads: exists(&rbacv1.ClusterRole{}, "", manifests.HubName),
 		member:    exists(&corev1.ConfigMap{}, config.SystemNamespace, config.ConfigMapName)}
-	hosts := exists(&corev1.ConfigMap{}, manifests.SystemNamespace, hub.HostedSettings)
+	hosts := exists(&corev1.ConfigMap{}, manifests.SystemNamespace, HostedSettings)
 	lease := &coordinationv1.Lease{}
 	outside := exists(lease, manifests.SystemNamespace, manifests.HubName) && !exists(&appsv1.Deployment{}, manifests.SystemNamespace, manifests.HubName)
 	switch {
@@ -136,8 +139,8 @@ func findInstalled(ctx context.Context, api view.Member) (in installed, err erro
 	return in, err
 }
 
-// remove removes all of it except definitions.
-func (in installed) remove(ctx context.Context, progress manifests.Progress) error {
+// Remove removes all of it except definitions.
+func (in Installed) Remove(ctx context.Context, progress manifests.Progress) error {
 	if in.workloads {
 		if err := manifests.RemoveWorkloadsHub(ctx, in.hub.Client, in.member, progress); err != nil {
 			return err
@@ -155,8 +158,8 @@ func (in installed) remove(ctx context.Context, progress manifests.Progress) err
 	return nil
 }
 
-// members are the clusters that are registered at the hub.
-func members(ctx context.Context, hub client.Client) ([]string, error) {
+// registered are the clusters that are registered at the hub.
+func registered(ctx context.Context, hub client.Client) ([]string, error) {
 	var names []string
 	for list, options := range map[client.ObjectList][]client.ListOption{
 		&clusterv1alpha1.ClusterList{}: nil, &submarinerv1.ClusterList{}: {client.InNamespace(manifests.BrokerNamespace)},
@@ -177,12 +180,12 @@ func members(ctx context.Context, hub client.Client) ([]string, error) {
 // there.
 func (h *Hosted) Remove(ctx context.Context, host client.Client, purge bool, progress manifests.Progress) error {
 	progress("Removing the hub from namespace %s", h.Namespace)
-	if err := hub.RemoveHosted(ctx, host, h.Namespace, purge); err != nil {
+	if err := RemoveHosted(ctx, host, h.Namespace, purge); err != nil {
 		return err
 	}
 	progress("Waiting until its pods have ended")
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
-		for _, app := range []string{manifests.HubName, hub.HostedAPIServer, hub.HostedControllerManager, hub.HostedEtcd} {
+		for _, app := range []string{manifests.HubName, HostedAPIServer, HostedControllerManager, HostedEtcd} {
 			pods := &corev1.PodList{}
 			if err := host.List(ctx, pods, client.InNamespace(h.Namespace), client.MatchingLabels{"app": app}); err != nil || len(pods.Items) > 0 {
 				return false, err
@@ -194,7 +197,7 @@ func (h *Hosted) Remove(ctx context.Context, host client.Client, purge bool, pro
 		return fmt.Errorf("wait until the pods of the hub in namespace %s have ended: %w", h.Namespace, err)
 	}
 	if !purge {
-		progress("The volumes of etcd, Secret %s and ConfigMap %s stay in namespace %s; --purge removes them", hub.HostedCA, hub.HostedSettings, h.Namespace)
+		progress("The volumes of etcd, Secret %s and ConfigMap %s stay in namespace %s; --purge removes them", HostedCA, HostedSettings, h.Namespace)
 		return nil
 	}
 	ns := &corev1.Namespace{}
@@ -205,7 +208,7 @@ func (h *Hosted) Remove(ctx context.Context, host client.Client, purge bool, pro
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("get DaemonSet %s/%s: %w", h.Namespace, manifests.NodeDaemonSet, err)
 	}
-	if err == nil || ns.Labels[hub.HostedLabel] != hub.HostedValue {
+	if err == nil || ns.Labels[HostedLabel] != HostedValue {
 		progress("Namespace %s stays: it was there before the hub, or the cluster is a member as well", h.Namespace)
 		return nil
 	}

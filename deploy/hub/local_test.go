@@ -1,4 +1,4 @@
-package install
+package hub
 
 import (
 	"context"
@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/await"
 	"github.com/pelago-net/pelago/test/lab/binaries"
@@ -87,8 +86,8 @@ func newLocal(t *testing.T) *Local {
 	check(t, err)
 	port := 20000 + free.Addr().(*net.TCPAddr).Port%10000 // below the range from which the kernel gives ports out
 	check(t, free.Close())
-	return &Local{On: true, Dir: filepath.Join(t.TempDir(), "hub"), BinDir: kube, Address: fmt.Sprintf("127.0.0.1:%d", port), Foreground: true,
-		Timeout: 5 * time.Minute, programs: programs, systemd: hub.Systemd{Dir: t.TempDir()}}
+	return &Local{Dir: filepath.Join(t.TempDir(), "hub"), BinDir: kube, Address: fmt.Sprintf("127.0.0.1:%d", port), Foreground: true,
+		Timeout: 5 * time.Minute, programs: programs, systemd: Systemd{Dir: t.TempDir()}}
 }
 
 // TestLocal runs the programs of a hub: their arguments are those of a hub in a host cluster.
@@ -275,7 +274,7 @@ func testRenewed(t *testing.T, l *Local, r running) {
 	pki.Issued = nil
 	_, err = pki.Complete(names, time.Now().AddDate(0, 0, -300))
 	check(t, err)
-	for _, name := range []string{hub.AdminName, "hub", "controller-manager"} { // what clients of this test use stays
+	for _, name := range []string{AdminName, "hub", "controller-manager"} { // what clients of this test use stays
 		for _, end := range []string{".crt", ".key", ".kubeconfig"} {
 			pki.Issued[name+end] = kept[name+end]
 		}
@@ -299,7 +298,7 @@ func testRenewed(t *testing.T, l *Local, r running) {
 }
 
 func TestLocalErrors(t *testing.T) {
-	l := &Local{Dir: t.TempDir(), Address: "127.0.0.1:6443", BinDir: t.TempDir(), systemd: hub.Systemd{Dir: t.TempDir()}}
+	l := &Local{Dir: t.TempDir(), Address: "127.0.0.1:6443", BinDir: t.TempDir(), systemd: Systemd{Dir: t.TempDir()}}
 	t.Setenv("PATH", t.TempDir())
 	for want, do := range map[string]func() error{
 		"find etcd in --bin-dir":             func() error { _, err := l.Prepare(time.Now()); return err },
@@ -323,8 +322,8 @@ func TestLocalErrors(t *testing.T) {
 
 // closedHub is the kubeconfig of an API server that does not answer.
 func closedHub(t *testing.T) []byte {
-	var pki hub.PKI
-	_, err := pki.Complete(hub.PKINames{Internal: "https://127.0.0.1:1", External: "https://127.0.0.1:1"}, time.Now())
+	var pki PKI
+	_, err := pki.Complete(PKINames{Internal: "https://127.0.0.1:1", External: "https://127.0.0.1:1"}, time.Now())
 	check(t, err)
-	return pki.Issued[hub.AdminKubeconfig]
+	return pki.Issued[AdminKubeconfig]
 }

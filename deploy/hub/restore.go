@@ -1,4 +1,4 @@
-package install
+package hub
 
 import (
 	"bytes"
@@ -24,8 +24,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/rollout"
 	"github.com/pelago-net/pelago/deploy/spec"
@@ -39,9 +37,9 @@ const annotationRestore = "pelago.io/restore"
 // its administrator. The present data of etcd stay in the volumes, their keys in a Secret. Nothing is changed before the whole backup was
 // read and confirm agrees.
 func (h *Hosted) Restore(
-	ctx context.Context, host view.Member, file string, confirm func(question string) error, progress manifests.Progress,
+	ctx context.Context, host manifests.Cluster, file string, confirm func(question string) error, progress manifests.Progress,
 ) ([]byte, error) {
-	have, err := h.plan(ctx, host.Client)
+	have, err := h.Plan(ctx, host.Client)
 	if err != nil {
 		return nil, err
 	}
@@ -51,19 +49,19 @@ func (h *Hosted) Restore(
 	case h.EtcdEmptyDir:
 		return nil, errors.New("the hub was installed with --etcd-empty-dir: data that are put there end with the pod that puts them")
 	}
-	if err := hub.CheckBackup(file); err != nil {
+	if err := CheckBackup(file); err != nil {
 		return nil, err
 	}
 	former := &corev1.Secret{}
-	if err := host.Client.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: hub.HostedFormerCA}, former); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("get Secret %s/%s: %w", h.Namespace, hub.HostedFormerCA, err)
+	if err := host.Client.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: HostedFormerCA}, former); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("get Secret %s/%s: %w", h.Namespace, HostedFormerCA, err)
 	}
 	if err := confirm(question(fmt.Sprintf("in namespace %s of %s", h.Namespace, host.Config.Host), file, former.Annotations[annotationRestore] != "")); err != nil {
 		return nil, err
 	}
 	var restore string
 	for i := range h.EtcdReplicas {
-		a, err := hub.OpenBackup(file)
+		a, err := OpenBackup(file)
 		if err != nil {
 			return nil, err
 		}
@@ -95,15 +93,15 @@ func question(of, file string, repeated bool) string {
 }
 
 // takeOver stops the hub, and takes the address and the keys of the backup. It returns the name of the restore.
-func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *hub.Backup, progress manifests.Progress) (restore string, err error) {
+func (h *Hosted) takeOver(ctx context.Context, host manifests.Cluster, a *Backup, progress manifests.Progress) (restore string, err error) {
 	of, err := spec.SettingsHub(h.Namespace, a.Settings)
 	if err != nil {
 		return "", fmt.Errorf("read the settings of the backup: %w", err)
 	}
 	h.APIAddress, h.NodePort, h.ServiceType = of.APIAddress, of.NodePort, of.ServiceType
 	progress("Stopping the hub")
-	programs := []client.Object{&appsv1.Deployment{ObjectMeta: h.meta(manifests.HubName)}, &appsv1.Deployment{ObjectMeta: h.meta(hub.HostedControllerManager)},
-		&appsv1.Deployment{ObjectMeta: h.meta(hub.HostedAPIServer)}, &appsv1.StatefulSet{ObjectMeta: h.meta(hub.HostedEtcd)}}
+	programs := []client.Object{&appsv1.Deployment{ObjectMeta: h.meta(manifests.HubName)}, &appsv1.Deployment{ObjectMeta: h.meta(HostedControllerManager)},
+		&appsv1.Deployment{ObjectMeta: h.meta(HostedAPIServer)}, &appsv1.StatefulSet{ObjectMeta: h.meta(HostedEtcd)}}
 	for _, obj := range programs {
 		err := host.Client.Patch(ctx, obj, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`)), client.FieldOwner(manifests.Manager))
 		if client.IgnoreNotFound(err) != nil {
@@ -130,11 +128,11 @@ func (h *Hosted) takeOver(ctx context.Context, host view.Member, a *hub.Backup, 
 // exchangeKeys saves a copy of the present keys, without which the present data cannot be read later, and writes those of the backup. It
 // returns the name of the restore. If an earlier restore has not completed, it keeps that one's name and copy.
 func (h *Hosted) exchangeKeys(ctx context.Context, host client.Client, keys map[string][]byte) (restore string, err error) {
-	present := &corev1.Secret{ObjectMeta: h.meta(hub.HostedCA)}
+	present := &corev1.Secret{ObjectMeta: h.meta(HostedCA)}
 	if err := host.Get(ctx, client.ObjectKeyFromObject(present), present); client.IgnoreNotFound(err) != nil {
-		return "", fmt.Errorf("get Secret %s/%s: %w", h.Namespace, hub.HostedCA, err)
+		return "", fmt.Errorf("get Secret %s/%s: %w", h.Namespace, HostedCA, err)
 	}
-	former := &corev1.Secret{ObjectMeta: h.meta(hub.HostedFormerCA)}
+	former := &corev1.Secret{ObjectMeta: h.meta(HostedFormerCA)}
 	if err := manifests.Put(ctx, host, former, func() {
 		if restore = former.Annotations[annotationRestore]; restore == "" {
 			restore = time.Now().UTC().Format("20060102-150405")
@@ -144,13 +142,13 @@ func (h *Hosted) exchangeKeys(ctx context.Context, host client.Client, keys map[
 	}); err != nil {
 		return "", err
 	}
-	s := &corev1.Secret{ObjectMeta: h.meta(hub.HostedCA)}
+	s := &corev1.Secret{ObjectMeta: h.meta(HostedCA)}
 	return restore, manifests.Put(ctx, host, s, func() { s.Data, s.Labels = keys, h.meta("").Labels })
 }
 
 // completeRestore marks the restore as complete: the next one may replace the former data and keys.
 func (h *Hosted) completeRestore(ctx context.Context, host client.Client) error {
-	former := &corev1.Secret{ObjectMeta: h.meta(hub.HostedFormerCA)}
+	former := &corev1.Secret{ObjectMeta: h.meta(HostedFormerCA)}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, annotationRestore)
 	err := host.Patch(ctx, former, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(manifests.Manager))
 	if client.IgnoreNotFound(err) != nil {
@@ -160,8 +158,8 @@ func (h *Hosted) completeRestore(ctx context.Context, host client.Client) error 
 }
 
 // restoreMember puts the snapshot into the volume of one member, by a pod.
-func (h *Hosted) restoreMember(ctx context.Context, host view.Member, a *hub.Backup, restore string, i int) error {
-	pod, err := hub.RestorePod(h.Hub, i, restore)
+func (h *Hosted) restoreMember(ctx context.Context, host manifests.Cluster, a *Backup, restore string, i int) error {
+	pod, err := RestorePod(h.Hub, i, restore)
 	if err != nil {
 		return err
 	}
@@ -237,10 +235,10 @@ const unfinished = "unfinished"
 // Restore replaces the state of the hub by that of a backup; the present data of etcd and their keys stay in the directory "former". The hub
 // is stopped before, and started again by init. Nothing is changed before the whole backup was read and confirm agrees.
 func (l *Local) Restore(ctx context.Context, file string, confirm func(question string) error, progress manifests.Progress) error {
-	if err := hub.CheckBackup(file); err != nil {
+	if err := CheckBackup(file); err != nil {
 		return err
 	}
-	a, err := hub.OpenBackup(file)
+	a, err := OpenBackup(file)
 	if err != nil {
 		return err
 	}
@@ -296,11 +294,11 @@ func exchange(dir string, keys map[string][]byte) error {
 			return err
 		}
 		for name, content := range keys {
-			if err := hub.WriteChanged(filepath.Join(former, "pki", name), content); err != nil {
+			if err := WriteChanged(filepath.Join(former, "pki", name), content); err != nil {
 				return err
 			}
 		}
-		if err := hub.WriteChanged(filepath.Join(former, unfinished), nil); err != nil {
+		if err := WriteChanged(filepath.Join(former, unfinished), nil); err != nil {
 			return err
 		}
 	}

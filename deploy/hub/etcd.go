@@ -1,4 +1,4 @@
-package install
+package hub
 
 import (
 	"context"
@@ -12,21 +12,20 @@ import (
 	"k8s.io/client-go/transport/spdy"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy/hub"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Backup writes the state of the hub in the host cluster, which runs, into a file.
-func (h *Hosted) Backup(ctx context.Context, host view.Member, file string) error {
-	have, err := hub.Read(ctx, host.Client, h.Namespace)
+func (h *Hosted) Backup(ctx context.Context, host manifests.Cluster, file string) error {
+	have, err := Read(ctx, host.Client, h.Namespace)
 	if err != nil {
 		return err
 	}
 	if !have.Installed() {
 		return h.notInstalled()
 	}
-	var pki hub.PKI
-	for name, files := range map[string]*map[string][]byte{hub.HostedCA: &pki.Kept, hub.HostedPKI: &pki.Issued} {
+	var pki PKI
+	for name, files := range map[string]*map[string][]byte{HostedCA: &pki.Kept, HostedPKI: &pki.Issued} {
 		s := &corev1.Secret{}
 		if err := host.Client.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: name}, s); err != nil {
 			return fmt.Errorf("get Secret %s/%s: %w", h.Namespace, name, err)
@@ -43,11 +42,11 @@ func (h *Hosted) Backup(ctx context.Context, host view.Member, file string) erro
 
 func (h *Hosted) notInstalled() error {
 	return fmt.Errorf("namespace %s of the host cluster has no hub (no ConfigMap %s): name another with --namespace, or run `pelago init "+
-		"--host-context` first; the data of a hub of `pelago init --context` or `deploy-broker` is backed up with the etcd of its API server", h.Namespace, hub.HostedSettings)
+		"--host-context` first; the data of a hub of `pelago init --context` or `deploy-broker` is backed up with the etcd of its API server", h.Namespace, HostedSettings)
 }
 
 // forward makes the port of a ready member of etcd one of this machine.
-func (h *Hosted) forward(ctx context.Context, host view.Member) (endpoint string, end func(), err error) {
+func (h *Hosted) forward(ctx context.Context, host manifests.Cluster) (endpoint string, end func(), err error) {
 	pod, err := h.readyMember(ctx, host.Client)
 	if err != nil {
 		return "", nil, err
@@ -80,7 +79,7 @@ func (h *Hosted) forward(ctx context.Context, host view.Member) (endpoint string
 // readyMember is the pod of a member of etcd that is ready: any has the whole state.
 func (h *Hosted) readyMember(ctx context.Context, host client.Client) (string, error) {
 	pods := &corev1.PodList{}
-	if err := host.List(ctx, pods, client.InNamespace(h.Namespace), client.MatchingLabels{"app": hub.HostedEtcd}); err != nil {
+	if err := host.List(ctx, pods, client.InNamespace(h.Namespace), client.MatchingLabels{"app": HostedEtcd}); err != nil {
 		return "", fmt.Errorf("list the pods of etcd in namespace %s: %w", h.Namespace, err)
 	}
 	for _, pod := range pods.Items {
@@ -89,5 +88,5 @@ func (h *Hosted) readyMember(ctx context.Context, host client.Client) (string, e
 			return pod.Name, nil
 		}
 	}
-	return "", fmt.Errorf("no member of etcd in namespace %s is ready: see `kubectl -n %s get pods -l app=%s`", h.Namespace, h.Namespace, hub.HostedEtcd)
+	return "", fmt.Errorf("no member of etcd in namespace %s is ready: see `kubectl -n %s get pods -l app=%s`", h.Namespace, h.Namespace, HostedEtcd)
 }

@@ -1,4 +1,4 @@
-package install
+package hub
 
 import (
 	"context"
@@ -9,32 +9,26 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // Local are the flags of init about a hub of processes on this machine.
 type Local struct {
-	// On: --local is given.
-	On                   bool
 	Dir, BinDir, Address string
 	Foreground           bool
 	Timeout              time.Duration
 	programs             string // of tests: the directory of the programs of Pelago
-	systemd              hub.Systemd
+	systemd              Systemd
 }
 
-// localVersions are those that the tests run.
-const localVersions = "etcd 3.7 (with etcdutl, for a restore), kube-apiserver and kube-controller-manager 1.37"
+// LocalVersions are those that the tests run.
+const LocalVersions = "etcd 3.7 (with etcdutl, for a restore), kube-apiserver and kube-controller-manager 1.37"
 
 const (
 	// defaultPort is that of the API server. The hub's other programs listen on the seven ports from there on, at 127.0.0.1.
@@ -42,26 +36,6 @@ const (
 	// renewalInterval is how often certificates are checked.
 	renewalInterval = 24 * time.Hour
 )
-
-// AddDir adds the flags that name the hub of this machine.
-func (l *Local) AddDir(f *pflag.FlagSet) {
-	f.BoolVar(&l.On, "local", false, "the hub consists of processes of this machine")
-	f.StringVar(&l.Dir, "dir", "/var/lib/pelago-hub", "directory of the hub of --local: keys, certificates, data of etcd")
-	f.StringVar(&l.BinDir, "bin-dir", "", "with --local: `directory` of "+localVersions+" (default: $PATH)")
-}
-
-// CheckMode refuses flags that only --local reads, and --local itself where its programs do not run.
-func (l *Local) CheckMode(f *pflag.FlagSet) error {
-	if l.On && runtime.GOOS != "linux" {
-		return fmt.Errorf("--local: the hub's programs do not run on %s: run this on a Linux machine, or name the hub's cluster by --context", runtime.GOOS)
-	}
-	return view.OnlyWith(f, "local", "dir", "bin-dir", "foreground")
-}
-
-// Add adds the flags of init.
-func (l *Local) Add(f *pflag.FlagSet) {
-	f.BoolVar(&l.Foreground, "foreground", false, "with --local: run the programs until this command ends, instead of systemd units")
-}
 
 // program is the path of a program of the hub: those of Pelago are in the directory of this one.
 func (l *Local) program(name string) (string, error) {
@@ -83,15 +57,15 @@ func (l *Local) program(name string) (string, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("find %s in --bin-dir %q and in $PATH: %w: a hub needs %s, in one directory", name, l.BinDir, err, localVersions)
+		return "", fmt.Errorf("find %s in --bin-dir %q and in $PATH: %w: a hub needs %s, in one directory", name, l.BinDir, err, LocalVersions)
 	}
 	return filepath.Abs(path)
 }
 
 // options are those of the hub's programs, by the address of an earlier run if none is given.
-func (l *Local) options() (hub.Machine, hub.PKINames, error) {
-	o := hub.Machine{Port: defaultPort}
-	var names hub.PKINames
+func (l *Local) options() (Machine, PKINames, error) {
+	o := Machine{Port: defaultPort}
+	var names PKINames
 	var err error
 	if o.Dir, err = filepath.Abs(l.Dir); err != nil {
 		return o, names, fmt.Errorf("--dir: %w", err)
@@ -100,7 +74,7 @@ func (l *Local) options() (hub.Machine, hub.PKINames, error) {
 		return o, names, fmt.Errorf("--dir %q: give one without blanks, quotes and the characters \\, %% and $", l.Dir)
 	}
 	address := l.Address
-	if cfg, err := clientcmd.LoadFromFile(filepath.Join(o.Dir, "pki", hub.AdminKubeconfig)); err == nil && address == "" {
+	if cfg, err := clientcmd.LoadFromFile(filepath.Join(o.Dir, "pki", AdminKubeconfig)); err == nil && address == "" {
 		address = strings.TrimPrefix(cfg.Clusters["hub"].Server, "https://")
 	}
 	if address == "" {
@@ -124,14 +98,14 @@ func (l *Local) options() (hub.Machine, hub.PKINames, error) {
 		o.Address = name
 	}
 	hosts := []string{name, "localhost", "127.0.0.1", "kubernetes.default.svc"}
-	names = hub.PKINames{APIServer: hosts, Etcd: []string{"localhost", "127.0.0.1"},
+	names = PKINames{APIServer: hosts, Etcd: []string{"localhost", "127.0.0.1"},
 		Internal: fmt.Sprintf("https://127.0.0.1:%d", o.Port), External: fmt.Sprintf("https://%s", net.JoinHostPort(name, strconv.Itoa(o.Port)))}
 	return o, names, nil
 }
 
 // Prepare writes keys, certificates and configuration into the directory, and returns the hub's programs with their paths as the
 // first argument. What exists stays.
-func (l *Local) Prepare(now time.Time) (processes []hub.Process, err error) {
+func (l *Local) Prepare(now time.Time) (processes []Process, err error) {
 	o, names, err := l.options()
 	if err != nil {
 		return nil, err
@@ -140,7 +114,7 @@ func (l *Local) Prepare(now time.Time) (processes []hub.Process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	last := hub.Process{Name: "pelago-hub", Args: []string{"--kubeconfig=" + filepath.Join(o.Dir, "pki", "hub.kubeconfig"), "--identity=local",
+	last := Process{Name: "pelago-hub", Args: []string{"--kubeconfig=" + filepath.Join(o.Dir, "pki", "hub.kubeconfig"), "--identity=local",
 		fmt.Sprintf("--metrics-address=127.0.0.1:%d", o.Port+5), fmt.Sprintf("--health-address=127.0.0.1:%d", o.Port+6),
 		fmt.Sprintf("--proxy-address=127.0.0.1:%d", o.Port+7), "--proxy-host=localhost"}}
 	processes = append(processes, last)
@@ -157,7 +131,7 @@ func (l *Local) Prepare(now time.Time) (processes []hub.Process, err error) {
 	if _, err := l.renew(names, now); err != nil {
 		return nil, err
 	}
-	return processes, hub.WriteChanged(filepath.Join(o.Dir, "audit.yaml"), []byte(audit))
+	return processes, WriteChanged(filepath.Join(o.Dir, "audit.yaml"), []byte(audit))
 }
 
 // Renew renews certificates with less than a third of their lifetime left. The processes reload them.
@@ -165,10 +139,10 @@ func (l *Local) Renew(now time.Time) ([]string, error) {
 	if _, err := os.Stat(filepath.Join(l.Dir, "pki", "ca.key")); err != nil {
 		return nil, fmt.Errorf("find the hub in --dir %s: %w", l.Dir, err)
 	}
-	return l.renew(hub.PKINames{}, now)
+	return l.renew(PKINames{}, now)
 }
 
-func (l *Local) renew(names hub.PKINames, now time.Time) ([]string, error) {
+func (l *Local) renew(names PKINames, now time.Time) ([]string, error) {
 	pki, err := l.pki()
 	if err != nil {
 		return nil, err
@@ -181,27 +155,27 @@ func (l *Local) renew(names hub.PKINames, now time.Time) ([]string, error) {
 }
 
 // pki reads the keys and certificates in the directory.
-func (l *Local) pki() (hub.PKI, error) {
+func (l *Local) pki() (PKI, error) {
 	files := map[string][]byte{}
 	entries, err := os.ReadDir(filepath.Join(l.Dir, "pki"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return hub.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
+		return PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
 	}
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".new") {
 			continue // of an interrupted write
 		}
 		if files[e.Name()], err = os.ReadFile(filepath.Join(l.Dir, "pki", e.Name())); err != nil {
-			return hub.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
+			return PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
 		}
 	}
-	return hub.Split(files), nil
+	return Split(files), nil
 }
 
-func (l *Local) write(pki hub.PKI) error {
+func (l *Local) write(pki PKI) error {
 	var errs []error
 	for name, content := range pki.Files() {
-		errs = append(errs, hub.WriteChanged(filepath.Join(l.Dir, "pki", name), content))
+		errs = append(errs, WriteChanged(filepath.Join(l.Dir, "pki", name), content))
 	}
 	return errors.Join(errs...)
 }
@@ -223,7 +197,7 @@ func (l *Local) Install(ctx context.Context, progress manifests.Progress, ready 
 	var startHub func()
 	if foreground {
 		progress("Starting the hub until this command ends: logs are in %s", l.Dir)
-		s := hub.Supervisor{Dir: l.Dir}
+		s := Supervisor{Dir: l.Dir}
 		ctx, cancel := context.WithCancel(ctx)
 		defer func() { cancel(); s.Wait() }()
 		for _, p := range processes[:len(processes)-1] {
@@ -242,7 +216,7 @@ func (l *Local) Install(ctx context.Context, progress manifests.Progress, ready 
 		}
 		startHub, wait = func() {}, func() error { return nil }
 	}
-	admin, err := os.ReadFile(filepath.Join(l.Dir, "pki", hub.AdminKubeconfig))
+	admin, err := os.ReadFile(filepath.Join(l.Dir, "pki", AdminKubeconfig))
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig of the hub: %w", err)
 	}
@@ -307,7 +281,7 @@ func (l *Local) checkUnits() error {
 }
 
 // units are the systemd units of the programs.
-func (l *Local) units(processes []hub.Process) (map[string]string, error) {
+func (l *Local) units(processes []Process) (map[string]string, error) {
 	self, err := l.program("pelago")
 	if err != nil {
 		return nil, err
@@ -316,7 +290,7 @@ func (l *Local) units(processes []hub.Process) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--dir: %w", err)
 	}
-	return hub.Units(processes, self, dir), nil
+	return Units(processes, self, dir), nil
 }
 
 // Remove ends and removes the units, and with purge the directory.

@@ -1,4 +1,4 @@
-package install
+package hub
 
 import (
 	"maps"
@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/pelago-net/pelago/deploy/hub"
 )
 
 // TestUnits writes the units of a hub and has a systemctl that notes its arguments.
@@ -25,7 +23,7 @@ func TestUnits(t *testing.T) {
 	for name, text := range programs {
 		check(t, os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755))
 	}
-	l := &Local{Dir: filepath.Join(dir, "hub"), BinDir: bin, Address: "192.0.2.7", programs: bin, systemd: hub.Systemd{Dir: t.TempDir(), Program: filepath.Join(bin, "systemctl")}}
+	l := &Local{Dir: filepath.Join(dir, "hub"), BinDir: bin, Address: "192.0.2.7", programs: bin, systemd: Systemd{Dir: t.TempDir(), Program: filepath.Join(bin, "systemctl")}}
 	processes, err := l.Prepare(time.Now())
 	check(t, err)
 	called := func() string {
@@ -34,7 +32,7 @@ func TestUnits(t *testing.T) {
 		check(t, os.Remove(calls))
 		return string(text)
 	}
-	start := func(processes []hub.Process) error {
+	start := func(processes []Process) error {
 		units, err := l.units(processes)
 		check(t, err)
 		return l.systemd.Start(t.Context(), units)
