@@ -69,13 +69,13 @@ func RemoveWorkloadsHub(ctx context.Context, c client.Client, member bool, progr
 	if objs, err = (PropagationOptions{}).objects(); err != nil {
 		return err
 	}
-	for _, u := range split(objs).base {
-		if u.GetKind() != "Namespace" || member && u.GetName() == SystemNamespace {
-			continue
-		}
-		if err := DeleteAll(ctx, c, []*unstructured.Unstructured{u}, metav1.DeletePropagationBackground); err != nil {
-			return err
-		}
+	namespaces := slices.DeleteFunc(split(objs).base, func(u *unstructured.Unstructured) bool {
+		return u.GetKind() != "Namespace" || member && u.GetName() == SystemNamespace
+	})
+	if err := DeleteAll(ctx, c, namespaces, metav1.DeletePropagationBackground); err != nil {
+		return err
+	}
+	for _, u := range namespaces {
 		if err := AwaitNoNamespace(ctx, c, u.GetName(), progress); err != nil {
 			return err
 		}
