@@ -247,6 +247,15 @@ func WorkloadsOnly(ctx context.Context, hub client.Client, clusterID string) (bo
 	return c.Annotations[pelagov1alpha1.AnnotationWorkloadsOnly] == "true", nil
 }
 
+// NetworkOnly reports whether a cluster has joined with --network-only: the hub refuses its workloads.
+func NetworkOnly(ctx context.Context, hub client.Client, namespace, clusterID string) (bool, error) {
+	c := &submarinerv1.Cluster{}
+	if err := hub.Get(ctx, client.ObjectKey{Namespace: namespace, Name: clusterID}, c); err != nil {
+		return false, fmt.Errorf("get Cluster %s at the hub: %w", clusterID, err)
+	}
+	return c.Annotations[pelagov1alpha1.AnnotationNetworkOnly] == "true", nil
+}
+
 // Unregister removes everything that the hub holds of a cluster. It needs an administrator's access. Rights go first,
 // so that the member cannot write again what is being removed; the entry in the book goes last, so that the
 // ranges are not allocated while objects name them.

@@ -128,11 +128,28 @@ func (p Plan) network(ctx context.Context, c manifests.Cluster, o Options) error
 			return err
 		}
 	default:
-		if pull, err = registerPull(ctx, o.Info, set, token, p.Member.ClusterID, facts.UID, o.Progress); err != nil {
+		if pull, err = p.addWorkloads(ctx, hub, o, set, token, facts.UID); err != nil {
 			return err
 		}
 	}
 	return p.install(ctx, c.Client, settings, pull, o)
+}
+
+// addWorkloads registers the cluster for workloads too, and reports whether the hub propagates any.
+func (p Plan) addWorkloads(ctx context.Context, hub client.Client, o Options, set broker.Clusterset, token, uid string) (bool, error) {
+	id := p.Member.ClusterID
+	networkOnly, err := broker.NetworkOnly(ctx, hub, o.Info.Namespace(), id)
+	if err == nil && networkOnly {
+		networkOnly, err = Propagates(hub)
+	}
+	if err != nil {
+		return false, err
+	}
+	if networkOnly { // registerPull would wait for rights that never come
+		return false, fmt.Errorf("register cluster %q for workloads: it was joined with --network-only: to give it workloads, unjoin it "+
+			"(pelago unjoin) and join it without that flag", id)
+	}
+	return registerPull(ctx, o.Info, set, token, id, uid, o.Progress)
 }
 
 // request is what the cluster asks the hub for.
