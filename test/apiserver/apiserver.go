@@ -50,6 +50,12 @@ func CRDs(names ...string) Option {
 	return func(o *options) { o.crds = &crdSelection{names: names} }
 }
 
+// InstalledCRDs is CRDs with a label on each of the named definitions, by which an installation recognizes its own: it finds them as an
+// earlier one has left them, and need not wait until they are served.
+func InstalledCRDs(label, value string, names ...string) Option {
+	return func(o *options) { o.crds = &crdSelection{names: names, labels: map[string]string{label: value}} }
+}
+
 // Controllers runs kube-controller-manager with the named controllers (its own names, such as
 // "namespace-controller"). Without serviceaccount-controller pods can be created without a ServiceAccount.
 func Controllers(names ...string) Option {

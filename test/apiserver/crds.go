@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,14 +19,23 @@ import (
 	"github.com/pelago-net/pelago/test/lab/binaries"
 )
 
-// crdSelection names the definitions to install; all of them if it names none.
-type crdSelection struct{ names []string }
+// crdSelection names the definitions to install; all of them if it names none. labels are added to each.
+type crdSelection struct {
+	names  []string
+	labels map[string]string
+}
 
 // chosen are the definitions.
 func (c *crdSelection) chosen() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	known, err := knownCRDs()
 	if err != nil {
 		return nil, fmt.Errorf("read CRDs: %w", err)
+	}
+	for _, crd := range known {
+		if crd.Labels == nil {
+			crd.Labels = map[string]string{}
+		}
+		maps.Copy(crd.Labels, c.labels)
 	}
 	if len(c.names) == 0 {
 		return known, nil

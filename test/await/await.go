@@ -11,14 +11,16 @@ import (
 const (
 	// limit ends a test that fails. It is far above what a busy machine needs.
 	limit = 3 * time.Minute
-	pause = 20 * time.Millisecond
+	// A condition that becomes true is polled with pauses that grow, so that a long wait costs an API server little; one that must
+	// stay false with short pauses throughout.
+	firstPause, longestPause, neverPause = 5 * time.Millisecond, 50 * time.Millisecond, 20 * time.Millisecond
 )
 
 // Equal waits until got returns want, and ends the test with the difference if that takes minutes.
 func Equal[T any](t testing.TB, want T, got func() T) {
 	t.Helper()
 	diff := ""
-	if !within(limit, func() bool { diff = cmp.Diff(want, got()); return diff == "" }) {
+	if !within(limit, firstPause, longestPause, func() bool { diff = cmp.Diff(want, got()); return diff == "" }) {
 		t.Fatalf("not equal within %v, -want +got:\n%s", limit, diff)
 	}
 }
@@ -26,7 +28,7 @@ func Equal[T any](t testing.TB, want T, got func() T) {
 // Never polls for d, and ends the test if the condition becomes true. d is several times what it would take.
 func Never(t testing.TB, d time.Duration, what string, happens func() bool) {
 	t.Helper()
-	if begin := time.Now(); within(d, happens) {
+	if begin := time.Now(); within(d, neverPause, neverPause, happens) {
 		t.Fatalf("after %v of %v: %s", time.Since(begin).Round(time.Millisecond), d, what)
 	}
 }
@@ -34,15 +36,16 @@ func Never(t testing.TB, d time.Duration, what string, happens func() bool) {
 // True waits until the condition is true, and ends the test if that takes minutes.
 func True(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	if !within(limit, holds) {
+	if !within(limit, firstPause, longestPause, holds) {
 		t.Fatalf("not within %v: %s", limit, what)
 	}
 }
 
-// within polls until holds returns true or d is over, and then once more.
-func within(d time.Duration, holds func() bool) bool {
+// within polls until holds returns true or d is over, and then once more. Each pause is half as long again as the one before, up to
+// the longest.
+func within(d, pause, longest time.Duration, holds func() bool) bool {
 	end := time.After(d)
-	for {
+	for ; ; pause = min(pause+pause/2, longest) {
 		if holds() {
 			return true
 		}
