@@ -15,22 +15,32 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestClusterset runs agents of two members against real API servers. The parts use one clusterset and keep apart by
-// namespaces; the last ones change what all share.
+// TestClusterset runs agents of two members against real API servers. The parts use one clusterset. Most keep apart by
+// namespaces and run at the same time; the others change what all share.
 func TestClusterset(t *testing.T) {
+	t.Parallel()
 	s := newClusterset(t)
 	t.Run("peers know each other", s.testPeers)
-	t.Run("export and un-export", s.testExport)
-	t.Run("headless", s.testHeadless)
-	t.Run("what the cache holds", s.testCache)
-	t.Run("what cannot be exported", s.testInvalid)
-	t.Run("two clusters with other ports", s.testConflict)
-	t.Run("a namespace that comes later", s.testLateNamespace)
-	t.Run("what others made is left alone", s.testForeign)
-	t.Run("a hundred exports at once", s.testMany)
+	t.Run("apart", func(t *testing.T) {
+		for name, part := range map[string]func(*testing.T){
+			"export and un-export":           s.testExport,
+			"headless":                       s.testHeadless,
+			"what the cache holds":           s.testCache,
+			"what cannot be exported":        s.testInvalid,
+			"two clusters with other ports":  s.testConflict,
+			"a namespace that comes later":   s.testLateNamespace,
+			"what others made is left alone": s.testForeign,
+			"a hundred exports at once":      s.testMany,
+			"the token is renewed":           s.testToken,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				part(t)
+			})
+		}
+	})
 	t.Run("hub away", s.testHubAway)
 	t.Run("agent started while the hub is away", s.testStartWithoutHub)
-	t.Run("the token is renewed", s.testToken)
 	t.Run("a gateway goes, a cluster goes", s.testLeaving)
 	t.Run("a new configuration ends the agent", s.testNewConfiguration)
 }

@@ -16,9 +16,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -49,6 +51,11 @@ func TestMain(m *testing.M) {
 	}
 	ctrllog.SetLogger(logr.FromSlogHandler(log))
 	klog.SetSlogLogger(slog.New(log))
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		if err := parallel.Value.Set("4"); err != nil { // most of their time tests wait for API servers
+			panic(err)
+		}
+	}
 	code := m.Run()
 	_ = os.RemoveAll(builtDir) // empty unless an operator was tested
 	os.Exit(code)
@@ -67,6 +74,7 @@ type member struct {
 	client.Client // administrator
 	id            string
 	whole         *testing.T   // the test that the clusterset lives as long as
+	config        *rest.Config // administrator
 	agent         *rest.Config // the rights of the agent's ServiceAccount
 	running       *agent
 	stop          func()     // ends the agent
@@ -96,7 +104,7 @@ func newClusterset(t *testing.T) *clusterset {
 func newClustersetWith(t *testing.T, book broker.Book, first, second ranges) *clusterset {
 	t.Helper()
 	ctx := t.Context()
-	hubConfig := apiserver.Start(t, apiserver.HubControllers())
+	hubConfig := apiserver.Start(t, apiserver.HubControllers(), installed(t, manifests.HubCRDs))
 	must(t, manifests.HubBase(ctx, installer(t, hubConfig), t.Logf))
 	hub := newClient(t, hubConfig)
 	hubID, err := broker.ClusterUID(ctx, hub)
@@ -114,10 +122,11 @@ func newClustersetWith(t *testing.T, book broker.Book, first, second ranges) *cl
 func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string, r ranges, address string, psk map[string][]byte, vips netip.Prefix) *member {
 	t.Helper()
 	ctx := t.Context()
-	cfg := apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"), apiserver.ServiceCIDR(r.services))
+	cfg := apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"), apiserver.ServiceCIDR(r.services),
+		installed(t, manifests.MemberCRDs))
 	pods, services := netip.MustParsePrefix(r.pods), netip.MustParsePrefix(r.services)
 	must(t, manifests.MemberBase(ctx, installer(t, cfg), t.Logf))
-	m := &member{id: id, whole: t, Client: newClient(t, cfg), agent: rest.CopyConfig(cfg)}
+	m := &member{id: id, whole: t, Client: newClient(t, cfg), config: cfg, agent: rest.CopyConfig(cfg)}
 	m.agent.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:pelago-system:pelago-agent",
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:pelago-system", "system:authenticated"},
@@ -192,24 +201,51 @@ func (m *member) node(t *testing.T, address string) {
 	m.create(t, n)
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
 	must(t, m.Status().Update(t.Context(), n))
+	objects, err := cache.New(m.config, cache.Options{Scheme: m.Scheme()})
+	must(t, err)
+	changed := make(chan struct{}, 1)
+	notify := func(any) {
+		select {
+		case changed <- struct{}{}:
+		default: // a report is due already
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	t.Cleanup(func() { cancel(); <-done })
-	go func() {
-		defer close(done)
-		wait.UntilWithContext(ctx, m.report, 50*time.Millisecond)
-	}()
+	for _, kind := range []client.Object{&v1alpha1.NodeIndex{}, &submarinerv1.GlobalIngressIP{}, &v1alpha1.PortBlock{}} {
+		informer, err := objects.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+		must(t, err)
+		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: notify, UpdateFunc: func(_, o any) { notify(o) }, DeleteFunc: notify})
+		must(t, err)
+	}
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	running.Go(func() {
+		if err := objects.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	running.Go(func() {
+		for objects.WaitForCacheSync(ctx) {
+			m.report(ctx, objects)
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			case <-time.After(time.Second): // after an error
+			}
+		}
+	})
 }
 
 // report writes the status of the gateway's NodeIndex; an error is mended by the next report.
-func (m *member) report(ctx context.Context) {
+func (m *member) report(ctx context.Context, objects client.Reader) {
 	var index v1alpha1.NodeIndex
-	if err := m.Get(ctx, client.ObjectKey{Name: gatewayNode}, &index); err != nil {
+	if err := objects.Get(ctx, client.ObjectKey{Name: gatewayNode}, &index); err != nil {
 		return
 	}
 	var addresses submarinerv1.GlobalIngressIPList
 	var blocks v1alpha1.PortBlockList
-	if m.List(ctx, &addresses) != nil || m.List(ctx, &blocks) != nil {
+	if objects.List(ctx, &addresses) != nil || objects.List(ctx, &blocks) != nil {
 		return
 	}
 	want := v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, BootID: "boot"}
@@ -259,6 +295,21 @@ func within(t *testing.T, what string, check func() string) {
 	start := time.Now()
 	await.Equal(t, what+": ", func() string { return what + ": " + check() })
 	t.Logf("%s: %s", what, time.Since(start).Round(time.Millisecond))
+}
+
+// installed starts an API server with definitions that an earlier installation has left.
+func installed(t *testing.T, definitions ...func() ([]*unstructured.Unstructured, error)) apiserver.Option {
+	t.Helper()
+	var names []string
+	for _, read := range definitions {
+		crds, err := read()
+		must(t, err)
+		for _, crd := range crds {
+			names = append(names, crd.GetName())
+		}
+	}
+	slices.Sort(names)
+	return apiserver.InstalledCRDs(manifests.LabelCRDRevision, "1", slices.Compact(names)...)
 }
 
 // installer is a client for the functions of deploy.

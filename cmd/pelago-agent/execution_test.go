@@ -42,8 +42,10 @@ func account(cfg *rest.Config, name string) *rest.Config {
 // TestExecution runs the role execution in a pull member with the rights that it has there, and at the hub with those of the
 // member: a Work comes to the member, its status to the hub, and so does the cluster's.
 func TestExecution(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
-	hubConfig, memberConfig := apiserver.Start(t, apiserver.HubControllers()), apiserver.Start(t)
+	hubConfig := apiserver.Start(t, apiserver.HubControllers(), installed(t, manifests.PropagationCRDs, manifests.HubCRDs))
+	memberConfig := apiserver.Start(t, installed(t, manifests.MemberCRDs))
 	must(t, manifests.Propagation(ctx, installer(t, hubConfig), manifests.PropagationOptions{}, t.Logf))
 	must(t, manifests.HubBase(ctx, installer(t, hubConfig), t.Logf))
 	admin := newClient(t, hubConfig)

@@ -85,8 +85,8 @@ type options struct {
 	several bool
 	// image is the role operator's own.
 	image string
-	// giveUp replaces giveUpAfter.
-	giveUp time.Duration
+	// giveUp replaces giveUpAfter, retry the interval after a failure.
+	giveUp, retry time.Duration
 }
 
 // Roles of an agent. In a member each runs as a process with a ServiceAccount of its own.

@@ -34,7 +34,7 @@ func openOperator(ctx context.Context, cfg *rest.Config, o options) (*agent, err
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
 	return &agent{manager: mgr, live: live, changed: context.Background()}, errors.Join(
-		operator.Add(ctx, mgr, operator.Options{Namespace: o.namespace, Image: o.image, GiveUp: o.giveUp}),
+		operator.Add(ctx, mgr, operator.Options{Namespace: o.namespace, Image: o.image, GiveUp: o.giveUp, Retry: o.retry}),
 		mgr.AddHealthzCheck("liveness", live), mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
 }

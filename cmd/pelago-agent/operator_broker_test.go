@@ -1,7 +1,6 @@
 package main
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -20,9 +19,10 @@ import (
 
 // TestOperatorOfHub makes a hub with a Broker object, with the rights of the operator's ServiceAccount.
 func TestOperatorOfHub(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
-	o := newOperated(t, apiserver.HubControllers())
-	o.command("init", "--output", filepath.Join(t.TempDir(), "hub.kubeconfig")) // more policies have to be in effect
+	o := newOperated(t, apiserver.HubControllers(), installed(t, deploy.PropagationCRDs))
+	propagates(t, o.Config) // more policies have to be in effect
 	b := &v1alpha1.Broker{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "submariner-broker",
 		Annotations: map[string]string{v1alpha1.AnnotationFlags: "--kubeconfig=/etc/shadow"}},
 		Spec: v1alpha1.BrokerSpec{GlobalnetEnabled: true, GlobalnetCIDRRange: "120.0.0.0/33", DefaultCustomDomains: []string{"example.org"}}}

@@ -26,7 +26,9 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	"github.com/pelago-net/pelago/control/operator"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/deploy/spec"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -153,11 +155,17 @@ func gone(t *testing.T, c client.Client, o client.Object) {
 // TestClusterAPI takes a cluster of Cluster API through its life as a push member of a hub on the same API server, with the rights of the
 // operator's ServiceAccount.
 func TestClusterAPI(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
-	o := newOperated(t, apiserver.HubControllers())
+	o := newOperated(t, apiserver.HubControllers(), installed(t, manifests.PropagationCRDs))
+	propagates(t, o.Config)
+	program, err := hubProgram()
+	must(t, err)
+	access, err := hub.HubKubeconfig(ctx, o.Config, installer(t, o.Config))
+	must(t, err)
 	hubConfig := filepath.Join(t.TempDir(), "hub.kubeconfig")
-	o.command("init", "--output", hubConfig)
-	hub := exec.Command("pelago-hub", "--kubeconfig", hubConfig, "--metrics-address=0", "--health-address=0", "--leader-elect=false")
+	must(t, os.WriteFile(hubConfig, access, 0o600))
+	hub := exec.Command(program, "--kubeconfig", hubConfig, "--metrics-address=0", "--health-address=0", "--leader-elect=false")
 	must(t, hub.Start())
 	t.Cleanup(func() {
 		_ = hub.Process.Kill()
@@ -305,19 +313,17 @@ func TestClusterAPI(t *testing.T) {
 
 // TestClusterAPIPull joins clusters by agents of their own to a hub that is another API server. Cluster API serves only v1beta1 here.
 func TestClusterAPIPull(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
-	h := newOperated(t, apiserver.HubControllers())
-	file := filepath.Join(t.TempDir(), broker.InfoFile)
-	h.command("init", "--output", filepath.Join(t.TempDir(), "hub.kubeconfig"))
-	h.command("deploy-broker", "--output", file)
-	info, err := os.ReadFile(file)
-	must(t, err)
+	h := newOperated(t, apiserver.HubControllers(), installed(t, manifests.PropagationCRDs, manifests.HubCRDs))
+	propagates(t, h.Config)
+	info := deployBroker(t, h.Config, spec.DefaultBroker())
 	hub := apiserver.Connect(t, h.Config, clusterv1alpha1.AddToScheme, submarinerv1.AddToScheme)
 
 	o := newOperated(t)
 	at := clusterAPIServer(t, o.Config, "v1beta1")
 	admin := apiserver.Start(t, apiserver.HubControllers())
-	member := operated{Cluster: apiserver.Connect(t, admin), t: t, kubeconfig: kubeconfigFile(t, admin)}
+	member := operated{Cluster: apiserver.Connect(t, admin), t: t}
 	member.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}})
 	text, err := apiserver.Kubeconfig(admin)
 	must(t, err)

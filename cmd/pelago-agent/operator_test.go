@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +31,8 @@ import (
 	"github.com/pelago-net/pelago/control/operator"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/manifests"
+	members "github.com/pelago-net/pelago/deploy/member"
+	"github.com/pelago-net/pelago/deploy/spec"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 	"github.com/pelago-net/pelago/test/need"
@@ -36,30 +40,50 @@ import (
 
 const operatorNamespace = "submariner-operator"
 
-// builtDir is what pelagoDir has made; TestMain removes it.
+// builtDir is what hubProgram has made; TestMain removes it.
 var builtDir string
 
-// pelagoDir is a directory with the programs pelago and pelago-hub, built once.
-var pelagoDir = sync.OnceValues(func() (string, error) {
+// hubProgram is pelago-hub, built once.
+var hubProgram = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "operator-")
 	if err != nil {
 		return "", err
 	}
 	builtDir = dir
-	if out, err := exec.Command("go", "build", "-C", "../..", "-o", dir+"/", "./cmd/pelago", "./cmd/pelago-hub").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build pelago and pelago-hub: %w\n%s", err, out)
+	program := filepath.Join(dir, "pelago-hub")
+	if out, err := exec.Command("go", "build", "-C", "../..", "-o", program, "./cmd/pelago-hub").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build pelago-hub: %w\n%s", err, out)
 	}
-	return dir, nil
+	return program, nil
 })
+
+// propagates makes an API server a hub that propagates workloads, as `pelago init` does.
+func propagates(t *testing.T, hub *rest.Config) {
+	t.Helper()
+	must(t, manifests.Propagation(t.Context(), installer(t, hub), manifests.PropagationOptions{}, t.Logf))
+}
+
+// deployBroker makes an API server the hub of a clusterset, as `pelago deploy-broker` does, and returns the content of broker-info.subm.
+func deployBroker(t *testing.T, hub *rest.Config, want spec.Broker) []byte {
+	t.Helper()
+	c, err := manifests.Open(rest.CopyConfig(hub))
+	must(t, err)
+	plan, err := broker.NewPlan(t.Context(), c.Client, want, func(string) bool { return true })
+	must(t, err)
+	info, err := plan.Apply(t.Context(), c, t.Logf)
+	must(t, err)
+	content, err := info.Encode()
+	must(t, err)
+	return content
+}
 
 // operated is a cluster with an operator that runs with the rights of its ServiceAccount.
 type operated struct {
 	*apiserver.Cluster
-	t          *testing.T
-	kubeconfig string // the administrator's
-	own        string // the operator's
-	cfg        *rest.Config
-	stop       func()
+	t    *testing.T
+	own  string // kubeconfig of the operator
+	cfg  *rest.Config
+	stop func()
 }
 
 func kubeconfigFile(t *testing.T, cfg *rest.Config) string {
@@ -75,11 +99,8 @@ func newOperated(t *testing.T, opts ...apiserver.Option) *operated {
 	t.Helper()
 	need.Kubernetes(t)
 	ctx := t.Context()
-	dir, err := pelagoDir()
-	must(t, err)
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	admin := apiserver.Start(t, opts...)
-	o := &operated{Cluster: apiserver.Connect(t, admin, v1alpha1.AddToScheme, mcs.Install), t: t, kubeconfig: kubeconfigFile(t, admin), stop: func() {}}
+	o := &operated{Cluster: apiserver.Connect(t, admin, v1alpha1.AddToScheme, mcs.Install), t: t, stop: func() {}}
 	crds, err := manifests.OperatorCRDs()
 	must(t, err)
 	objs, err := manifests.OperatorObjects(manifests.MemberOptions{})
@@ -100,7 +121,7 @@ func (o *operated) run(image string) {
 	o.t.Helper()
 	o.stop()
 	a, err := openOperator(o.t.Context(), o.cfg, options{roles: roles{operator: true}, namespace: operatorNamespace, image: image, kubeconfig: o.own,
-		metricsAddress: "0", healthAddress: "0", several: true, leaderElect: true, giveUp: 2 * time.Second})
+		metricsAddress: "0", healthAddress: "0", several: true, leaderElect: true, giveUp: 2 * time.Second, retry: time.Second})
 	must(o.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -115,16 +136,30 @@ func (o *operated) run(image string) {
 	o.t.Cleanup(stop)
 }
 
-// command runs pelago as an administrator.
-func (o *operated) command(args ...string) string {
+// dryRun returns the objects that `pelago join --dry-run` prints to an administrator.
+func (o *operated) dryRun(content []byte, flags ...string) []*unstructured.Unstructured {
 	o.t.Helper()
-	cmd := exec.Command("pelago", append(args, "--kubeconfig", o.kubeconfig)...)
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	if err := cmd.Run(); err != nil {
-		o.t.Fatalf("pelago %s: %v\n%s%s", strings.Join(args, " "), err, out.String(), errOut.String())
-	}
-	return out.String()
+	info, err := broker.DecodeInfo(content)
+	must(o.t, err)
+	var want spec.Member
+	f := pflag.NewFlagSet("join", pflag.ContinueOnError)
+	bound := want.AddFlags(f, "clusterid")
+	must(o.t, f.Parse(flags))
+	must(o.t, spec.Join(bound.Read()))
+	c, err := manifests.Open(rest.CopyConfig(o.Config))
+	must(o.t, err)
+	have, err := members.Read(o.t.Context(), c.Client)
+	must(o.t, err)
+	plan, err := members.NewPlan(want, bound.Given, have, false)
+	must(o.t, err)
+	record := &manifests.Recorder{Client: c.Client}
+	c.Client = record
+	must(o.t, plan.Apply(o.t.Context(), c, members.Options{Info: info, DryRun: true, Progress: o.t.Logf}))
+	var out bytes.Buffer
+	must(o.t, record.Print(&out, "yaml"))
+	objs, err := manifests.Decode(&out)
+	must(o.t, err)
+	return objs
 }
 
 // kubelet reports every workload of the system namespace as running, until the test ends.
@@ -139,13 +174,19 @@ func (o *operated) kubelet() {
 			}
 			for _, d := range deployments.Items {
 				n := *d.Spec.Replicas
-				d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
-				_ = o.Status().Update(ctx, &d) // again with the next round
+				running := appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
+				if !equality.Semantic.DeepEqual(running, d.Status) {
+					d.Status = running
+					_ = o.Status().Update(ctx, &d) // again with the next round
+				}
 			}
 			for _, d := range daemons.Items {
-				d.Status = appsv1.DaemonSetStatus{ObservedGeneration: d.Generation, DesiredNumberScheduled: 1, CurrentNumberScheduled: 1,
+				running := appsv1.DaemonSetStatus{ObservedGeneration: d.Generation, DesiredNumberScheduled: 1, CurrentNumberScheduled: 1,
 					UpdatedNumberScheduled: 1, NumberReady: 1, NumberAvailable: 1}
-				_ = o.Status().Update(ctx, &d) // as above
+				if !equality.Semantic.DeepEqual(running, d.Status) {
+					d.Status = running
+					_ = o.Status().Update(ctx, &d) // as above
+				}
 			}
 		}
 	}()
@@ -219,14 +260,14 @@ func (o *operated) settings() config.Config {
 
 // TestOperator takes one cluster through the life of a Submariner, with the rights of the operator's ServiceAccount.
 func TestOperator(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
-	hub := newOperated(t, apiserver.HubControllers())
-	line := apiserver.NewLine(t, hub.Config)
-	file := filepath.Join(t.TempDir(), broker.InfoFile)
-	hub.command("init", "--output", filepath.Join(t.TempDir(), "hub.kubeconfig"))
-	hub.command("deploy-broker", "--globalnet", "--broker-url", line.Config().Host, "--output", file)
-	content, err := os.ReadFile(file)
-	must(t, err)
+	hub := apiserver.Start(t, apiserver.HubControllers(), installed(t, manifests.PropagationCRDs, manifests.HubCRDs))
+	line := apiserver.NewLine(t, hub)
+	propagates(t, hub)
+	set := spec.DefaultBroker()
+	set.GlobalnetEnabled, set.BrokerURL = true, line.Config().Host
+	content := deployBroker(t, hub, set)
 	o := newOperated(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"))
 	o.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "hub"}, Data: map[string][]byte{v1alpha1.BrokerInfoKey: content}})
@@ -276,9 +317,7 @@ func TestOperator(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	t.Run("the objects are those of join", func(t *testing.T) {
-		objs, err := manifests.Decode(strings.NewReader(o.command("join", file, "--clusterid", "c1", "--node-selector", "pool=infra", "--toleration", "infra=yes:NoSchedule",
-			"--dry-run")))
-		must(t, err)
+		objs := o.dryRun(content, "--clusterid", "c1", "--node-selector", "pool=infra", "--toleration", "infra=yes:NoSchedule")
 		if len(objs) < 50 {
 			t.Errorf("only %d objects", len(objs))
 		}

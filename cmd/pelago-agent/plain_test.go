@@ -24,6 +24,7 @@ import (
 
 // TestClustersetWithoutGlobalnet: clusters with ranges of their own, and one that cannot be connected.
 func TestClustersetWithoutGlobalnet(t *testing.T) {
+	t.Parallel()
 	book, err := broker.NewBook(false, netip.Prefix{}, 0)
 	must(t, err)
 	book, err = book.WithClusterSetIPs(netip.MustParsePrefix("10.100.0.0/16"))

@@ -32,7 +32,7 @@ func (o *operator) broker(ctx context.Context, req reconcile.Request) (reconcile
 		b.Status.ObservedGeneration = b.Generation
 		done(&b.Status, "the hub is deployed; Secret "+v1alpha1.BrokerInfoSecret+" has broker-info.subm")
 	} else {
-		again = retryInterval
+		again = o.retries()
 		o.count("Broker", err)
 		setConditions(&b.Status, b.Generation, nil, err)
 	}
@@ -57,7 +57,7 @@ func (o *operator) deployBroker(ctx context.Context, b *v1alpha1.Broker, unknown
 		return err
 	}
 	input, key := fmt.Sprint(spec.Texts(object.Broker)), client.ObjectKeyFromObject(b)
-	if last := o.brokers[key]; last.current(input, brokerInterval) {
+	if last := o.brokers[key]; last.current(input, brokerInterval, o.retries()) {
 		return last.err
 	}
 	err := located(object.Locate, o.writeBroker(ctx, object))
@@ -114,5 +114,5 @@ func (o *operator) discovery(ctx context.Context, req reconcile.Request) (reconc
 		o.count("ServiceDiscovery", err)
 		setConditions(&d.Status, d.Generation, nil, err)
 	}
-	return reconcile.Result{RequeueAfter: retryInterval}, o.write(ctx, d, before)
+	return reconcile.Result{RequeueAfter: o.retries()}, o.write(ctx, d, before)
 }

@@ -126,7 +126,7 @@ func clusterAPI(mgr ctrl.Manager, o *operator, giveUp time.Duration) manager.Run
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-time.After(retryInterval):
+			case <-time.After(o.retries()):
 			}
 		}
 	}
@@ -212,7 +212,7 @@ func initialized(u *unstructured.Unstructured) bool {
 // sweep enqueues members whose object was deleted, or lost its label, while the operator was not running, so no finalizer is needed.
 func (r *capi) sweep(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	go func() {
-		for ; ctx.Err() == nil && r.objects.WaitForCacheSync(ctx); sleep(ctx, retryInterval) {
+		for ; ctx.Err() == nil && r.objects.WaitForCacheSync(ctx); sleep(ctx, r.retries()) {
 			hub, err := r.openHub(ctx)
 			if err != nil {
 				continue // reported on each object that wants to join
@@ -293,7 +293,7 @@ func (r *capi) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 	case reasonOf(err) == reasonLeaving:
 		return reconcile.Result{RequeueAfter: leaveInterval}, nil
 	case err != nil:
-		return reconcile.Result{RequeueAfter: retryInterval}, nil
+		return reconcile.Result{RequeueAfter: r.retries()}, nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

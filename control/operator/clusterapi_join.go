@@ -110,7 +110,7 @@ func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstruc
 		return err
 	}
 	input := fmt.Sprint(want.input(), set, place, u.GetUID(), sha256.Sum256(append(access.content, hub.kubeconfig...)))
-	if (have != nil || s.applied.err != nil) && s.applied.current(input, repairInterval) {
+	if (have != nil || s.applied.err != nil) && s.applied.current(input, repairInterval, r.retries()) {
 		return cmp.Or(s.applied.err, error(reported{reasonJoined, joinedMessage(name, mode)}))
 	}
 	if !r.claim(name, key) {

@@ -63,6 +63,7 @@ type operator struct {
 	// controller's single worker writes a map.
 	applied, brokers map[client.ObjectKey]applied
 	failures         *prometheus.CounterVec // by kind
+	retry            time.Duration          // replaces retryInterval
 }
 
 // applied is what was installed last, when, and with which error.
@@ -74,12 +75,14 @@ type applied struct {
 
 // current reports whether the same input was installed (or failed) so recently that it need not be
 // installed again yet.
-func (a applied) current(input string, interval time.Duration) bool {
+func (a applied) current(input string, interval, retry time.Duration) bool {
 	if a.err != nil {
-		interval = retryInterval / 2 // events of other objects do not repeat a failure
+		interval = retry / 2 // events of other objects do not repeat a failure
 	}
 	return a.input == input && time.Since(a.at) < interval
 }
+
+func (o *operator) retries() time.Duration { return cmp.Or(o.retry, retryInterval) }
 
 // Options are those of the operator.
 type Options struct {
@@ -89,6 +92,8 @@ type Options struct {
 	// GiveUp is how long a leaving member of Cluster API may be not ready before its objects are
 	// abandoned; 0: five minutes.
 	GiveUp time.Duration
+	// Retry is how often what has failed is tried again; 0: half a minute.
+	Retry time.Duration
 }
 
 // Scheme has the kinds that the manager reads.
@@ -114,7 +119,7 @@ func Add(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("register the operator's metrics: %w", err)
 	}
 	r := &operator{failures: failures, client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: o.Namespace, image: o.Image, install: installer{config: mgr.GetConfig()},
-		applied: map[client.ObjectKey]applied{}, brokers: map[client.ObjectKey]applied{}}
+		applied: map[client.ObjectKey]applied{}, brokers: map[client.ObjectKey]applied{}, retry: o.Retry}
 	if r.image == "" {
 		if r.image, err = ownImage(ctx, r.live, o.Namespace); err != nil {
 			return err
@@ -207,7 +212,7 @@ func (o *operator) submariner(ctx context.Context, req reconcile.Request) (recon
 	if err := o.observe(ctx, s, phase); err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: retryInterval}, o.write(ctx, s, before)
+	return reconcile.Result{RequeueAfter: o.retries()}, o.write(ctx, s, before)
 }
 
 // updating is the error of install while it has to wait; it says for what.
@@ -252,7 +257,7 @@ func (o *operator) join(ctx context.Context, s *v1alpha1.Submariner, unknown err
 	}
 	keep := joined.ClusterID == s.Spec.ClusterID && s.Status.Registration == digest
 	input, key := digest+fmt.Sprint(spec.Texts(m.Member)), client.ObjectKeyFromObject(s)
-	if last := o.applied[key]; (keep || last.err != nil) && last.current(input, repairInterval) {
+	if last := o.applied[key]; (keep || last.err != nil) && last.current(input, repairInterval, o.retries()) {
 		return last.err
 	}
 	if joined.ClusterID == "" {
