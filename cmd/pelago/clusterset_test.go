@@ -44,9 +44,10 @@ type clusterset struct {
 	hub, member     *rest.Config
 }
 
-func newClusterset(t *testing.T) clusterset {
+// newClusterset starts them; more are options of the hub.
+func newClusterset(t *testing.T, more ...apiserver.Option) clusterset {
 	t.Helper()
-	c := clusterset{dir: t.TempDir(), hub: apiserver.Start(t, apiserver.HubControllers()),
+	c := clusterset{dir: t.TempDir(), hub: apiserver.Start(t, append(more, apiserver.HubControllers())...),
 		member: apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller",
 			"serviceaccount-token-controller"))}
 	c.kubeconfig = filepath.Join(c.dir, "kubeconfig")
@@ -107,6 +108,20 @@ func (c clusterset) deployBroker(t *testing.T, more ...string) string {
 		"--output", c.infoFile()}, more...)...)
 }
 
+// propagated are the definitions of a hub that propagates workloads, as an earlier installation has left them.
+func propagated(t *testing.T) apiserver.Option {
+	t.Helper()
+	crds, err := deploy.PropagationCRDs()
+	must(t, err)
+	return apiserver.InstalledCRDs(deploy.LabelCRDRevision, "1", names(crds)...)
+}
+
+// propagates makes the hub propagate workloads, as init does, which first waits to see whether workload controllers run.
+func (c clusterset) propagates(t *testing.T) {
+	t.Helper()
+	must(t, deploy.Propagation(t.Context(), open(t, c.hub), deploy.PropagationOptions{}, t.Logf))
+}
+
 func (c clusterset) join(args ...string) []string {
 	return append([]string{"join", c.infoFile(), "--context", "g1", "--wait=false"}, args...)
 }
@@ -121,6 +136,7 @@ func open(t *testing.T, cfg *rest.Config) client.Client {
 }
 
 func TestDeployBrokerAndJoin(t *testing.T) {
+	t.Parallel()
 	c := newClusterset(t)
 	ctx := context.Background()
 	hub, member := open(t, c.hub), open(t, c.member)
@@ -212,15 +228,8 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.fails(t, `has joined as "g1"`, c.join("--clusterid", "other")...)
 		c.fails(t, "already has GlobalCIDR", c.join("--clusterid", "g1", "--globalnet-cidr", "120.9.0.0/24")...)
 		c.fails(t, "is registered with ranges of pods", c.join("--clusterid", "g1", "--clustercidr", "10.8.0.0/16")...)
-		c.fails(t, "not an RFC 1123 label", c.join("--clusterid", "G1")...)
-		c.fails(t, "--clusterid", c.join()...)
 		c.fails(t, "every cluster takes part in it", c.join("--clusterid", "g1", "--globalnet=false")...)
-		c.fails(t, "change the fabric range from 241.0.0.0/8 to 200.0.0.0/8", "deploy-broker", "--context", "hub", "--globalnet",
-			"--globalnet-cidr-range", "120.0.0.0/8", "--fabric-cidr", "200.0.0.0/8", "--output", c.infoFile())
 		c.fails(t, "has no such node; it has n0, n1, n2, n3", c.join("--clusterid", "g1", "--gateway-node", "n9")...)
-		c.fails(t, "clusters are registered", "deploy-broker", "--context", "hub", "--globalnet=false", "--output", c.infoFile())
-		c.fails(t, "change the mode from submariner to mcs: 1 clusters are registered", "deploy-broker", "--context", "hub", "--mode", "mcs",
-			"--output", c.infoFile())
 		other := info(t, c.infoFile())
 		other.IPSecPSK.Data["psk"] = []byte("of another clusterset")
 		file := filepath.Join(c.dir, "other.subm")
@@ -294,7 +303,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 			t.Errorf("an unjoin that was not confirmed leaves cluster id %q in pelago-config", id)
 		}
 		// No kubelet is there to clean a node.
-		out := c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
+		out := c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
 		if !strings.Contains(out, "run `pelago-node cleanup` there") {
 			t.Errorf("nodes that were not cleaned are not reported:\n%s", out)
 		}
@@ -305,7 +314,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		// What is gone may come back under another name.
 		c.must(t, c.join("--clusterid", "other")...)
 		c.must(t, "unjoin", "--context", "hub", "--clusterid", "other")
-		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
+		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
 	})
 	t.Run("a ConfigMap that the Corefile imports", func(t *testing.T) {
 		const imports = ".:53 {\n}\nimport custom/*.server\n"
@@ -314,7 +323,6 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 			m.get(client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, cm)
 			return cm
 		}
-		c.fails(t, "the agent may write in namespace kube-system only", c.join("--clusterid", "d1", "--coredns-custom-configmap", "other/dns")...)
 		c.must(t, c.join("--clusterid", "d1")...)
 		if m.config().CoreDNSCustom != "" {
 			t.Errorf("CoreDNS imports nothing, and pelago-config has ConfigMap %s", m.config().CoreDNSCustom)
@@ -342,7 +350,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		extra.Data = map[string]string{"pelago.server": m.corefile("")}
 		must(t, member.Update(ctx, extra))
 		c.must(t, "unjoin", "--context", "hub", "--clusterid", "d1")
-		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
+		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
 		extra = &corev1.ConfigMap{}
 		m.get(client.ObjectKey{Namespace: "kube-system", Name: "dns-extra"}, extra)
 		if len(extra.Data) > 0 {

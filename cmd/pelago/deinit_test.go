@@ -26,6 +26,7 @@ import (
 // TestDeinit removes a broker and a hub from an API server. Nothing stays that the command line, or pelago-hub for itself, has written,
 // except definitions.
 func TestDeinit(t *testing.T) {
+	t.Parallel()
 	c := newClusterset(t)
 	hub := apiserver.Connect(t, c.hub, clusterv1alpha1.AddToScheme, coordinationv1.AddToScheme)
 	deinit := []string{"deinit", "--context", "hub"}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"log/slog"
 	"net"
 	"os"
@@ -32,6 +33,7 @@ import (
 // Members through the hub: by kubectl's commands, by get, by promote. The user of context hub is an administrator there; alice has one
 // namespace of the member.
 func TestMemberCommands(t *testing.T) {
+	t.Parallel()
 	h := newWorkloadHub(t)
 	ns := func() *corev1.Namespace {
 		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
@@ -187,6 +189,12 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 		return
+	}
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		if err := parallel.Value.Set("4"); err != nil { // most of their time tests wait for API servers
+			panic(err)
+		}
 	}
 	os.Exit(m.Run())
 }

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -254,21 +255,27 @@ func (p *predecessor) kubelet(ctx context.Context) {
 		for i := range sets.Items {
 			d := &sets.Items[i]
 			alive[d.Name] = d.DeletionTimestamp == nil
-			d.Status = appsv1.DaemonSetStatus{ObservedGeneration: d.Generation, DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1, NumberAvailable: 1}
-			_ = p.member.Status().Update(ctx, d) // a conflict: again in the next round
+			running := appsv1.DaemonSetStatus{ObservedGeneration: d.Generation, DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1, NumberAvailable: 1}
+			if !equality.Semantic.DeepEqual(running, d.Status) {
+				d.Status = running
+				_ = p.member.Status().Update(ctx, d) // a conflict: again in the next round
+			}
 		}
 		for i := range deployments.Items {
 			d := &deployments.Items[i]
 			n := ptr.Deref(d.Spec.Replicas, 1)
-			d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
-			_ = p.member.Status().Update(ctx, d) // likewise
+			running := appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
+			if !equality.Semantic.DeepEqual(running, d.Status) {
+				d.Status = running
+				_ = p.member.Status().Update(ctx, d) // likewise
+			}
 		}
 		for i := range pods.Items {
 			if o := &pods.Items[i]; o.Namespace == operatorNS && !alive[o.Labels["app"]] {
 				_ = p.member.Delete(ctx, o, client.GracePeriodSeconds(0)) // likewise, or it is gone
 			}
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
@@ -344,6 +351,7 @@ func (p *predecessor) exists(want bool, kind client.Object, namespace string, na
 }
 
 func TestMigrateSubmariner(t *testing.T) {
+	t.Parallel()
 	p := newPredecessor(t)
 	file := "--hub=" + p.infoFile()
 	p.fails(t, "--hub is required", p.submariner("--switch")...)

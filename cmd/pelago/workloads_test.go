@@ -29,6 +29,7 @@ import (
 
 // TestWorkloads makes a hub and joins the member by push and by pull. No controllers run: it checks what the command line leaves.
 func TestWorkloads(t *testing.T) {
+	t.Parallel()
 	c := newClusterset(t)
 	hub := apiserver.Connect(t, c.hub, clusterv1alpha1.AddToScheme, workv1alpha1.AddToScheme)
 	member := apiserver.Connect(t, c.member)
@@ -244,7 +245,7 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 		&corev1.ServiceAccount{}); !apierrors.IsNotFound(err) {
 		t.Errorf("ServiceAccount of the removed member: %v, want none", err)
 	}
-	c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
+	c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
 	if !apierrors.IsNotFound(execution()) || !apierrors.IsNotFound(role()) {
 		t.Errorf("after unjoin: Deployment: %v, ClusterRole: %v; want none", execution(), role())
 	}
