@@ -21,7 +21,7 @@ import (
 func TestOperatorOfHub(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	o := newOperated(t, apiserver.HubControllers(), installed(t, deploy.PropagationCRDs))
+	o := newOperated(t, apiserver.HubControllers(), installed(t, manifests.PropagationCRDs))
 	propagates(t, o.Config) // more policies have to be in effect
 	b := &v1alpha1.Broker{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "submariner-broker",
 		Annotations: map[string]string{v1alpha1.AnnotationFlags: "--kubeconfig=/etc/shadow"}},

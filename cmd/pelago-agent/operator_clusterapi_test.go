@@ -161,7 +161,7 @@ func TestClusterAPI(t *testing.T) {
 	propagates(t, o.Config)
 	program, err := hubProgram()
 	must(t, err)
-	access, err := hub.HubKubeconfig(ctx, o.Config, installer(t, o.Config))
+	access, err := hub.Kubeconfig(ctx, o.Config, installer(t, o.Config))
 	must(t, err)
 	hubConfig := filepath.Join(t.TempDir(), "hub.kubeconfig")
 	must(t, os.WriteFile(hubConfig, access, 0o600))

@@ -111,15 +111,15 @@ func (c clusterset) deployBroker(t *testing.T, more ...string) string {
 // propagated are the definitions of a hub that propagates workloads, as an earlier installation has left them.
 func propagated(t *testing.T) apiserver.Option {
 	t.Helper()
-	crds, err := deploy.PropagationCRDs()
+	crds, err := manifests.PropagationCRDs()
 	must(t, err)
-	return apiserver.InstalledCRDs(deploy.LabelCRDRevision, "1", names(crds)...)
+	return apiserver.InstalledCRDs(manifests.LabelCRDRevision, "1", names(crds)...)
 }
 
 // propagates makes the hub propagate workloads, as init does, which first waits to see whether workload controllers run.
 func (c clusterset) propagates(t *testing.T) {
 	t.Helper()
-	must(t, deploy.Propagation(t.Context(), open(t, c.hub), deploy.PropagationOptions{}, t.Logf))
+	must(t, manifests.Propagation(t.Context(), open(t, c.hub), manifests.PropagationOptions{}, t.Logf))
 }
 
 func (c clusterset) join(args ...string) []string {

@@ -26,6 +26,7 @@ import (
 
 // TestHosted runs init --host-context at an API server without kubelets: pods never run, so init ends with what is missing.
 func TestHosted(t *testing.T) {
+	t.Parallel()
 	cfg := apiserver.Start(t)
 	c := apiserver.Connect(t, cfg, appsv1.AddToScheme)
 	s := clusterset{dir: t.TempDir(), hub: cfg}

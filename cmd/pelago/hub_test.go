@@ -147,6 +147,7 @@ items:
 
 // The commands about workloads, in sequence at one hub; the test stands in for the hub's controllers.
 func TestWorkloadCommands(t *testing.T) {
+	t.Parallel()
 	h := newWorkloadHub(t)
 	file := filepath.Join(t.TempDir(), "shop.yaml")
 	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {

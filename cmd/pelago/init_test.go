@@ -24,6 +24,7 @@ import (
 
 // An API server on which workload controllers run, and Karmada did.
 func TestInitWhereWorkloadsRun(t *testing.T) {
+	t.Parallel()
 	cfg := apiserver.Start(t, apiserver.Controllers("deployment-controller", "serviceaccount-controller",
 		"serviceaccount-token-controller"))
 	c := apiserver.Connect(t, cfg, apiextensionsv1.AddToScheme)

@@ -16,6 +16,7 @@ import (
 
 // A signal ends commands of kubectl that would go on for ever.
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	arrived := make(chan string, 1)
 	answers := map[string]string{
 		"/apis/proxy.pelago.io/v1alpha1":      `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"proxy.pelago.io/v1alpha1","resources":[]}`,

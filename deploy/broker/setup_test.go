@@ -11,7 +11,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -70,7 +70,7 @@ func TestSetupWithClusters(t *testing.T) {
 // registered is a hub with these settings, the clusters of the book and the key "key".
 func registered(t *testing.T, book Book, set Clusterset) client.Client {
 	t.Helper()
-	scheme, err := deploy.Scheme()
+	scheme, err := manifests.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func registered(t *testing.T, book Book, set Clusterset) client.Client {
 		t.Fatal(err)
 	}
 	for _, e := range book.Clusters {
-		c := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: e.ClusterID,
+		c := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: e.ClusterID,
 			Annotations: map[string]string{pelagov1alpha1.AnnotationClusterUID: e.ClusterUID}},
 			Spec: submarinerv1.ClusterSpec{ClusterID: e.ClusterID, GlobalCIDR: texts(e.GlobalCIDR), ClusterCIDR: []string{"10.7.0.0/16"}}}
 		if err := hub.Create(t.Context(), c); err != nil {
