@@ -105,7 +105,7 @@ func TestAdopted(t *testing.T) {
 	entry := func(manager string, op metav1.ManagedFieldsOperationType, sub, field string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{
 			Manager: manager, Operation: op, Subresource: sub, APIVersion: "v1", FieldsType: "FieldsV1",
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:` + field + `":{}}}`)},
+			FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:` + field + `":{}}}`),
 		}
 	}
 	const update, apply = metav1.ManagedFieldsOperationUpdate, metav1.ManagedFieldsOperationApply
@@ -118,7 +118,7 @@ func TestAdopted(t *testing.T) {
 	}
 	got := map[string]string{}
 	for _, f := range fields {
-		got[f.Manager+" "+string(f.Operation)] = string(f.FieldsV1.Raw)
+		got[f.Manager+" "+string(f.Operation)] = f.FieldsV1.GetRawString()
 	}
 	want := map[string]string{
 		"pelago Apply":                   `{"f:spec":{"f:a":{},"f:b":{},"f:c":{},"f:d":{}}}`,

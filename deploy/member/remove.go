@@ -90,7 +90,7 @@ func setsLabel(obj client.Object, label string) bool {
 				Labels map[string]any `json:"f:labels"`
 			} `json:"f:metadata"`
 		}
-		if m.Manager != manifests.Manager || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &fields) != nil {
+		if m.Manager != manifests.Manager || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
 			return false
 		}
 		_, ok := fields.Metadata.Labels["f:"+label]

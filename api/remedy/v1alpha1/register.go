@@ -1,17 +1,19 @@
 package v1alpha1
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/scheme"
 )
 
-var (
-	// GroupVersion is remedy.karmada.io/v1alpha1.
-	GroupVersion = schema.GroupVersion{Group: "remedy.karmada.io", Version: "v1alpha1"}
-	// SchemeBuilder collects the kinds of this package.
-	SchemeBuilder = &scheme.Builder{GroupVersion: GroupVersion}
-	// AddToScheme adds the kinds of this package to a scheme.
-	AddToScheme = SchemeBuilder.Register(
+// GroupVersion is remedy.karmada.io/v1alpha1.
+var GroupVersion = schema.GroupVersion{Group: "remedy.karmada.io", Version: "v1alpha1"}
+
+// AddToScheme adds the kinds of this package to a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
 		&Remedy{}, &RemedyList{},
-	).AddToScheme
-)
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

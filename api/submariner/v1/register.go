@@ -1,17 +1,17 @@
 package v1
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/scheme"
 )
 
-var (
-	// GroupVersion is submariner.io/v1.
-	GroupVersion = schema.GroupVersion{Group: "submariner.io", Version: "v1"}
-	// SchemeBuilder collects the kinds of this package.
-	SchemeBuilder = &scheme.Builder{GroupVersion: GroupVersion}
-	// AddToScheme adds the kinds of this package to a scheme.
-	AddToScheme = SchemeBuilder.Register(
+// GroupVersion is submariner.io/v1.
+var GroupVersion = schema.GroupVersion{Group: "submariner.io", Version: "v1"}
+
+// AddToScheme adds the kinds of this package to a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
 		&Cluster{}, &ClusterList{},
 		&Endpoint{}, &EndpointList{},
 		&Gateway{}, &GatewayList{},
@@ -19,5 +19,7 @@ var (
 		&ClusterGlobalEgressIP{}, &ClusterGlobalEgressIPList{},
 		&GlobalEgressIP{}, &GlobalEgressIPList{},
 		&GlobalIngressIP{}, &GlobalIngressIPList{},
-	).AddToScheme
-)
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

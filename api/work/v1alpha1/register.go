@@ -1,15 +1,17 @@
 package v1alpha1
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/scheme"
 )
 
-var (
-	// GroupVersion is work.karmada.io/v1alpha1.
-	GroupVersion = schema.GroupVersion{Group: "work.karmada.io", Version: "v1alpha1"}
-	// SchemeBuilder collects the kinds of this package.
-	SchemeBuilder = &scheme.Builder{GroupVersion: GroupVersion}
-	// AddToScheme adds the kinds of this package to a scheme.
-	AddToScheme = SchemeBuilder.Register(&Work{}, &WorkList{}).AddToScheme
-)
+// GroupVersion is work.karmada.io/v1alpha1.
+var GroupVersion = schema.GroupVersion{Group: "work.karmada.io", Version: "v1alpha1"}
+
+// AddToScheme adds the kinds of this package to a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &Work{}, &WorkList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

@@ -1,18 +1,20 @@
 package v1alpha2
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/scheme"
 )
 
-var (
-	// GroupVersion is work.karmada.io/v1alpha2.
-	GroupVersion = schema.GroupVersion{Group: "work.karmada.io", Version: "v1alpha2"}
-	// SchemeBuilder collects the kinds of this package.
-	SchemeBuilder = &scheme.Builder{GroupVersion: GroupVersion}
-	// AddToScheme adds the kinds of this package to a scheme.
-	AddToScheme = SchemeBuilder.Register(
+// GroupVersion is work.karmada.io/v1alpha2.
+var GroupVersion = schema.GroupVersion{Group: "work.karmada.io", Version: "v1alpha2"}
+
+// AddToScheme adds the kinds of this package to a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
 		&ResourceBinding{}, &ResourceBindingList{},
 		&ClusterResourceBinding{}, &ClusterResourceBindingList{},
-	).AddToScheme
-)
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

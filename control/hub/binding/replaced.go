@@ -51,7 +51,7 @@ func recordsUID(f *metav1.FieldsV1) bool {
 			Resource map[string]json.RawMessage `json:"f:resource"`
 		} `json:"f:spec"`
 	}
-	if f == nil || json.Unmarshal(f.Raw, &fields) != nil {
+	if f == nil || json.Unmarshal(f.GetRawBytes(), &fields) != nil {
 		return false
 	}
 	_, ok := fields.Spec.Resource["f:uid"]

@@ -159,8 +159,8 @@ func TestReplacedTemplate(t *testing.T) {
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 					err := c.Get(ctx, key, o, opts...)
 					o.SetManagedFields([]metav1.ManagedFieldsEntry{
-						{Manager: "another", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{}}`)}},
-						{Manager: test.manager, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:resource":{".":{},"f:uid":{}}}}`)}}})
+						{Manager: "another", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{}}`)},
+						{Manager: test.manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:resource":{".":{},"f:uid":{}}}}`)}})
 					return err
 				},
 			})
