@@ -164,24 +164,38 @@ func joined(a []ref.Val) int {
 // unavailable are functions of CEL's libraries whose result is not bounded by the size of their arguments.
 var unavailable = map[string]string{"format": "use + and string()"}
 
-// guarded is a call that is charged before it is made.
+// guarded is a call that is charged before it is made. It does not embed the call: a way to make it that another version of CEL adds
+// would be promoted, and bypass the charge.
 type guarded struct {
-	interpreter.InterpretableCall
-	args []interpreter.Interpretable
+	call interpreter.InterpretableCall
+	args []interpreter.InterpretableV2
 	impl func([]ref.Val) ref.Val
 }
 
-// hidden hides the type of an argument: CEL would replace a call with a constant regular expression by an unguarded one.
-type hidden struct{ interpreter.Interpretable }
+var (
+	_ interpreter.InterpretableCall        = (*guarded)(nil)
+	_ interpreter.InterpretableConstructor = (*constructed)(nil)
+)
 
-// Args implements interpreter.InterpretableCall.
-func (g *guarded) Args() []interpreter.Interpretable { return g.args }
+// hidden hides the type of an argument: CEL would replace a call with a constant regular expression by an unguarded one.
+type hidden struct{ interpreter.InterpretableV2 }
+
+// ID, Function, OverloadID and Args implement interpreter.InterpretableCall.
+func (g *guarded) ID() int64                           { return g.call.ID() }
+func (g *guarded) Function() string                    { return g.call.Function() }
+func (g *guarded) OverloadID() string                  { return g.call.OverloadID() }
+func (g *guarded) Args() []interpreter.InterpretableV2 { return g.args }
 
 // Eval implements interpreter.Interpretable.
 func (g *guarded) Eval(vars interpreter.Activation) ref.Val {
+	return g.Exec(interpreter.AsFrame(vars))
+}
+
+// Exec implements interpreter.InterpretableV2.
+func (g *guarded) Exec(vars *interpreter.ExecutionFrame) ref.Val {
 	values := make([]ref.Val, len(g.args))
 	for i, arg := range g.args {
-		values[i] = arg.Eval(vars)
+		values[i] = arg.Exec(vars)
 	}
 	for _, v := range values {
 		if types.IsUnknownOrError(v) {
@@ -219,12 +233,22 @@ func grows(v ref.Val) bool {
 
 // constructed is a list or map literal, charged by its total size.
 type constructed struct {
-	interpreter.InterpretableConstructor
+	made interpreter.InterpretableConstructor
 }
+
+// ID, InitVals and Type implement interpreter.InterpretableConstructor.
+func (m *constructed) ID() int64                               { return m.made.ID() }
+func (m *constructed) InitVals() []interpreter.InterpretableV2 { return m.made.InitVals() }
+func (m *constructed) Type() ref.Type                          { return m.made.Type() }
 
 // Eval implements interpreter.Interpretable.
 func (m *constructed) Eval(vars interpreter.Activation) ref.Val {
-	out := m.InterpretableConstructor.Eval(vars)
+	return m.Exec(interpreter.AsFrame(vars))
+}
+
+// Exec implements interpreter.InterpretableV2.
+func (m *constructed) Exec(vars *interpreter.ExecutionFrame) ref.Val {
+	out := m.made.Exec(vars)
 	if !types.IsUnknownOrError(out) {
 		budgetOf(vars).weigh(out, 0)
 	}
@@ -249,7 +273,7 @@ func guard(env *cel.Env) (cel.ProgramOption, error) {
 			known[b.Operator] = b
 		}
 	}
-	return cel.CustomDecorator(func(i interpreter.Interpretable) (interpreter.Interpretable, error) {
+	return cel.CustomDecoratorV2(func(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 		if c, ok := i.(interpreter.InterpretableConstructor); ok {
 			return &constructed{c}, nil
 		}
@@ -264,7 +288,7 @@ func guard(env *cel.Env) (cel.ProgramOption, error) {
 		if f != nil && f.NonStrict {
 			return i, nil // logical operators, on booleans
 		}
-		g := &guarded{InterpretableCall: call, impl: implementation(call, f)}
+		g := &guarded{call: call, impl: implementation(call, f)}
 		for _, arg := range call.Args() {
 			g.args = append(g.args, hidden{arg})
 		}
