@@ -50,7 +50,8 @@ const (
 	hubBurst = 100
 	// drainTime bounds the wait for running reconciles at the end.
 	drainTime = 10 * time.Second
-	// renewDeadline is how long the leader tries to renew its lease before it gives up, below the 15 s that the lease lasts.
+	// renewDeadline is how long the leader tries to renew its lease before it gives up, below the
+	// 15 s that the lease lasts.
 	renewDeadline = 10 * time.Second
 )
 
@@ -60,11 +61,13 @@ type agent struct {
 	hub     *hubclient.Hub // of the role network, else nil
 	metrics []prometheus.Collector
 	live    healthz.Checker // of /healthz
-	// changed is cancelled when the configuration differs from the one that the agent was constructed from.
+	// changed is cancelled when the configuration differs from the one that the agent was
+	// constructed from.
 	changed context.Context
 }
 
-// open reads the member's configuration and constructs the controllers. It sends no request to the hub.
+// open reads the member's configuration and constructs the controllers. It sends no request to the
+// hub.
 func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	scheme, err := o.roles.scheme(member)
 	if err != nil {
@@ -182,7 +185,8 @@ func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 	}
 }
 
-// run runs the controllers until ctx ends or the configuration changes; the next process reads the new one.
+// run runs the controllers until ctx ends or the configuration changes; the next process reads the
+// new one.
 func (a *agent) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -196,11 +200,13 @@ func (a *agent) run(ctx context.Context) error {
 	return nil
 }
 
-// cacheOptions restricts the cache to objects that the agent may read, and strips fields that it does not use.
+// cacheOptions restricts the cache to objects that the agent may read, and strips fields that it
+// does not use.
 func cacheOptions() cache.Options {
 	system := cache.ByObject{Namespaces: map[string]cache.Config{config.SystemNamespace: {}}}
 	return cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(), // also of the kinds below, unless they have their own
+		// also of the kinds below, unless they have their own
+		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}: {Namespaces: map[string]cache.Config{
 				config.SystemNamespace: {FieldSelector: named(config.BrokerSecretName)},
@@ -217,9 +223,10 @@ func cacheOptions() cache.Options {
 
 func named(name string) fields.Selector { return fields.OneTermEqualSelector("metadata.name", name) }
 
-// stripPod reduces a Pod to the fields that control/agent/ipam reads: identity and labels, node and host network, and phase.
-// Pods outnumber all other objects together, and they are large. The agent never writes one. An object that is not a Pod
-// (the tombstone of a deletion that the watch missed) is passed through unchanged.
+// stripPod reduces a Pod to the fields that control/agent/ipam reads: identity and labels, node and
+// host network, and phase. Pods outnumber all other objects together, and they are large. The agent
+// never writes one. An object that is not a Pod (the tombstone of a deletion that the watch missed)
+// is passed through unchanged.
 func stripPod(in any) (any, error) {
 	p, ok := in.(*corev1.Pod)
 	if !ok {
@@ -266,14 +273,15 @@ func readInput(ctx context.Context, c client.Reader) (input, error) {
 	return in, nil
 }
 
-// differs reports whether the configuration now requires a new agent. A renewed token alone does not.
+// differs reports whether the configuration now requires a new agent. A renewed token alone does
+// not.
 func (in input) differs(now input) bool {
 	return !maps.Equal(in.config.Data(), now.config.Data()) ||
 		in.broker.Server != now.broker.Server || in.broker.Namespace != now.broker.Namespace || !bytes.Equal(in.broker.CA, now.broker.CA)
 }
 
-// watchInput calls restart when the configuration differs from the one in use. The agent derives everything from it at
-// start: a restart is simpler than parts that can be reconfigured.
+// watchInput calls restart when the configuration differs from the one in use. The agent derives
+// everything from it at start: a restart is simpler than parts that can be reconfigured.
 func watchInput(mgr ctrl.Manager, have input, restart func()) error {
 	only := builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
 		key := client.ObjectKeyFromObject(obj)

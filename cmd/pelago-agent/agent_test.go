@@ -15,8 +15,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestClusterset runs agents of two members against real API servers. The parts use one clusterset. Most keep apart by
-// namespaces and run at the same time; the others change what all share.
+// TestClusterset runs agents of two members against real API servers. The parts use one clusterset.
+// Most keep apart by namespaces and run at the same time; the others change what all share.
 func TestClusterset(t *testing.T) {
 	t.Parallel()
 	s := newClusterset(t)
@@ -134,7 +134,8 @@ func (s *clusterset) testHeadless(t *testing.T) {
 		"copy whereami-ss-headless-g2: Headless TCP/80",
 		"slice of g2: whereami-0=10.7.0.10, whereami-1=10.7.0.11, port 8080"))
 
-	// The second pod is replaced by another of its name, as a StatefulSet does it: its address is another one.
+	// The second pod is replaced by another of its name, as a StatefulSet does it: its address is
+	// another one.
 	must(t, s.g2.Delete(t.Context(), second, client.GracePeriodSeconds(0)))
 	s.g2.backends(t, service, backend("10.7.0.10", first, true), backend("10.7.0.12", s.g2.pod(t, ns, "whereami-1"), false))
 	within(t, "g1 after a pod was replaced", func() string {

@@ -52,7 +52,8 @@ func TestMain(m *testing.M) {
 	ctrllog.SetLogger(logr.FromSlogHandler(log))
 	klog.SetSlogLogger(slog.New(log))
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-		if err := parallel.Value.Set("4"); err != nil { // most of their time tests wait for API servers
+		// most of their time tests wait for API servers
+		if err := parallel.Value.Set("4"); err != nil {
 			panic(err)
 		}
 	}
@@ -61,7 +62,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// clusterset is a hub and two members that have joined it as `pelago join` does, each with a gateway node and an agent.
+// clusterset is a hub and two members that have joined it as `pelago join` does, each with a
+// gateway node and an agent.
 type clusterset struct {
 	hub    client.Client   // administrator
 	line   *apiserver.Line // between the members and the hub
@@ -81,7 +83,8 @@ type member struct {
 	ended         chan error // gets what the agent returned, if it was not stopped
 }
 
-// ranges are the addresses of a member; without a GlobalCIDR there is no globalnet, without vips no ClusterSetIPs.
+// ranges are the addresses of a member; without a GlobalCIDR there is no globalnet, without vips no
+// ClusterSetIPs.
 type ranges struct{ pods, services, global, vips string }
 
 func (r ranges) globalCIDRs() []netip.Prefix {
@@ -118,7 +121,8 @@ func newClustersetWith(t *testing.T, book broker.Book, first, second ranges) *cl
 	return s
 }
 
-// join makes a member: an API server with what `pelago join` installs, a gateway node and a running agent.
+// join makes a member: an API server with what `pelago join` installs, a gateway node and a running
+// agent.
 func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string, r ranges, address string, psk map[string][]byte, vips netip.Prefix) *member {
 	t.Helper()
 	ctx := t.Context()
@@ -194,7 +198,8 @@ func (m *member) start() {
 	t.Cleanup(m.stop)
 }
 
-// node makes a gateway node and plays its node daemon: ready at once, with every address in its tables.
+// node makes a gateway node and plays its node daemon: ready at once, with every address in its
+// tables.
 func (m *member) node(t *testing.T, address string) {
 	t.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: gatewayNode, Labels: map[string]string{"submariner.io/gateway": "true"}}}
@@ -289,7 +294,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// within waits until check returns an empty text, which says what is missing, and logs how long it took.
+// within waits until check returns an empty text, which says what is missing, and logs how long it
+// took.
 func within(t *testing.T, what string, check func() string) {
 	t.Helper()
 	start := time.Now()

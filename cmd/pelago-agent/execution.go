@@ -18,9 +18,9 @@ import (
 	"github.com/pelago-net/pelago/control/tunnel"
 )
 
-// addExecution adds the role execution, which executes this cluster's Works, and nothing else from the hub, and maintains the
-// cluster's status and Lease at the hub. alone means that the role network, which renews the token, runs in another process
-// or, with --workloads-only, not at all.
+// addExecution adds the role execution, which executes this cluster's Works, and nothing else from
+// the hub, and maintains the cluster's status and Lease at the hub. alone means that the role
+// network, which renews the token, runs in another process or, with --workloads-only, not at all.
 func (a *agent) addExecution(c config.Config, to hubclient.Options, tokens *peering.TokenSource, alone bool) error {
 	id, hubID := c.ClusterID, c.HubID
 	access, connected := hubclient.Config(to)
@@ -52,7 +52,8 @@ func (a *agent) addExecution(c config.Config, to hubclient.Options, tokens *peer
 	a.metrics = append(a.metrics, attached.Metrics())
 	follower := &execute.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: custom, Log: log}
 	for name, r := range map[string]manager.Runnable{
-		// Add a Runnable, not the cluster.Cluster h: the manager would wait for its cache to sync, and the hub may be unreachable.
+		// Add a Runnable, not the cluster.Cluster h: the manager would wait for its cache to sync,
+		// and the hub may be unreachable.
 		"the hub's cache":        manager.RunnableFunc(h.Start),
 		"the rules of kinds":     manager.RunnableFunc(follower.Start),
 		"the execution of Works": manager.RunnableFunc(works.Start),

@@ -39,8 +39,9 @@ func account(cfg *rest.Config, name string) *rest.Config {
 	return cfg
 }
 
-// TestExecution runs the role execution in a pull member with the rights that it has there, and at the hub with those of the
-// member: a Work comes to the member, its status to the hub, and so does the cluster's.
+// TestExecution runs the role execution in a pull member with the rights that it has there, and at
+// the hub with those of the member: a Work comes to the member, its status to the hub, and so does
+// the cluster's.
 func TestExecution(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -83,7 +84,8 @@ func TestExecution(t *testing.T) {
 			config.KeyBrokerServer: []byte(hubConfig.Host)}})
 
 	schemes := []func(*runtime.Scheme) error{clusterv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme}
-	// The member makes its Cluster, and pelago-hub, in place of which its controller of memberships runs here, gives it its rights.
+	// The member makes its Cluster, and pelago-hub, in place of which its controller of memberships
+	// runs here, gives it its rights.
 	as := &rest.Config{Host: hubConfig.Host, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: hubConfig.CAData}}
 	apiserver.Connect(t, as, schemes...).Make(&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: id},
 		Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull, ID: uid,
@@ -144,7 +146,8 @@ func TestExecution(t *testing.T) {
 	stop()
 	must(t, <-ended)
 
-	// Of a member that takes workloads only no other process renews the token. One that does not expire is due at once.
+	// Of a member that takes workloads only no other process renews the token. One that does not
+	// expire is due at once.
 	eternal := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: "eternal",
 		Annotations: map[string]string{corev1.ServiceAccountNameKey: broker.AccountName(id)}}, Type: corev1.SecretTypeServiceAccountToken}
 	hub.Make(eternal)

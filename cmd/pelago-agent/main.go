@@ -1,6 +1,7 @@
-// Command pelago-agent runs the controllers of one member cluster. With --roles=network they manage addresses, port
-// blocks, peers and service discovery, and write no workloads. With --roles=execution they run what the hub propagates to
-// the cluster, and report the cluster's status. With --roles=operator they install Pelago as Broker and Submariner objects ask for.
+// Command pelago-agent runs the controllers of one member cluster. With --roles=network they manage
+// addresses, port blocks, peers and service discovery, and write no workloads. With
+// --roles=execution they run what the hub propagates to the cluster, and report the cluster's
+// status. With --roles=operator they install Pelago as Broker and Submariner objects ask for.
 package main
 
 import (
@@ -30,8 +31,8 @@ import (
 	"github.com/pelago-net/pelago/control/operator"
 )
 
-// Limits of requests to the member's API server, per second: an export makes about a dozen writes. The server's own
-// priority and fairness protects it from more.
+// Limits of requests to the member's API server, per second: an export makes about a dozen writes.
+// The server's own priority and fairness protects it from more.
 const (
 	memberQPS   = 200
 	memberBurst = 400
@@ -79,7 +80,8 @@ type options struct {
 
 	// The rest is set by tests only.
 
-	// hubPause holds the minimum and the maximum pause between attempts to reach an unreachable hub.
+	// hubPause holds the minimum and the maximum pause between attempts to reach an unreachable
+	// hub.
 	hubPause [2]time.Duration
 	// several agents may run in one process.
 	several bool
@@ -99,7 +101,8 @@ const (
 // roles are what one process does, at least one of them.
 type roles struct{ network, execution, operator bool }
 
-// lease names the Lease that the process holds while it works. A process with both roles uses the Lease of the role network.
+// lease names the Lease that the process holds while it works. A process with both roles uses the
+// Lease of the role network.
 func (r roles) lease() string {
 	switch {
 	case r.operator:
@@ -159,10 +162,12 @@ func parseRoles(names []string) (roles, error) {
 	return r, nil
 }
 
-// mcsVersions are the versions of the MCS API that the agent can work with, the best first. Their schemas are the same.
+// mcsVersions are the versions of the MCS API that the agent can work with, the best first. Their
+// schemas are the same.
 var mcsVersions = []string{"v1beta1", "v1alpha1"}
 
-// mcsVersion is the version in which the member serves the MCS API: another tool may have installed it.
+// mcsVersion is the version in which the member serves the MCS API: another tool may have installed
+// it.
 func mcsVersion(member *rest.Config) (string, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(member)
 	if err != nil {
@@ -187,7 +192,8 @@ func mcsVersion(member *rest.Config) (string, error) {
 	return "", errors.New("the cluster serves neither version of ServiceExport and ServiceImport (multicluster.x-k8s.io): run `pelago join`, which installs them")
 }
 
-// scheme is that of the kinds that the roles need: those of the MCS API, which every member in the network has, only for that role.
+// scheme is that of the kinds that the roles need: those of the MCS API, which every member in the
+// network has, only for that role.
 func (r roles) scheme(member *rest.Config) (*runtime.Scheme, error) {
 	if !r.network {
 		return newScheme(mcsVersions[0])
@@ -199,8 +205,8 @@ func (r roles) scheme(member *rest.Config) (*runtime.Scheme, error) {
 	return newScheme(version)
 }
 
-// newScheme returns a scheme of the kinds that the agent reads and writes. The Go types of the MCS API are registered under
-// whichever version is served.
+// newScheme returns a scheme of the kinds that the agent reads and writes. The Go types of the MCS
+// API are registered under whichever version is served.
 func newScheme(mcsVersion string) (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	gv := schema.GroupVersion{Group: mcs.GroupName, Version: mcsVersion}

@@ -17,7 +17,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestOperatorOfHub makes a hub with a Broker object, with the rights of the operator's ServiceAccount.
+// TestOperatorOfHub makes a hub with a Broker object, with the rights of the operator's
+// ServiceAccount.
 func TestOperatorOfHub(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

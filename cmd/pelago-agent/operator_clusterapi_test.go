@@ -33,7 +33,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// clusterAPIServer installs the kind Cluster of Cluster API, served in the versions, and returns a client for it and for a hub's kinds.
+// clusterAPIServer installs the kind Cluster of Cluster API, served in the versions, and returns a
+// client for it and for a hub's kinds.
 func clusterAPIServer(t *testing.T, cfg *rest.Config, versions ...string) *apiserver.Cluster {
 	t.Helper()
 	c := apiserver.Connect(t, cfg, clusterv1alpha1.AddToScheme, submarinerv1.AddToScheme, workv1alpha1.AddToScheme)
@@ -93,7 +94,8 @@ func newCAPICluster(t *testing.T, at *apiserver.Cluster, version, namespace, nam
 	u.SetNamespace(namespace)
 	u.SetName(name)
 	u.SetLabels(labels)
-	u.SetFinalizers([]string{"cluster.cluster.x-k8s.io"}) // Cluster API removes it when the machines are gone
+	// Cluster API removes it when the machines are gone
+	u.SetFinalizers([]string{"cluster.cluster.x-k8s.io"})
 	at.Make(u)
 	return capiCluster{at, u, t}
 }
@@ -152,8 +154,8 @@ func gone(t *testing.T, c client.Client, o client.Object) {
 	})
 }
 
-// TestClusterAPI takes a cluster of Cluster API through its life as a push member of a hub on the same API server, with the rights of the
-// operator's ServiceAccount.
+// TestClusterAPI takes a cluster of Cluster API through its life as a push member of a hub on the
+// same API server, with the rights of the operator's ServiceAccount.
 func TestClusterAPI(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -220,7 +222,8 @@ func TestClusterAPI(t *testing.T) {
 		second.status(`{"initialization":{"controlPlaneInitialized":true}}`)
 		second.says(reasonRefused, `the name "c1" is taken by the member of Cluster default/c1`)
 		second.patch(`{"metadata":{"annotations":{"pelago.io/cluster-name":"c2"}}}`)
-		second.says(reasonJoinFailed, `this cluster is registered as "c1"`) // it has the kubeconfig of the same cluster
+		// it has the kubeconfig of the same cluster
+		second.says(reasonJoinFailed, `this cluster is registered as "c1"`)
 		second.patch(`{"metadata":{"annotations":{"pelago.io/cluster-name":"C2"}}}`)
 		second.says(reasonRefused, `cluster id "C2"`, "annotation pelago.io/cluster-name")
 		second.patch(`{"metadata":{"finalizers":null}}`)
@@ -272,7 +275,8 @@ func TestClusterAPI(t *testing.T) {
 		}
 	})
 	t.Run("a deleted cluster that does not answer is given up", func(t *testing.T) {
-		c := newCAPICluster(t, at, "v1beta2", "default", "c1", map[string]string{v1alpha1.LabelJoin: "push"}) // as after `clusterctl move`
+		// as after `clusterctl move`
+		c := newCAPICluster(t, at, "v1beta2", "default", "c1", map[string]string{v1alpha1.LabelJoin: "push"})
 		c.status(`{"initialization":{"controlPlaneInitialized":true}}`)
 		c.secret(text)
 		await.True(t, "the object has joined", func() bool {
@@ -311,7 +315,8 @@ func TestClusterAPI(t *testing.T) {
 	}
 }
 
-// TestClusterAPIPull joins clusters by agents of their own to a hub that is another API server. Cluster API serves only v1beta1 here.
+// TestClusterAPIPull joins clusters by agents of their own to a hub that is another API server.
+// Cluster API serves only v1beta1 here.
 func TestClusterAPIPull(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -338,7 +343,8 @@ func TestClusterAPIPull(t *testing.T) {
 	o.Make(access)
 	c.patch(`{"metadata":{"annotations":{"n":"1"}}}`)
 	c.says(reasonJoinFailed, "key kubeconfig of Secret submariner-operator/pelago-hub, the access to the hub: it is no kubeconfig")
-	access.Data[v1alpha1.HubSecretKey], err = os.ReadFile(h.own) // with the rights that the operator would have there
+	// with the rights that the operator would have there
+	access.Data[v1alpha1.HubSecretKey], err = os.ReadFile(h.own)
 	must(t, err)
 	must(t, o.Update(ctx, access))
 	c.patch(`{"metadata":{"annotations":{"n":"2"}}}`)

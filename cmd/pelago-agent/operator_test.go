@@ -63,7 +63,8 @@ func propagates(t *testing.T, hub *rest.Config) {
 	must(t, manifests.Propagation(t.Context(), installer(t, hub), manifests.PropagationOptions{}, t.Logf))
 }
 
-// deployBroker makes an API server the hub of a clusterset, as `pelago deploy-broker` does, and returns the content of broker-info.subm.
+// deployBroker makes an API server the hub of a clusterset, as `pelago deploy-broker` does, and
+// returns the content of broker-info.subm.
 func deployBroker(t *testing.T, hub *rest.Config, want spec.Broker) []byte {
 	t.Helper()
 	c, err := manifests.Open(rest.CopyConfig(hub))
@@ -258,7 +259,8 @@ func (o *operated) settings() config.Config {
 	return c
 }
 
-// TestOperator takes one cluster through the life of a Submariner, with the rights of the operator's ServiceAccount.
+// TestOperator takes one cluster through the life of a Submariner, with the rights of the
+// operator's ServiceAccount.
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

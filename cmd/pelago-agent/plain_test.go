@@ -22,7 +22,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// TestClustersetWithoutGlobalnet: clusters with ranges of their own, and one that cannot be connected.
+// TestClustersetWithoutGlobalnet: clusters with ranges of their own, and one that cannot be
+// connected.
 func TestClustersetWithoutGlobalnet(t *testing.T) {
 	t.Parallel()
 	book, err := broker.NewBook(false, netip.Prefix{}, 0)
@@ -95,8 +96,8 @@ func (s *clusterset) testPlainHeadless(t *testing.T) {
 		"slice of g2: whereami-0=10.8.0.10, whereami-1=192.0.2.2, port 8080"))
 }
 
-// Another cluster names addresses of g1's range of ClusterSetIPs for services of its own: g1 allocates the one that is left first, and
-// then the others nevertheless.
+// Another cluster names addresses of g1's range of ClusterSetIPs for services of its own: g1
+// allocates the one that is left first, and then the others nevertheless.
 func (s *clusterset) testNamedVIPs(t *testing.T) {
 	const ns = "vips"
 	namespace(t, ns, s.g1)
@@ -137,8 +138,8 @@ func (s *clusterset) testNamedVIPs(t *testing.T) {
 	}
 }
 
-// A third cluster has pods where a node of g1 is. g2 imports its services, g1 does not and says why; after that node is
-// gone it does.
+// A third cluster has pods where a node of g1 is. g2 imports its services, g1 does not and says
+// why; after that node is gone it does.
 func (s *clusterset) testRefused(t *testing.T) {
 	const ns, name = "refused", "web"
 	ctx := t.Context()

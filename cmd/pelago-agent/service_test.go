@@ -134,8 +134,8 @@ func (m *member) view(ns, name string) []string {
 	return sorted(lines)
 }
 
-// complete reports whether a view has import, copy and slice of a service that one cluster exports. The status of the import,
-// which names that cluster, comes after the object.
+// complete reports whether a view has import, copy and slice of a service that one cluster exports.
+// The status of the import, which names that cluster, comes after the object.
 func complete(view []string, cluster string) bool {
 	return len(view) == 3 && slices.ContainsFunc(view, func(line string) bool {
 		return strings.HasPrefix(line, "import ") && strings.HasSuffix(line, " "+cluster)

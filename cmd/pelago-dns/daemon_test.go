@@ -221,7 +221,8 @@ func TestLiveness(t *testing.T) {
 	}
 }
 
-// A configuration that is changed, and changed back before anybody has read it again, is followed as well.
+// A configuration that is changed, and changed back before anybody has read it again, is followed
+// as well.
 func TestConfigurationChangedBack(t *testing.T) {
 	var reads atomic.Int32
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -13,8 +13,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestBounded: no more requests are in flight than allowed, over all transports of one bound together and independently of another bound;
-// a waiting request can be cancelled; none is lost.
+// TestBounded: no more requests are in flight than allowed, over all transports of one bound
+// together and independently of another bound; a waiting request can be cancelled; none is lost.
 func TestBounded(t *testing.T) {
 	const allowed, all = 3, 20
 	var mu sync.Mutex

@@ -42,9 +42,11 @@ import (
 const (
 	// drainTime bounds how long running reconciles may take at the end.
 	drainTime = 10 * time.Second
-	// renewDeadline is how long the leader tries to renew its lease before it gives up, below the 15 s that the lease lasts.
+	// renewDeadline is how long the leader tries to renew its lease before it gives up, below the
+	// 15 s that the lease lasts.
 	renewDeadline = 10 * time.Second
-	// minPause and maxPause bound the backoff with which the cache retries an unreachable API server.
+	// minPause and maxPause bound the backoff with which the cache retries an unreachable API
+	// server.
 	minPause, maxPause = 200 * time.Millisecond, time.Second
 )
 
@@ -137,7 +139,8 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// newManager makes the manager, without controllers. All writes by other clients must pass the same gate as the manager's.
+// newManager makes the manager, without controllers. All writes by other clients must pass the same
+// gate as the manager's.
 func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme) (mgr ctrl.Manager, a hubAccess, err error) {
 	mo := managerOptions(o, scheme)
 	if mo.Cache.HTTPClient, err = rest.HTTPClientFor(hubclient.RetryingConfig(cfg, minPause, maxPause, ctrl.Log)); err != nil {
@@ -162,7 +165,8 @@ func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 		Scheme:   scheme,
 		Cache:    cache.Options{DefaultTransform: kube.NewStringTable().Transform},
 		NewCache: kube.NewStreamCache(nil),
-		// Typed Secrets are read only for access to members: such reads are few and do not justify caching all Secrets of the hub.
+		// Typed Secrets are read only for access to members: such reads are few and do not justify
+		// caching all Secrets of the hub.
 		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.healthAddress,

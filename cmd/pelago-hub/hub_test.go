@@ -67,7 +67,8 @@ func elected(mgr ctrl.Manager) func() bool {
 	}
 }
 
-// A killed process leaves its lease behind, valid for 15 s: a process with the same identity need not wait for it, others must.
+// A killed process leaves its lease behind, valid for 15 s: a process with the same identity need
+// not wait for it, others must.
 func TestIdentity(t *testing.T) {
 	c := apiserver.Connect(t, server.Config(t))
 	c.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: manifests.SystemNamespace}})
@@ -98,12 +99,13 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// While the API server is unreachable the cache retries at least every second, however long that lasts. By default informers retry
-// four times in the first 20 s, and then twice a minute.
+// While the API server is unreachable the cache retries at least every second, however long that
+// lasts. By default informers retry four times in the first 20 s, and then twice a minute.
 func TestCacheComesBackSoon(t *testing.T) {
 	line := apiserver.NewLine(t, server.Config(t))
 	mgr := manager(t, line.Config(), options{})
-	if _, err := mgr.GetCache().GetInformer(t.Context(), &corev1.ConfigMap{}); err != nil { // it waits for the first list
+	// it waits for the first list
+	if _, err := mgr.GetCache().GetInformer(t.Context(), &corev1.ConfigMap{}); err != nil {
 		t.Fatal(err)
 	}
 	line.Cut()

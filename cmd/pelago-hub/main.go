@@ -1,6 +1,6 @@
-// Command pelago-hub runs the hub's controllers and the scheduler: it turns templates and policies into Works for each member,
-// writes them into push members, and brings their status back. Several may run at one hub; one works, the others wait for its
-// lease.
+// Command pelago-hub runs the hub's controllers and the scheduler: it turns templates and policies
+// into Works for each member, writes them into push members, and brings their status back. Several
+// may run at one hub; one works, the others wait for its lease.
 package main
 
 import (
@@ -53,10 +53,12 @@ type options struct {
 	// identity is the holder identity in the lease; "": a new one for each process.
 	identity string
 	logLevel slog.Level
-	// workloads: the hub's API server runs workloads, so only namespaces that ask for it are propagated.
+	// workloads: the hub's API server runs workloads, so only namespaces that ask for it are
+	// propagated.
 	workloads bool
 	workers   workers
-	// grace is the time without a renewal of its Lease after which the status of a pull member is unknown.
+	// grace is the time without a renewal of its Lease after which the status of a pull member is
+	// unknown.
 	grace    time.Duration
 	eviction placement.EvictionOptions
 	rttHold  time.Duration
@@ -64,7 +66,8 @@ type options struct {
 	events string
 	// syncReplicas: Deployments follow the autoscalers of members.
 	syncReplicas bool
-	// proxyAddress is where proxy.pelago.io is served, "" or "0": nowhere; proxyHost is how the hub's API server reaches it.
+	// proxyAddress is where proxy.pelago.io is served, "" or "0": nowhere; proxyHost is how the
+	// hub's API server reaches it.
 	proxyAddress, proxyHost string
 
 	// several hubs may run in one process; set by tests only.
@@ -76,7 +79,8 @@ const eventsFailures, eventsAll = "failures", "all"
 
 // workers are numbers of objects that are worked on at the same time.
 type workers struct {
-	// propagate: templates and bindings. works: bindings. status: bindings. execution: Works of each push member.
+	// propagate: templates and bindings. works: bindings. status: bindings. execution: Works of
+	// each push member.
 	propagate, works, status, execution int
 }
 
@@ -144,11 +148,13 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// How much memory the program may use, in bytes, before it collects garbage more often: plenty for a small hub, where frequent collection
-// would only waste CPU time; with a large live heap, somewhat more than the live heap.
+// How much memory the program may use, in bytes, before it collects garbage more often: plenty for
+// a small hub, where frequent collection would only waste CPU time; with a large live heap,
+// somewhat more than the live heap.
 const (
 	roomy = 416 << 20
-	// less: above roomy, garbage may grow to the live heap minus this: a hub with 5,000 templates on 100 members stays below 500 MiB.
+	// less: above roomy, garbage may grow to the live heap minus this: a hub with 5,000 templates
+	// on 100 members stays below 500 MiB.
 	less = 176 << 20
 	// mostGrowth is the growth of the heap over the live heap (GOGC), in percent, below that limit.
 	mostGrowth = 300
@@ -159,7 +165,8 @@ const (
 // limit is the memory limit for a live heap of so many bytes.
 func limit(live uint64) int64 { return max(roomy, 2*int64(live)-less) }
 
-// paceCollector adapts the frequency of garbage collection to the live heap until ctx ends, unless GOGC or GOMEMLIMIT is set.
+// paceCollector adapts the frequency of garbage collection to the live heap until ctx ends, unless
+// GOGC or GOMEMLIMIT is set.
 func paceCollector(ctx context.Context) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return

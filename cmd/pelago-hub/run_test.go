@@ -21,7 +21,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// The whole hub with the rights that `pelago init` gives it: a template becomes a binding, and the lease is given back at the end.
+// The whole hub with the rights that `pelago init` gives it: a template becomes a binding, and the
+// lease is given back at the end.
 func TestRun(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.HubControllers())
 	installer, err := manifests.NewClient(cfg)

@@ -32,8 +32,9 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// setupControllers adds all controllers. They share the interpreter of kinds and the record of skipped override rules.
-// The objects that they create carry hubID; uid is the UID of the hub's own namespace kube-system.
+// setupControllers adds all controllers. They share the interpreter of kinds and the record of
+// skipped override rules. The objects that they create carry hubID; uid is the UID of the hub's own
+// namespace kube-system.
 func setupControllers(mgr ctrl.Manager, hubID, uid string, a hubAccess, o options) error {
 	custom := kinds.NewCustom()
 	interpreter := custom.Interpreter()
@@ -41,7 +42,8 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a hubAccess, o option
 	if err := metrics.Registry.Register(counts); err != nil {
 		return fmt.Errorf("register the metrics of the execution of Works: %w", err)
 	}
-	// Executions use a separate client to the hub, in which eight workers per member write statuses and remove finalizers.
+	// Executions use a separate client to the hub, in which eight workers per member write statuses
+	// and remove finalizers.
 	hub, err := client.New(a.way(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
 		return fmt.Errorf("connect the execution of Works to the hub's API server: %w", err)
@@ -118,22 +120,25 @@ func (e executions) execute(ctx context.Context, cluster string, member *rest.Co
 	return x.Start(ctx)
 }
 
-// inFlight bounds the concurrent requests of each client to the hub's API server; further ones queue in order. More would not make
-// a busy API server respond sooner: API Priority and Fairness queues them and rejects those that have waited for 15 s (429), among
-// them renewals of the leader's lease, and the server closes watches that fall behind, which then have to relist. While 1,000
-// templates were created on two cores, this happened about a hundred times with 32, twenty times with 16, and once with 8. At a
-// few milliseconds per response, 8 still allow more than a thousand requests a second. Initial lists and the lease are not limited.
+// inFlight bounds the concurrent requests of each client to the hub's API server; further ones
+// queue in order. More would not make a busy API server respond sooner: API Priority and Fairness
+// queues them and rejects those that have waited for 15 s (429), among them renewals of the
+// leader's lease, and the server closes watches that fall behind, which then have to relist. While
+// 1,000 templates were created on two cores, this happened about a hundred times with 32, twenty
+// times with 16, and once with 8. At a few milliseconds per response, 8 still allow more than a
+// thousand requests a second. Initial lists and the lease are not limited.
 const inFlight = 8
 
-// hubAccess is how the controllers reach the hub's API server, and the gate that their writes there and into members pass.
+// hubAccess is how the controllers reach the hub's API server, and the gate that their writes there
+// and into members pass.
 type hubAccess struct {
 	config    *rest.Config
 	gate      transport.WrapperFunc
 	attempted func() time.Time // see kube.Fence
 }
 
-// way returns a client configuration with its own limit on concurrent requests, so that a controller with few workers does not queue
-// behind one with hundreds.
+// way returns a client configuration with its own limit on concurrent requests, so that a
+// controller with few workers does not queue behind one with hundreds.
 func (a hubAccess) way() *rest.Config {
 	c := rest.CopyConfig(a.config)
 	c.Wrap(a.gate)
@@ -141,8 +146,8 @@ func (a hubAccess) way() *rest.Config {
 	return c
 }
 
-// bounded allows at most n requests in flight over all transports that it wraps together. A request is in flight from when it is sent
-// until its response begins.
+// bounded allows at most n requests in flight over all transports that it wraps together. A request
+// is in flight from when it is sent until its response begins.
 func bounded(n int64) transport.WrapperFunc {
 	slots := semaphore.NewWeighted(n)
 	return func(next http.RoundTripper) http.RoundTripper { return &boundedTransport{slots, n, next} }

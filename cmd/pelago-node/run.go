@@ -39,7 +39,8 @@ import (
 // portRetry is the pause before a port that is taken is tried again.
 const portRetry = 2 * time.Second
 
-// niceness gives the daemon priority over the pods of a busy node: where it encrypts the wire itself, packets wait for it.
+// niceness gives the daemon priority over the pods of a busy node: where it encrypts the wire
+// itself, packets wait for it.
 const niceness = -10
 
 type runOptions struct {
@@ -140,7 +141,8 @@ func run(ctx context.Context, o runOptions) error {
 		CacheFile: cacheFile(o.stateDir), OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
 		UnreachableClusters: unreachableClusters, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Datapath: o.datapath, Version: version, Logger: log,
 	}, c, cl, l)
-	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.
+	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent
+	// use.
 	reader, err := loader.OpenMaps(o.pins)
 	if err != nil {
 		return err

@@ -74,15 +74,16 @@ The exit status is 1 if the packet is dropped.`,
 	return cmd
 }
 
-// hop, send and watch are what `pelago trace` runs on nodes. They read their argument from standard input: a token must not stand in
-// an argument, which audit logs record.
+// hop, send and watch are what `pelago trace` runs on nodes. They read their argument from standard
+// input: a token must not stand in an argument, which audit logs record.
 
 func machineCommand[T any](use, short string, pins *string, run func(cmd *cobra.Command, l *loader.Loader, in T) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var in T
-			// Decode a single value instead of reading to EOF: watch runs until standard input ends.
+			// Decode a single value instead of reading to EOF: watch runs until standard input
+			// ends.
 			if err := json.NewDecoder(cmd.InOrStdin()).Decode(&in); err != nil {
 				return fmt.Errorf("read the request from standard input: %w", err)
 			}

@@ -34,14 +34,16 @@ Elsewhere nothing runs and nothing listens.`,
 	return cmd
 }
 
-// raisePriority is best effort: without the priority the daemon is merely slower on a busy node. Threads that Go starts later inherit it.
+// raisePriority is best effort: without the priority the daemon is merely slower on a busy node.
+// Threads that Go starts later inherit it.
 func raisePriority(log *slog.Logger) {
 	if err := unix.Setpriority(unix.PRIO_PGRP, 0, niceness); err != nil {
 		log.Warn("the daemon runs at ordinary priority", "error", err)
 	}
 }
 
-// openWire opens the clusterset's wire, after removing what another wire has left on the node, since that would occupy the port.
+// openWire opens the clusterset's wire, after removing what another wire has left on the node,
+// since that would occupy the port.
 func openWire(stateDir, ikeDir string, log *slog.Logger) node.OpenWire {
 	return func(name string) (cable.Wire, error) {
 		driver, err := cable.Driver(name)

@@ -53,7 +53,8 @@ func (a *access) loader(context string) clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &overrides)
 }
 
-// config is the access to the cluster of a context, "" for the one that the flags name. Its CA is in CAData.
+// config is the access to the cluster of a context, "" for the one that the flags name. Its CA is
+// in CAData.
 func (a *access) config(context string) (*rest.Config, error) {
 	cfg, err := a.loader(context).ClientConfig()
 	if err != nil {
@@ -89,7 +90,8 @@ func (a *access) open() (*cluster, error) {
 
 func (a *access) AddFlags(fs *pflag.FlagSet) { a.addFlags(fs) }
 
-// Open opens the cluster of a context, "" for the one that the flags name, and returns the namespace of the context.
+// Open opens the cluster of a context, "" for the one that the flags name, and returns the
+// namespace of the context.
 func (a *access) Open(context string) (view.Member, string, error) {
 	cfg, err := a.config(context)
 	if err != nil {
@@ -224,8 +226,8 @@ func names[T metav1.Object](objects []T) []string {
 // completionTimeout bounds the time for one completion.
 const completionTimeout = 3 * time.Second
 
-// complete returns the completion of a command by what list finds in the cluster of the flags; args precede the word begun.
-// Errors complete nothing, since a shell cannot show them.
+// complete returns the completion of a command by what list finds in the cluster of the flags; args
+// precede the word begun. Errors complete nothing, since a shell cannot show them.
 func (a *access) complete(list func(ctx context.Context, c *cluster, args []string, begun string) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		c, err := a.open()
@@ -247,7 +249,8 @@ func clusterNames(ctx context.Context, c *cluster, args []string, _ string) []st
 	return names(kube.Pointers(all))
 }
 
-// addClusters adds the flag --clusters. Of several names, separated by commas, the last is completed.
+// addClusters adds the flag --clusters. Of several names, separated by commas, the last is
+// completed.
 func (a *access) addClusters(cmd *cobra.Command, named *[]string, usage string) {
 	cmd.Flags().StringSliceVarP(named, "clusters", "C", nil, usage)
 	last := a.complete(func(ctx context.Context, c *cluster, _ []string, begun string) []string {
@@ -272,7 +275,8 @@ func completeContexts(cmd *cobra.Command) {
 			}
 			return view.CompleteLast(begun, all), cobra.ShellCompDirectiveNoFileComp
 		}
-		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // fails only without such a flag, or where a parent has it
+		// fails only without such a flag, or where a parent has it
+		_ = cmd.RegisterFlagCompletionFunc(flag, complete)
 	}
 	for _, sub := range cmd.Commands() {
 		completeContexts(sub)
@@ -308,9 +312,11 @@ func (c *cluster) objects(ctx context.Context, kind string) []string {
 	return names(kube.Pointers(list.Items))
 }
 
-// kinds are the plural names of all kinds that can be listed, with the group unless it is one of Kubernetes.
+// kinds are the plural names of all kinds that can be listed, with the group unless it is one of
+// Kubernetes.
 func (c *cluster) kinds() []string {
-	lists, _ := c.Typed.Discovery().ServerPreferredResources() // with an error, those of the available groups
+	// with an error, those of the available groups
+	lists, _ := c.Typed.Discovery().ServerPreferredResources()
 	var out []string
 	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list"}}, lists) {
 		group, _, versioned := strings.Cut(list.GroupVersion, "/")

@@ -159,8 +159,9 @@ func (a *apply) object(ctx context.Context, h *cluster, o *unstructured.Unstruct
 var staysAtHub = []string{"policy.karmada.io", "work.karmada.io", "cluster.karmada.io", "config.karmada.io", "apps.karmada.io",
 	"autoscaling.karmada.io", "networking.karmada.io", "pelago.io", "submariner.io"}
 
-// policyFor is the policy that sends an object to the named clusters, to all if none is named; nil: the object needs none. The name
-// is derived from the object's kind, group and name, so that it is found again.
+// policyFor is the policy that sends an object to the named clusters, to all if none is named; nil:
+// the object needs none. The name is derived from the object's kind, group and name, so that it is
+// found again.
 func policyFor(o *unstructured.Unstructured, clusters []string) *unstructured.Unstructured {
 	gvk := o.GroupVersionKind()
 	if gvk.Kind == "Namespace" && gvk.Group == "" || slices.Contains(staysAtHub, gvk.Group) {
@@ -185,8 +186,9 @@ func policyFor(o *unstructured.Unstructured, clusters []string) *unstructured.Un
 	return policy
 }
 
-// apply returns whether the object was created, configured or unchanged. With force it takes over fields of other field managers. With
-// own it does not replace an existing object that this command has not created.
+// apply returns whether the object was created, configured or unchanged. With force it takes over
+// fields of other field managers. With own it does not replace an existing object that this command
+// has not created.
 func (h *cluster) apply(ctx context.Context, o *unstructured.Unstructured, force, own bool) (string, error) {
 	before := &unstructured.Unstructured{}
 	before.SetGroupVersionKind(o.GroupVersionKind())
@@ -207,7 +209,8 @@ func (h *cluster) apply(ctx context.Context, o *unstructured.Unstructured, force
 	if missing != nil {
 		return "created", nil
 	}
-	for _, u := range []*unstructured.Unstructured{before, o} { // these may change although the content does not
+	// these may change although the content does not
+	for _, u := range []*unstructured.Unstructured{before, o} {
 		u.SetManagedFields(nil)
 		u.SetResourceVersion("")
 	}

@@ -48,8 +48,8 @@ func clusterCommand(cmd *cobra.Command, do action) *cobra.Command {
 	return cmd
 }
 
-// decisionCommand completes a command that edits a Cluster, with done as its new state. The labels are also set on the Cluster of the
-// broker namespace.
+// decisionCommand completes a command that edits a Cluster, with done as its new state. The labels
+// are also set on the Cluster of the broker namespace.
 func decisionCommand(cmd *cobra.Command, done string, edit func(*clusterv1alpha1.Cluster), labels *map[string]string) *cobra.Command {
 	return clusterCommand(cmd, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
 		_, err := h.change(ctx, args[0], func(c *clusterv1alpha1.Cluster) error {
@@ -229,7 +229,8 @@ func parseTaints(args []string) ([]taintChange, error) {
 	return out, nil
 }
 
-// tainted returns the taints after the changes; it is pure. Taints that evict workloads (NoExecute) get now as timeAdded.
+// tainted returns the taints after the changes; it is pure. Taints that evict workloads (NoExecute)
+// get now as timeAdded.
 func tainted(
 	taints []clusterv1alpha1.Taint, changes []taintChange, overwrite bool, now metav1.Time,
 ) ([]clusterv1alpha1.Taint, error) {

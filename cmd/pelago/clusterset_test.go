@@ -108,7 +108,8 @@ func (c clusterset) deployBroker(t *testing.T, more ...string) string {
 		"--output", c.infoFile()}, more...)...)
 }
 
-// propagated are the definitions of a hub that propagates workloads, as an earlier installation has left them.
+// propagated are the definitions of a hub that propagates workloads, as an earlier installation has
+// left them.
 func propagated(t *testing.T) apiserver.Option {
 	t.Helper()
 	crds, err := manifests.PropagationCRDs()
@@ -116,7 +117,8 @@ func propagated(t *testing.T) apiserver.Option {
 	return apiserver.InstalledCRDs(manifests.LabelCRDRevision, "1", names(crds)...)
 }
 
-// propagates makes the hub propagate workloads, as init does, which first waits to see whether workload controllers run.
+// propagates makes the hub propagate workloads, as init does, which first waits to see whether
+// workload controllers run.
 func (c clusterset) propagates(t *testing.T) {
 	t.Helper()
 	must(t, manifests.Propagation(t.Context(), open(t, c.hub), manifests.PropagationOptions{}, t.Logf))
@@ -366,7 +368,8 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.fails(t, "range 243.7.0.0/16 of this cluster overlaps the clusterset's range 243.0.0.0/8 of ClusterSetIPs", c.join("--clusterid", "c1", "--clustercidr", "243.7.0.0/16")...)
 		c.fails(t, "does not lie inside the clusterset's range 243.0.0.0/8", c.join("--clusterid", "c1", "--clusterset-ip-cidr", "10.0.0.0/20")...)
 		c.fails(t, "range 200.7.0.0/16 of this cluster overlaps the clusterset's fabric range 200.0.0.0/8", c.join("--clusterid", "c1", "--clustercidr", "200.7.0.0/16")...)
-		if err := member.Delete(ctx, egress); client.IgnoreNotFound(err) != nil { // the user's, so unjoin left it
+		// the user's, so unjoin left it
+		if err := member.Delete(ctx, egress); client.IgnoreNotFound(err) != nil {
 			t.Fatal(err)
 		}
 		c.must(t, c.join("--clusterid", "c1", "--cable-driver", "ipsec")...)
@@ -416,7 +419,8 @@ func (m *reader) node(name string) *corev1.Node {
 	return n
 }
 
-// makeObjects creates what an agent leaves outside of the system namespace, and similar objects of other owners.
+// makeObjects creates what an agent leaves outside of the system namespace, and similar objects of
+// other owners.
 func (m *reader) makeObjects() {
 	m.t.Helper()
 	owner := kube.Owner{HubID: m.config().HubID}
@@ -502,7 +506,8 @@ func (m *reader) checkObjects() {
 	}
 }
 
-// checkNodes reports labels and annotations of nodes that were kept or removed wrongly. It deletes the node that makeObjects has made.
+// checkNodes reports labels and annotations of nodes that were kept or removed wrongly. It deletes
+// the node that makeObjects has made.
 func (m *reader) checkNodes(out string) {
 	m.t.Helper()
 	if labels := m.node("n1").Labels; labels[submarinerv1.LabelGateway] != "" {

@@ -23,8 +23,8 @@ import (
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
-// TestDeinit removes a broker and a hub from an API server. Nothing stays that the command line, or pelago-hub for itself, has written,
-// except definitions.
+// TestDeinit removes a broker and a hub from an API server. Nothing stays that the command line, or
+// pelago-hub for itself, has written, except definitions.
 func TestDeinit(t *testing.T) {
 	t.Parallel()
 	c := newClusterset(t)
@@ -51,7 +51,8 @@ func TestDeinit(t *testing.T) {
 	stop := apiserver.Renew(t, hub.Client, lease)
 	c.fails(t, "pelago-hub runs: hub-1 holds Lease pelago-system/pelago-hub: stop it first", append(deinit, "--yes")...)
 	stop()
-	must(t, hub.Patch(t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":""}}`)))) // as pelago-hub does at its end
+	// as pelago-hub does at its end
+	must(t, hub.Patch(t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":""}}`))))
 	c.fails(t, "clusters are registered at the hub: m1", append(deinit, "--yes")...)
 	hub.Remove(member)
 	c.fails(t, "nothing was changed: answer y", deinit...)
@@ -89,13 +90,15 @@ func (w writes) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// written are the objects of the hub that a field manager of ours has written, and what there is of proxy.pelago.io.
+// written are the objects of the hub that a field manager of ours has written, and what there is of
+// proxy.pelago.io.
 func written(t *testing.T, c clusterset) (found []string) {
 	t.Helper()
 	typed, err := kubernetes.NewForConfig(c.hub)
 	must(t, err)
 	lists, err := typed.Discovery().ServerPreferredResources()
-	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) { // the API of pelago-hub, which does not run
+	// the API of pelago-hub, which does not run
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
 		t.Fatal(err)
 	}
 	hub := open(t, c.hub)
@@ -108,9 +111,11 @@ func written(t *testing.T, c clusterset) (found []string) {
 			must(t, hub.List(t.Context(), &objs))
 			for _, o := range objs.Items {
 				ours := strings.HasSuffix(o.Name, ".proxy.pelago.io") ||
-					r.Kind == "Namespace" && slices.Contains([]string{clusterv1alpha1.SecretNamespace, manifests.BrokerNamespace}, o.Name) // without fields
+					// without fields
+					r.Kind == "Namespace" && slices.Contains([]string{clusterv1alpha1.SecretNamespace, manifests.BrokerNamespace}, o.Name)
 				for _, m := range o.ManagedFields {
-					ours = ours || strings.HasPrefix(m.Manager, manifests.Manager) // of a client without one it is the program's name
+					// of a client without one it is the program's name
+					ours = ours || strings.HasPrefix(m.Manager, manifests.Manager)
 				}
 				if ours && r.Kind != "Event" {
 					found = append(found, r.Kind+" "+manifests.Title(client.ObjectKeyFromObject(&o)))

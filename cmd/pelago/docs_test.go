@@ -13,8 +13,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestDocumentedCommands: every command line of the user documentation and of the examples has a known verb, known flags and valid
-// arguments. In running text, where a command is named without all of them, verb and flags count.
+// TestDocumentedCommands: every command line of the user documentation and of the examples has a
+// known verb, known flags and valid arguments. In running text, where a command is named without
+// all of them, verb and flags count.
 func TestDocumentedCommands(t *testing.T) {
 	top := filepath.Join("..", "..")
 	docs, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
@@ -64,7 +65,8 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// pelagoArgs are the arguments of a line that runs pelago, up to a comment, an ellipsis or another command.
+// pelagoArgs are the arguments of a line that runs pelago, up to a comment, an ellipsis or another
+// command.
 func pelagoArgs(line string) ([]string, bool) {
 	all := words(line)
 	if len(all) == 0 || strings.TrimPrefix(all[0], "bin/") != "pelago" {

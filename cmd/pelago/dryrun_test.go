@@ -23,7 +23,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// dryRun runs a join with --dry-run and returns the objects that it prints, with server-side fields left out.
+// dryRun runs a join with --dry-run and returns the objects that it prints, with server-side fields
+// left out.
 func (c clusterset) dryRun(t *testing.T, args ...string) []*unstructured.Unstructured {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -82,7 +83,8 @@ func ofControllers(name string) bool {
 	return false
 }
 
-// TestDryRun compares what join --dry-run prints with what join writes, and checks that it writes nothing.
+// TestDryRun compares what join --dry-run prints with what join writes, and checks that it writes
+// nothing.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	c := newClusterset(t, propagated(t))
@@ -130,7 +132,8 @@ func TestDryRun(t *testing.T) {
 			again := c.dryRun(t, c.join("--clusterid", "d1")...) // with the kept flags
 			titles := func(objs []*unstructured.Unstructured) (out []string) {
 				for _, u := range objs {
-					if u.GetKind() != "Node" && u.GetKind() != "ClusterGlobalEgressIP" { // labelled, and the user's
+					// labelled, and the user's
+					if u.GetKind() != "Node" && u.GetKind() != "ClusterGlobalEgressIP" {
 						out = append(out, title(u))
 						checkSame(t, member, u)
 					}
@@ -147,7 +150,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// checkSame compares a printed object with that of the cluster: applied over it, it changes nothing.
+// checkSame compares a printed object with that of the cluster: applied over it, it changes
+// nothing.
 func checkSame(t *testing.T, c client.Client, printed *unstructured.Unstructured) {
 	t.Helper()
 	have := &unstructured.Unstructured{}

@@ -71,7 +71,8 @@ func unexportCommand() *cobra.Command {
 	return parent
 }
 
-// serviceCommand is a command about a Service, whose name is completed by those of the objects of kind.
+// serviceCommand is a command about a Service, whose name is completed by those of the objects of
+// kind.
 func serviceCommand(short, kind, long, example string, do func(context.Context, client.Client, client.ObjectKey, io.Writer) error) *cobra.Command {
 	var a access
 	cmd := &cobra.Command{

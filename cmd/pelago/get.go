@@ -215,8 +215,9 @@ func (c *cluster) list(ctx context.Context, name string, s view.Selection) (view
 // errPullMember: the hub has no access to a pull member.
 var errPullMember = errors.New("pull members are not reached from the hub: it does not serve proxy.pelago.io, see `pelago-hub --proxy-address`")
 
-// memberConfig is the access to a member: a context of the kubeconfig if the user names one; the Secret by which the hub itself
-// reaches a push member, if the user may read it; else through the hub, with the rights of the user.
+// memberConfig is the access to a member: a context of the kubeconfig if the user names one; the
+// Secret by which the hub itself reaches a push member, if the user may read it; else through the
+// hub, with the rights of the user.
 func (h *cluster) memberConfig(
 	ctx context.Context, c *clusterv1alpha1.Cluster, a *access, contexts map[string]string,
 ) (*rest.Config, error) {
@@ -251,8 +252,8 @@ func (c *cluster) proxies() bool {
 	return err == nil
 }
 
-// through returns access to a member through the hub. It sends one request first, because the discovery that follows would drop the
-// reason why a member is unreachable.
+// through returns access to a member through the hub. It sends one request first, because the
+// discovery that follows would drop the reason why a member is unreachable.
 func (c *cluster) through(ctx context.Context, member string) (*rest.Config, error) {
 	err := c.Typed.Discovery().RESTClient().Get().MaxRetries(0).AbsPath(pelagov1alpha1.ProxyPath(member, "proxy"), "version").Do(ctx).Error()
 	return inspect.Through(c.Config, member), err

@@ -24,7 +24,8 @@ import (
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
-// TestHosted runs init --host-context at an API server without kubelets: pods never run, so init ends with what is missing.
+// TestHosted runs init --host-context at an API server without kubelets: pods never run, so init
+// ends with what is missing.
 func TestHosted(t *testing.T) {
 	t.Parallel()
 	cfg := apiserver.Start(t)
@@ -103,7 +104,8 @@ func TestHosted(t *testing.T) {
 		}
 	}
 
-	// Each part waits for those before. At last the pods run, but the API server is not reached; nothing that exists has changed.
+	// Each part waits for those before. At last the pods run, but the API server is not reached;
+	// nothing that exists has changed.
 	etcd := &appsv1.StatefulSet{}
 	must(t, c.Get(t.Context(), key(hub.HostedEtcd), etcd))
 	etcd.Status = appsv1.StatefulSetStatus{Replicas: 1, ReadyReplicas: 1, UpdatedReplicas: 1, ObservedGeneration: etcd.Generation}
@@ -185,8 +187,8 @@ func testSkippedVersion(t *testing.T, s clusterset, c *apiserver.Cluster, key cl
 	run(former)
 }
 
-// testRestore: a restore changes nothing before it has read the backup and was confirmed; then it keeps the keys that it replaces. Pods never
-// run, so it does not complete.
+// testRestore: a restore changes nothing before it has read the backup and was confirmed; then it
+// keeps the keys that it replaces. Pods never run, so it does not complete.
 func testRestore(t *testing.T, s clusterset, c *apiserver.Cluster, ns string, host []string) {
 	kept := map[string][]byte{}
 	for _, name := range hub.KeptFiles() {

@@ -36,8 +36,8 @@ import (
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
-// workloadHub is a hub with a push member m1, reached by a Secret, and a pull member m2. Both are the same API server of their own, so that one is
-// enough; in the kubeconfig it is the context c2.
+// workloadHub is a hub with a push member m1, reached by a Secret, and a pull member m2. Both are
+// the same API server of their own, so that one is enough; in the kubeconfig it is the context c2.
 type workloadHub struct {
 	*apiserver.Cluster
 	member     *apiserver.Cluster
@@ -145,7 +145,8 @@ items:
 - {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: "shop:reader"}}
 `
 
-// The commands about workloads, in sequence at one hub; the test stands in for the hub's controllers.
+// The commands about workloads, in sequence at one hub; the test stands in for the hub's
+// controllers.
 func TestWorkloadCommands(t *testing.T) {
 	t.Parallel()
 	h := newWorkloadHub(t)
@@ -267,7 +268,8 @@ func (h workloadHub) clusterCommands() {
 	h.fails("has no kind Cluster of cluster.karmada.io: name the hub with --context, or run `pelago init` there", "get", "clusters", "--context", "c2")
 }
 
-// propagate stands in for the hub's controllers: the Deployment is claimed, decided for both clusters and applied in m1; m2 refuses it.
+// propagate stands in for the hub's controllers: the Deployment is claimed, decided for both
+// clusters and applied in m1; m2 refuses it.
 func (h workloadHub) propagate() {
 	h.Helper()
 	policy := &policyv1alpha1.PropagationPolicy{}

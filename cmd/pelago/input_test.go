@@ -157,7 +157,8 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	}
 }
 
-// The steps in the help of pelago are in the order in which they are done: a member that joins before init gets no workloads.
+// The steps in the help of pelago are in the order in which they are done: a member that joins
+// before init gets no workloads.
 func TestOrderOfSteps(t *testing.T) {
 	help, at := root("pelago").Long, 0
 	for i, verb := range []string{"init", "deploy-broker", "join", "clusters accept", "export service", "apply"} {

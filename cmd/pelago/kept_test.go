@@ -17,7 +17,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// A flag that is added to join or deploy-broker is that of a field of the spec, which decides whether it is kept, or it is listed here.
+// A flag that is added to join or deploy-broker is that of a field of the spec, which decides
+// whether it is kept, or it is listed here.
 func TestEveryFlagIsOfTheSpec(t *testing.T) {
 	access := []string{"kubeconfig", "context", "cluster", "user"}
 	for name, tt := range map[string]struct {
@@ -43,7 +44,8 @@ func TestEveryFlagIsOfTheSpec(t *testing.T) {
 	}
 }
 
-// testKeptSettings runs deploy-broker and join again with a few flags, then without them, then as they were.
+// testKeptSettings runs deploy-broker and join again with a few flags, then without them, then as
+// they were.
 func (c clusterset) testKeptSettings(t *testing.T, m *reader) {
 	printed := func(out string, changes ...string) {
 		t.Helper()

@@ -1,8 +1,9 @@
-// Command pelago makes clustersets: it deploys the broker, joins clusters, exports services and shows what is there.
-// Installed as kubectl-pelago it is a kubectl plugin.
+// Command pelago makes clustersets: it deploys the broker, joins clusters, exports services and
+// shows what is there. Installed as kubectl-pelago it is a kubectl plugin.
 //
-// One file per verb; access.go has what all of them need. What they read and write is in internal/install, what they print in
-// internal/view, manifests in deploy, the hub's side of a clusterset in deploy/broker.
+// One file per verb; access.go has what all of them need. What they read and write is in
+// internal/install, what they print in internal/view, manifests in deploy, the hub's side of a
+// clusterset in deploy/broker.
 package main
 
 import (

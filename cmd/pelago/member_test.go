@@ -30,8 +30,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// Members through the hub: by kubectl's commands, by get, by promote. The user of context hub is an administrator there; alice has one
-// namespace of the member.
+// Members through the hub: by kubectl's commands, by get, by promote. The user of context hub is an
+// administrator there; alice has one namespace of the member.
 func TestMemberCommands(t *testing.T) {
 	t.Parallel()
 	h := newWorkloadHub(t)
@@ -192,14 +192,16 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-		if err := parallel.Value.Set("4"); err != nil { // most of their time tests wait for API servers
+		// most of their time tests wait for API servers
+		if err := parallel.Value.Set("4"); err != nil {
 			panic(err)
 		}
 	}
 	os.Exit(m.Run())
 }
 
-// program runs the command as a program, since kubectl's commands end it, and returns all that it prints.
+// program runs the command as a program, since kubectl's commands end it, and returns all that it
+// prints.
 func (h workloadHub) program(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], slices.Insert(args, 1, "--kubeconfig", h.kubeconfig, "--cache-dir", t.TempDir())...)

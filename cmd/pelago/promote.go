@@ -114,7 +114,8 @@ func (p *promote) promote(ctx context.Context, h *cluster, args []string, out io
 	return nil
 }
 
-// promoted makes an object of a member a template, and returns the policy that sends it to this cluster alone.
+// promoted makes an object of a member a template, and returns the policy that sends it to this
+// cluster alone.
 func promoted(o *unstructured.Unstructured, cluster string) (*unstructured.Unstructured, error) {
 	if workv1alpha2.ReservedNamespace(o.GetNamespace()) {
 		return nil, fmt.Errorf("namespace %s is the system's, nothing in it is sent to clusters", o.GetNamespace())

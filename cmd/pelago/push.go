@@ -52,8 +52,8 @@ func (k *kubeconfigFile) title() string {
 // pushFlags are the flags of join that a push member takes besides those of access.
 var pushFlags = []string{"cluster-kubeconfig", "cluster-context", "cluster-provider", "cluster-region", "cluster-zones"}
 
-// isPush decides what the argument of join is: a file that can be read is a broker-info.subm, anything else with
-// --cluster-kubeconfig the name of a push member.
+// isPush decides what the argument of join is: a file that can be read is a broker-info.subm,
+// anything else with --cluster-kubeconfig the name of a push member.
 func (j *join) isPush(argument string) (bool, error) {
 	info, err := os.Stat(argument)
 	file := err == nil && info.Mode().IsRegular()

@@ -17,7 +17,8 @@ import (
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
-// testUnverified joins m1 with kubeconfigs that skip the check of the certificate: the hub never does.
+// testUnverified joins m1 with kubeconfigs that skip the check of the certificate: the hub never
+// does.
 func (c clusterset) testUnverified(t *testing.T, hub *apiserver.Cluster) {
 	join := func(server string) []string {
 		kc := clientcmdapi.NewConfig()

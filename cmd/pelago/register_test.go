@@ -27,7 +27,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestRegister registers a cluster by a bootstrap token, and compares what that leaves with what join leaves.
+// TestRegister registers a cluster by a bootstrap token, and compares what that leaves with what
+// join leaves.
 func TestRegister(t *testing.T) {
 	t.Parallel()
 	c := newClusterset(t, propagated(t))
@@ -134,7 +135,8 @@ func TestRegister(t *testing.T) {
 		c.fails(t, "is not for authentication", register(other("noauth", func(d map[string]string) { d["usage-bootstrap-authentication"] = "false" }))...)
 		c.fails(t, "it is none of group", register(other("kubead", func(d map[string]string) { d["auth-extra-groups"] = "system:bootstrappers:kubeadm:default-node-token" }))...)
 
-		// A server that answers in place of the hub: it knows what the hub publishes, but has another key.
+		// A server that answers in place of the hub: it knows what the hub publishes, but has
+		// another key.
 		cm := &corev1.ConfigMap{}
 		must(t, hub.Get(ctx, client.ObjectKey{Namespace: "kube-public", Name: "cluster-info"}, cm))
 		cm.APIVersion, cm.Kind = "v1", "ConfigMap"

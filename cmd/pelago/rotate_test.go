@@ -16,7 +16,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// nodeDaemon stands in for pelago-node: for each request it reports the rotations of answer, one after the other.
+// nodeDaemon stands in for pelago-node: for each request it reports the rotations of answer, one
+// after the other.
 func nodeDaemon(t *testing.T, c client.Client, answer func(request string) []pelagov1alpha1.KeyRotation) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -41,7 +42,8 @@ func nodeDaemon(t *testing.T, c client.Client, answer func(request string) []pel
 					select {
 					case <-ctx.Done():
 						return
-					case <-time.After(700 * time.Millisecond): // longer than the poll interval of the command, 500 ms
+					case <-time.After(700 * time.Millisecond):
+						// longer than the poll interval of the command, 500 ms
 					}
 				}
 			}
@@ -50,7 +52,8 @@ func nodeDaemon(t *testing.T, c client.Client, answer func(request string) []pel
 	return func() { cancel(); <-done }
 }
 
-// anotherSecond waits until a request of now is another one than that: they are times in whole seconds.
+// anotherSecond waits until a request of now is another one than that: they are times in whole
+// seconds.
 func anotherSecond(t *testing.T, request string) {
 	t.Helper()
 	await.True(t, "a second that is not "+request, func() bool { return time.Now().UTC().Format(time.RFC3339) > request })

@@ -19,9 +19,11 @@ import (
 )
 
 const (
-	// clusterTimeout bounds the time for one cluster, so that an unreachable one does not hide the others.
+	// clusterTimeout bounds the time for one cluster, so that an unreachable one does not hide the
+	// others.
 	clusterTimeout = 15 * time.Second
-	// connectTimeout bounds the time for one connection to the API server of a context: a kubeconfig may name clusters that are gone.
+	// connectTimeout bounds the time for one connection to the API server of a context: a
+	// kubeconfig may name clusters that are gone.
 	connectTimeout = 4 * time.Second
 )
 

@@ -13,7 +13,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// TestShowVisitsContextsConcurrently: each API server refuses only once the other has a request as well.
+// TestShowVisitsContextsConcurrently: each API server refuses only once the other has a request as
+// well.
 func TestShowVisitsContextsConcurrently(t *testing.T) {
 	var both sync.WaitGroup
 	kc := clientcmdapi.NewConfig()

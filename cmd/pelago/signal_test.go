@@ -30,7 +30,8 @@ func TestSignals(t *testing.T) {
 		if _, in, ok := strings.Cut(path, "/clusters/m1/proxy"); ok {
 			path = in
 		}
-		if name, ok := strings.CutPrefix(path, "/api/v1/namespaces/default/pods/web/"); ok { // a subresource
+		// a subresource
+		if name, ok := strings.CutPrefix(path, "/api/v1/namespaces/default/pods/web/"); ok {
 			arrived <- name
 			<-q.Context().Done()
 			return

@@ -106,8 +106,8 @@ func (u *unjoin) member(ctx context.Context, m *cluster, _ []string, out io.Writ
 	return member.Remove(ctx, m.Client, former, u.timeout, newProgress(out))
 }
 
-// workloads ends a cluster's membership for workloads: the Cluster and what belongs to it at the hub, and, with a kubeconfig
-// of a push member, the hub's account there.
+// workloads ends a cluster's membership for workloads: the Cluster and what belongs to it at the
+// hub, and, with a kubeconfig of a push member, the hub's account there.
 func (u *unjoin) workloads(ctx context.Context, h *cluster, args []string, out io.Writer) error {
 	hubID, err := member.HubID(ctx, manifests.Cluster(h.Member))
 	if err != nil {

@@ -27,7 +27,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestWorkloads makes a hub and joins the member by push and by pull. No controllers run: it checks what the command line leaves.
+// TestWorkloads makes a hub and joins the member by push and by pull. No controllers run: it checks
+// what the command line leaves.
 func TestWorkloads(t *testing.T) {
 	t.Parallel()
 	c := newClusterset(t)
@@ -216,7 +217,8 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 	}
 	c.must(t, c.join("--clusterid", "g1", "--network-only=false")...)
 
-	// A Cluster with a finalizer does not count as removed, and keeps the cluster's rights at the hub.
+	// A Cluster with a finalizer does not count as removed, and keeps the cluster's rights at the
+	// hub.
 	must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))
 	cluster.Finalizers = []string{clusterv1alpha1.FinalizerCluster}
 	must(t, hub.Update(t.Context(), cluster))

@@ -23,7 +23,8 @@ import (
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
-// TestWorkloadsOnly joins a cluster, whose ranges may be anything, to a clusterset with globalnet, without the network.
+// TestWorkloadsOnly joins a cluster, whose ranges may be anything, to a clusterset with globalnet,
+// without the network.
 func TestWorkloadsOnly(t *testing.T) {
 	t.Parallel()
 	c := newClusterset(t)
@@ -81,7 +82,8 @@ func TestWorkloadsOnly(t *testing.T) {
 		if err := own.SubResource("token").Create(ctx, account, &authenticationv1.TokenRequest{}); err != nil {
 			t.Errorf("the member renews its token: %v", err)
 		}
-		// Whoever registers cannot have ranges on the side: nobody would check them against others'.
+		// Whoever registers cannot have ranges on the side: nobody would check them against
+		// others'.
 		forged := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: "w2",
 			Labels:      map[string]string{submarinerv1.LabelClusterID: "w2"},
 			Annotations: map[string]string{"pelago.io/workloads-only": "true", "pelago.io/cluster-uid": "x", "pelago.io/cluster-index": "9"}},

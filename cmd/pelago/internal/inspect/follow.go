@@ -22,11 +22,14 @@ type Site struct {
 	Others map[uint16]string
 	// Ask has a node answer a request.
 	Ask func(ctx context.Context, node string, r trace.Request) (trace.Answer, error)
-	// Shadow names the Service whose address a packet to this destination has, which kube-proxy translates before our programs; "": none.
+	// Shadow names the Service whose address a packet to this destination has, which kube-proxy
+	// translates before our programs; "": none.
 	Shadow func(p trace.Packet) string
-	// Forbidden names the NetworkPolicy by which a pod may not send (out) or receive a packet; "": none.
+	// Forbidden names the NetworkPolicy by which a pod may not send (out) or receive a packet; "":
+	// none.
 	Forbidden func(ctx context.Context, p trace.Packet, out bool) (string, error)
-	// Refused is why this cluster does not accept the cluster that has an address; "": it does, or no cluster has it.
+	// Refused is why this cluster does not accept the cluster that has an address; "": it does, or
+	// no cluster has it.
 	Refused func(a netip.Addr) string
 }
 
@@ -44,7 +47,8 @@ const (
 type Hop struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
-	// Hook, Verdict and the rest are those of the step. A hook of ours is that of a program; "stack" is the node's own network stack.
+	// Hook, Verdict and the rest are those of the step. A hook of ours is that of a program;
+	// "stack" is the node's own network stack.
 	trace.Step
 }
 
@@ -90,11 +94,13 @@ var errNoDaemon = errors.New("pelago-node does not run")
 type follower struct {
 	*Trace
 	sites map[uint16]*Site
-	// doubt is the first reason why a delivery is uncertain. A certain drop further on takes precedence.
+	// doubt is the first reason why a delivery is uncertain. A certain drop further on takes
+	// precedence.
 	doubt *End
 }
 
-// Follow has the nodes decide about a packet, one after the other, from a local source of a node on.
+// Follow has the nodes decide about a packet, one after the other, from a local source of a node
+// on.
 func Follow(ctx context.Context, sites map[uint16]*Site, at trace.Place, r trace.Request, t *Trace) {
 	f := &follower{Trace: t, sites: sites}
 	t.Packet = r.Packet
@@ -201,7 +207,8 @@ func (f *follower) judge(ctx context.Context, s *Site, node string, r trace.Requ
 	return nil
 }
 
-// refusal is why this cluster does not accept the cluster that has the address because of which the step dropped the packet.
+// refusal is why this cluster does not accept the cluster that has the address because of which the
+// step dropped the packet.
 func (s *Site) refusal(p trace.Packet, step trace.Step) string {
 	switch v, _ := bpf.ParseVerdict(step.Verdict); v {
 	case bpf.PelagoVerdictVERDICT_DROP_NO_ROUTE:

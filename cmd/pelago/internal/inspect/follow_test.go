@@ -24,8 +24,9 @@ import (
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// The way of the traced packet: pod 10.7.0.10 on node 2 of cluster 1, gateway 1 of cluster 1, gateway 1 of cluster 2, node 2 of
-// cluster 2 with pod 10.7.0.20. Service 120.2.0.21:80 of cluster 2 is in its namespace sample.
+// The way of the traced packet: pod 10.7.0.10 on node 2 of cluster 1, gateway 1 of cluster 1,
+// gateway 1 of cluster 2, node 2 of cluster 2 with pod 10.7.0.20. Service 120.2.0.21:80 of cluster
+// 2 is in its namespace sample.
 var (
 	na, ga = trace.Place{Cluster: 1, Node: 2}, trace.Place{Cluster: 1, Node: 1}
 	gb, nb = trace.Place{Cluster: 2, Node: 1}, trace.Place{Cluster: 2, Node: 2}
@@ -248,8 +249,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// Every verdict that drops a packet has a sentence and a remedy, here and in docs/reference.md, and no reason is that of a verdict that
-// is gone.
+// Every verdict that drops a packet has a sentence and a remedy, here and in docs/reference.md, and
+// no reason is that of a verdict that is gone.
 func TestReasons(t *testing.T) {
 	reference, err := os.ReadFile("../../../../docs/reference.md")
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package inspect holds the verbs that show what the nodes do with packets: nat, service, map and trace. They read the maps of the
-// nodes through the pods of pelago-node, or on a node those of the machine. Only `nat flush` changes anything.
+// Package inspect holds the verbs that show what the nodes do with packets: nat, service, map and
+// trace. They read the maps of the nodes through the pods of pelago-node, or on a node those of the
+// machine. Only `nat flush` changes anything.
 package inspect
 
 import (
@@ -9,7 +10,8 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
-// Access opens the cluster of a context, "" for the one that its flags name, with the namespace of the context.
+// Access opens the cluster of a context, "" for the one that its flags name, with the namespace of
+// the context.
 type Access interface {
 	AddFlags(*pflag.FlagSet)
 	Open(context string) (view.Member, string, error)

@@ -40,7 +40,8 @@ type Drop struct {
 	dump.Counter
 }
 
-// sendAndWatch has all nodes of the members watch for a packet, a node send it, and collects what they saw.
+// sendAndWatch has all nodes of the members watch for a packet, a node send it, and collects what
+// they saw.
 func sendAndWatch(ctx context.Context, members []member, from member, node string, p trace.Probe, wait time.Duration) (*Live, error) {
 	type watched struct {
 		cluster, node string
@@ -173,8 +174,8 @@ type nodeName struct{ cluster, node string }
 
 func (n nodeName) String() string { return fmt.Sprintf("node %s of cluster %s", n.node, n.cluster) }
 
-// end derives how the packet ended from the sightings, following it from the node that sent it. host means that the source is a process
-// of that node, so the answer does not leave by a device.
+// end derives how the packet ended from the sightings, following it from the node that sent it.
+// host means that the source is a process of that node, so the answer does not leave by a device.
 func (l Live) end(at nodeName, p trace.Packet, host bool) End {
 	seen := map[nodeName][]trace.Sighting{}
 	var answered, back, entered, handed bool
@@ -193,7 +194,8 @@ func (l Live) end(at nodeName, p trace.Packet, host bool) End {
 		answered = answered || s.Answer
 	}
 	switch {
-	case handed, back && !entered, host && entered: // in the datapath fast no device of the node sees it again
+	case handed, back && !entered, host && entered:
+		// in the datapath fast no device of the node sees it again
 		return endOf(Delivered, "", fmt.Sprintf("the answer came back to %s", p.Source))
 	case answered && entered:
 		return endOf(Dropped, "stack", fmt.Sprintf("%s, where the answer arrived", at))
@@ -242,7 +244,8 @@ func (l Live) end(at nodeName, p trace.Packet, host bool) End {
 	}
 }
 
-// received is the node that got an outer packet. A node whose driver forwards by XDP sees nothing, so any later node counts as well.
+// received is the node that got an outer packet. A node whose driver forwards by XDP sees nothing,
+// so any later node counts as well.
 func received(seen map[nodeName][]trace.Sighting, from, to netip.Addr) (other nodeName, ok bool) {
 	for n, sightings := range seen {
 		for _, s := range sightings {

@@ -28,7 +28,8 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// Through turns access to the hub into access to a member through the hub, with the same credential (proxy.pelago.io).
+// Through turns access to the hub into access to a member through the hub, with the same credential
+// (proxy.pelago.io).
 func Through(hub *rest.Config, cluster string) *rest.Config {
 	cfg := rest.CopyConfig(hub)
 	cfg.Host = strings.TrimSuffix(cfg.Host, "/") + v1alpha1.ProxyPath(url.PathEscape(cluster), "proxy")
@@ -69,7 +70,8 @@ func checkHub(hub *rest.Config) error {
 	return nil
 }
 
-// MemberCommands are kubectl's commands for one member of the hub, which -C names. Everything else is as in kubectl.
+// MemberCommands are kubectl's commands for one member of the hub, which -C names. Everything else
+// is as in kubectl.
 func MemberCommands(streams genericiooptions.IOStreams) []*cobra.Command {
 	var out []*cobra.Command
 	for _, kubectl := range []func(cmdutil.Factory, genericiooptions.IOStreams) *cobra.Command{
@@ -96,7 +98,8 @@ on clusters/proxy of proxy.pelago.io, and in the cluster the rights of the own n
 		cmd.PersistentFlags().StringVarP(&cluster, "clusters", "C", "", "the cluster, by its name at the hub")
 		_ = cmd.MarkPersistentFlagRequired("clusters") // fails only without such a flag
 		cmd.PersistentPreRunE = func(*cobra.Command, []string) error {
-			signal.Reset(os.Interrupt, syscall.SIGTERM) // kubectl's commands do not end with their context
+			// kubectl's commands do not end with their context
+			signal.Reset(os.Interrupt, syscall.SIGTERM)
 			hub, err := flags.ToRawKubeConfigLoader().ClientConfig()
 			if err != nil {
 				return err

@@ -10,8 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// forbids returns the NetworkPolicies that select a pod for a direction if none of them allows the peer, else nil. The peer is an
-// address of another cluster, so of the peers of a rule only an ipBlock matches it (networking.k8s.io/v1).
+// forbids returns the NetworkPolicies that select a pod for a direction if none of them allows the
+// peer, else nil. The peer is an address of another cluster, so of the peers of a rule only an
+// ipBlock matches it (networking.k8s.io/v1).
 func forbids(policies []networkingv1.NetworkPolicy, pod *corev1.Pod, out bool, peer netip.Addr, protocol corev1.Protocol, port uint16) (names []string) {
 	for _, p := range policies {
 		selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
@@ -30,7 +31,8 @@ func forbids(policies []networkingv1.NetworkPolicy, pod *corev1.Pod, out bool, p
 	return names
 }
 
-// applies reports whether a policy is about a direction; without policyTypes it is about ingress, and about egress if it has such rules.
+// applies reports whether a policy is about a direction; without policyTypes it is about ingress,
+// and about egress if it has such rules.
 func applies(s networkingv1.NetworkPolicySpec, out bool) bool {
 	if len(s.PolicyTypes) == 0 {
 		return !out || len(s.Egress) > 0

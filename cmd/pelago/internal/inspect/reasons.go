@@ -5,8 +5,8 @@ import "github.com/pelago-net/pelago/bpf"
 // reason is a sentence and what to do about it.
 type reason struct{ message, remedy string }
 
-// reasonOf returns the reason of a word: a verdict of the programs, or what is decided outside of them. ok is false for a word that only
-// another version has.
+// reasonOf returns the reason of a word: a verdict of the programs, or what is decided outside of
+// them. ok is false for a word that only another version has.
 func reasonOf(word string) (r reason, ok bool) {
 	if v, drop := bpf.ParseVerdict(word); drop {
 		r, ok = drops[v]

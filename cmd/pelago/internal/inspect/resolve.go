@@ -87,7 +87,8 @@ func parseDestination(text, protocol string, zones []string) (destination, error
 
 func zonesOf(c config.Config) []string { return append([]string{defaultZone}, c.CustomDomains...) }
 
-// table is the table from which the cluster's name server answers, without the node's information on unreachable clusters.
+// table is the table from which the cluster's name server answers, without the node's information
+// on unreachable clusters.
 func (m member) table(ctx context.Context) (dns.Table, error) {
 	// Both served versions have the same schema.
 	kind := schema.GroupKind{Group: mcs.GroupName, Kind: "ServiceImport"}
@@ -111,11 +112,13 @@ func (m member) table(ctx context.Context) (dns.Table, error) {
 		return dns.Table{}, fmt.Errorf("list EndpointSlices: %w", err)
 	}
 	c := clusterdns.TableConfig{LocalCluster: m.config.ClusterID, Mode: dns.Mode(m.config.Mode), Zones: zonesOf(m.config)}
-	table, _ := clusterdns.DesiredTable(imports, endpoints.Items, c) // what makes no sense is left out, as the name server does
+	// what makes no sense is left out, as the name server does
+	table, _ := clusterdns.DesiredTable(imports, endpoints.Items, c)
 	return table, nil
 }
 
-// resolve answers a name as the cluster's name server does. The end is not nil if the trace ends here.
+// resolve answers a name as the cluster's name server does. The end is not nil if the trace ends
+// here.
 func resolve(table dns.Table, services []corev1.Service, d *destination) (*End, error) {
 	end := func(o Outcome, reason, format string, args ...any) (*End, error) {
 		e := endOf(o, reason, fmt.Sprintf(format, args...))
@@ -143,7 +146,8 @@ func resolve(table dns.Table, services []corev1.Service, d *destination) (*End, 
 		return p.Protocol == d.protocol && (d.port == 0 || p.Number == d.port)
 	}); i >= 0 {
 		d.port = service.Ports[i].Number
-	} else if service.Type == dns.ClusterSetIP || d.port == 0 { // pods of a headless service have any port
+	} else if service.Type == dns.ClusterSetIP || d.port == 0 {
+		// pods of a headless service have any port
 		return end(Dropped, "no-port", "%s has no %s port%s", d.name, d.protocol, strings.TrimSuffix(fmt.Sprintf(" %d", d.port), " 0"))
 	}
 	for _, s := range services {

@@ -114,7 +114,8 @@ Exit status: 0 the packet is delivered, 2 it is dropped, 1 undetermined. The rea
 // completionTimeout bounds the time for one completion.
 const completionTimeout = 3 * time.Second
 
-// complete has a flag completed by what list finds in the cluster. Errors complete nothing, since a shell cannot show them.
+// complete has a flag completed by what list finds in the cluster. Errors complete nothing, since a
+// shell cannot show them.
 func complete(cmd *cobra.Command, access Access, flag string, list func(ctx context.Context, m view.Member, namespace, begun string) []string) {
 	// Fails only without such a flag.
 	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {

@@ -230,7 +230,8 @@ func (h *hubCommand) deinitInstalled(
 	return in.Remove(ctx, NewProgress(out))
 }
 
-// Init brings up a hub in the host cluster, or prints its objects, and writes the kubeconfig of its administrator.
+// Init brings up a hub in the host cluster, or prints its objects, and writes the kubeconfig of its
+// administrator.
 func (h *Hosted) Init(
 	ctx context.Context, open func(context string) (view.Member, string, error), dryRun bool, file string, out io.Writer,
 ) error {
@@ -277,8 +278,8 @@ func WroteAdmin(file string, admin []byte, progress manifests.Progress, out io.W
 	return nil
 }
 
-// WriteSecretFile replaces a file by one that its owner alone can read. An existing one is renamed to keep, unless that is empty;
-// kept is its new name.
+// WriteSecretFile replaces a file by one that its owner alone can read. An existing one is renamed
+// to keep, unless that is empty; kept is its new name.
 func WriteSecretFile(file string, content []byte, keep string) (kept string, err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-") // mode 0600
 	if err != nil {

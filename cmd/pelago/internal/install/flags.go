@@ -72,7 +72,8 @@ func (l *Local) AddDir(f *pflag.FlagSet) {
 	f.StringVar(&l.BinDir, "bin-dir", "", "with --local: `directory` of "+hub.LocalVersions+" (default: $PATH)")
 }
 
-// CheckMode refuses flags that only --local reads, and --local itself where its programs do not run.
+// CheckMode refuses flags that only --local reads, and --local itself where its programs do not
+// run.
 func (l *Local) CheckMode(f *pflag.FlagSet) error {
 	if l.On && runtime.GOOS != "linux" {
 		return fmt.Errorf("--local: the hub's programs do not run on %s: run this on a Linux machine, or name the hub's cluster by --context", runtime.GOOS)

@@ -23,7 +23,8 @@ func TestPromptGateways(t *testing.T) {
 	}
 }
 
-// TestGatewayPromptEndsWithContext: Ctrl-C, which main turns into the end of the context, ends the prompt.
+// TestGatewayPromptEndsWithContext: Ctrl-C, which main turns into the end of the context, ends the
+// prompt.
 func TestGatewayPromptEndsWithContext(t *testing.T) {
 	silent, end := io.Pipe()
 	defer end.Close()

@@ -37,7 +37,8 @@ func gatewayNames(nodes []*corev1.Node) []string {
 	return out
 }
 
-// Drain moves all flows of a gateway to the others and, with a timeout, waits until it forwards no packet.
+// Drain moves all flows of a gateway to the others and, with a timeout, waits until it forwards no
+// packet.
 func (g Gateways) Drain(ctx context.Context, name string, force bool, timeout time.Duration, progress manifests.Progress) error {
 	node, err := g.gatewayNode(ctx, name)
 	if err != nil {
@@ -225,7 +226,8 @@ func (g Gateways) nodeIndex(ctx context.Context, node string) (*pelagov1alpha1.N
 	return &n, nil
 }
 
-// rotateKeysOf requests the rotation of one gateway's keys, unless one is under way, and waits for it.
+// rotateKeysOf requests the rotation of one gateway's keys, unless one is under way, and waits for
+// it.
 func (g Gateways) rotateKeysOf(ctx context.Context, node *corev1.Node, timeout time.Duration, progress manifests.Progress) error {
 	n, err := g.nodeIndex(ctx, node.Name)
 	if err != nil {
@@ -261,7 +263,8 @@ func (g Gateways) awaitRotation(ctx context.Context, node, request string, timeo
 	defer cancel()
 	var last pelagov1alpha1.KeyRotation
 	err := wait.PollUntilContextCancel(limited, 500*time.Millisecond, true, func(context.Context) (bool, error) {
-		// Not the limited context: the client's rate limiter fails requests that might exceed its deadline, with an error of its own.
+		// Not the limited context: the client's rate limiter fails requests that might exceed its
+		// deadline, with an error of its own.
 		n, err := g.nodeIndex(ctx, node)
 		if err != nil {
 			return false, err

@@ -1,4 +1,5 @@
-// Package install has the verbs about a hub that init has made, what they and others print, and the gateways of a member.
+// Package install has the verbs about a hub that init has made, what they and others print, and the
+// gateways of a member.
 package install
 
 import (

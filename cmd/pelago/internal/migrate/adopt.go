@@ -26,8 +26,9 @@ import (
 	"github.com/pelago-net/pelago/deploy/member"
 )
 
-// adopt makes the agent the owner of the objects that Submariner's controllers have created. It allocates the addresses in their status to
-// them before the agent runs, since the agent could otherwise give these addresses to other objects.
+// adopt makes the agent the owner of the objects that Submariner's controllers have created. It
+// allocates the addresses in their status to them before the agent runs, since the agent could
+// otherwise give these addresses to other objects.
 func (s *Submariner) adopt(ctx context.Context) error {
 	former, err := member.Former(ctx, s.Member)
 	if err != nil {
@@ -48,8 +49,8 @@ func (s *Submariner) adopt(ctx context.Context) error {
 	return s.adoptImports(ctx, former)
 }
 
-// adoptIngress adopts the GlobalIngressIPs. The GlobalIngressIP of a headless service's pod gets the pod as its owner, by which the
-// agent distinguishes it from another pod with the same name.
+// adoptIngress adopts the GlobalIngressIPs. The GlobalIngressIP of a headless service's pod gets
+// the pod as its owner, by which the agent distinguishes it from another pod with the same name.
 func (s *Submariner) adoptIngress(ctx context.Context, pool *ipam.Pool) error {
 	list := &submarinerv1.GlobalIngressIPList{}
 	if err := s.Member.List(ctx, list); err != nil {
@@ -121,7 +122,8 @@ func (s *Submariner) adoptEgress(ctx context.Context, pool *ipam.Pool) error {
 	return nil
 }
 
-// latest removes all but the last condition of each type: Submariner keeps a history, which Pelago's definitions do not allow.
+// latest removes all but the last condition of each type: Submariner keeps a history, which
+// Pelago's definitions do not allow.
 func (s *Submariner) latest(ctx context.Context, o client.Object, conditions *[]metav1.Condition) error {
 	before := o.DeepCopyObject().(client.Object)
 	var last []metav1.Condition
@@ -141,8 +143,8 @@ func (s *Submariner) latest(ctx context.Context, o client.Object, conditions *[]
 	return nil
 }
 
-// claim allocates addresses to an object. An address outside the cluster's GlobalCIDR, or of another object, is only reported; the agent
-// then allocates a different one.
+// claim allocates addresses to an object. An address outside the cluster's GlobalCIDR, or of
+// another object, is only reported; the agent then allocates a different one.
 func (s *Submariner) claim(ctx context.Context, pool *ipam.Pool, kind string, of client.Object, texts ...string) error {
 	for _, text := range texts {
 		if text == "" {
@@ -174,8 +176,8 @@ func (s *Submariner) claimFor(ctx context.Context, ip netip.Addr, owner pelagov1
 	return nil
 }
 
-// adoptImports adopts the ServiceImports in the services' namespaces, so that their clients see updates instead of a deletion, and keeps
-// the ClusterSetIPs of services that this cluster exports.
+// adoptImports adopts the ServiceImports in the services' namespaces, so that their clients see
+// updates instead of a deletion, and keeps the ClusterSetIPs of services that this cluster exports.
 func (s *Submariner) adoptImports(ctx context.Context, former config.Config) error {
 	imports, err := s.listMCS(ctx, mcs.ServiceImportKindName)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/member"
 )
 
-// Back removes Pelago, restores what the switch has replaced, and starts Submariner's operator, which makes the rest again from its
-// objects. It can be repeated.
+// Back removes Pelago, restores what the switch has replaced, and starts Submariner's operator,
+// which makes the rest again from its objects. It can be repeated.
 func (s *Submariner) Back(ctx context.Context) error {
 	cm := s.kept()
 	err := s.Member.Get(ctx, client.ObjectKeyFromObject(cm), cm)
@@ -53,7 +53,8 @@ func (s *Submariner) Back(ctx context.Context) error {
 	return nil
 }
 
-// release gives the adopted GlobalIngressIPs back, with their addresses: the removal of Pelago deletes those with its label.
+// release gives the adopted GlobalIngressIPs back, with their addresses: the removal of Pelago
+// deletes those with its label.
 func (s *Submariner) release(ctx context.Context) error {
 	list := &submarinerv1.GlobalIngressIPList{}
 	if err := s.Member.List(ctx, list); meta.IsNoMatchError(err) {

@@ -20,7 +20,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// minimum is the version of the API server of a hub: its admission policies use functions of IP addresses.
+// minimum is the version of the API server of a hub: its admission policies use functions of IP
+// addresses.
 var minimum = version.MustParseGeneric("1.31.0")
 
 // Command is migrate; open makes the access of each of its verbs.

@@ -1,5 +1,6 @@
-// Package migrate lets Pelago take over from its predecessors, and gives back; Promote takes over one object of a cluster. It decides
-// nothing about workloads: it stops who would write the same objects, and keeps what it removes. cmd/pelago calls it.
+// Package migrate lets Pelago take over from its predecessors, and gives back; Promote takes over
+// one object of a cluster. It decides nothing about workloads: it stops who would write the same
+// objects, and keeps what it removes. cmd/pelago calls it.
 package migrate
 
 import (
@@ -29,16 +30,19 @@ import (
 )
 
 const (
-	// AnnotationReplicas keeps, on a Deployment of Karmada that was stopped, the replicas that it had.
+	// AnnotationReplicas keeps, on a Deployment of Karmada that was stopped, the replicas that it
+	// had.
 	AnnotationReplicas = "pelago.io/karmada-replicas"
 	// kept is the ConfigMap with the registrations that were removed, as JSON.
 	kept = "karmada-registrations"
-	// hubNamespace is that of Karmada's Leases at its API server, whatever the namespace of its pods in the host cluster.
+	// hubNamespace is that of Karmada's Leases at its API server, whatever the namespace of its
+	// pods in the host cluster.
 	hubNamespace = "karmada-system"
 )
 
-// Components of Karmada as Deployments of the host cluster. Controllers write what pelago-hub writes; servers answer for registrations.
-// etcd, karmada-apiserver and kube-controller-manager stay: they become the hub's.
+// Components of Karmada as Deployments of the host cluster. Controllers write what pelago-hub
+// writes; servers answer for registrations. etcd, karmada-apiserver and kube-controller-manager
+// stay: they become the hub's.
 var (
 	controllers = []string{"karmada-controller-manager", "karmada-scheduler", "karmada-descheduler"}
 	servers     = []string{"karmada-webhook", "karmada-aggregated-apiserver", "karmada-search", "karmada-metrics-adapter"}
@@ -58,8 +62,8 @@ var registrations = []schema.GroupVersionKind{
 
 // Karmada is a control plane of Karmada.
 type Karmada struct {
-	// Hub is its API server, which becomes the hub's. Host is the cluster with its Deployments in Namespace; nil: somebody else stops
-	// and starts them.
+	// Hub is its API server, which becomes the hub's. Host is the cluster with its Deployments in
+	// Namespace; nil: somebody else stops and starts them.
 	Hub, Host client.Client
 	Namespace string
 	// Timeout bounds the wait for Deployments to stop or start.
@@ -76,7 +80,8 @@ type Step struct {
 
 const lose = "lose"
 
-// Plan lists what Forward changes, and what has no counterpart in Pelago. Of a migration that was interrupted it lists the rest.
+// Plan lists what Forward changes, and what has no counterpart in Pelago. Of a migration that was
+// interrupted it lists the rest.
 func (k *Karmada) Plan(ctx context.Context) ([]Step, error) {
 	var steps []Step
 	if err := k.deployments(ctx, controllers, func(d *appsv1.Deployment) error {
@@ -144,8 +149,8 @@ func (k *Karmada) list(ctx context.Context, kind schema.GroupVersionKind) ([]uns
 	return list.Items, nil
 }
 
-// Forward stops Karmada and removes its registrations, which it keeps. Afterwards the hub of Pelago can be installed. With force what
-// has no counterpart stays without effect; else it is an error.
+// Forward stops Karmada and removes its registrations, which it keeps. Afterwards the hub of Pelago
+// can be installed. With force what has no counterpart stays without effect; else it is an error.
 func (k *Karmada) Forward(ctx context.Context, force bool) error {
 	steps, err := k.losses(ctx, nil)
 	if err != nil {
@@ -254,7 +259,8 @@ func (k *Karmada) awaitDead(ctx context.Context) error {
 	return err
 }
 
-// registered are the registrations of Karmada's servers: webhooks with names of its domain, and API services that lead to its namespace.
+// registered are the registrations of Karmada's servers: webhooks with names of its domain, and API
+// services that lead to its namespace.
 func (k *Karmada) registered(ctx context.Context) ([]unstructured.Unstructured, error) {
 	var out []unstructured.Unstructured
 	for _, kind := range registrations {
@@ -327,7 +333,8 @@ func restorable(u *unstructured.Unstructured) map[string]any {
 	return out.Object
 }
 
-// restore writes a kept object as it was. The API server may have made another meanwhile, as an API service for a definition of its group.
+// restore writes a kept object as it was. The API server may have made another meanwhile, as an API
+// service for a definition of its group.
 func restore(ctx context.Context, c client.Client, text string, progress manifests.Progress) error {
 	want, have := &unstructured.Unstructured{}, &unstructured.Unstructured{}
 	if err := json.Unmarshal([]byte(text), &want.Object); err != nil {

@@ -42,7 +42,8 @@ func TestKarmada(t *testing.T) {
 		"spec": map[string]any{"group": "custom.metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": int64(2000), "versionPriority": int64(10), "insecureSkipTLSVerify": true,
 			"service": map[string]any{"namespace": "karmada-system", "name": "karmada-metrics-adapter"}}}}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-system", Name: "karmada-scheduler"}, Spec: coordinationv1.LeaseSpec{
-		HolderIdentity: ptr.To("x"), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))}} // by its holder's clock
+		// by its holder's clock
+		HolderIdentity: ptr.To("x"), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))}}
 	stopped := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-system", Name: "karmada-scheduler"}, Spec: appsv1.DeploymentSpec{
 		Replicas: ptr.To[int32](2), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}}}
@@ -114,7 +115,8 @@ func TestKarmada(t *testing.T) {
 		t.Errorf("the APIService of pelago-hub: %v, want NotFound", err)
 	}
 
-	// No controller of Deployments runs here: the wait ends, and what is noted stays for the next attempt.
+	// No controller of Deployments runs here: the wait ends, and what is noted stays for the next
+	// attempt.
 	k.Host = c
 	for range 2 {
 		if err := k.scale(t.Context(), controllers, false); err != nil && !strings.Contains(err.Error(), "run the command again") {

@@ -15,9 +15,10 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// Promote creates first the policy and then the template, an object of a cluster, at the hub, with owner as the field manager: without its
-// policy, another one could claim the template. Existing identical objects are accepted, so that an interrupted run can be repeated; one
-// that differs is an error, because the policy would make it overwrite the cluster's object.
+// Promote creates first the policy and then the template, an object of a cluster, at the hub, with
+// owner as the field manager: without its policy, another one could claim the template. Existing
+// identical objects are accepted, so that an interrupted run can be repeated; one that differs is
+// an error, because the policy would make it overwrite the cluster's object.
 func Promote(ctx context.Context, hub client.Client, owner client.FieldOwner, policy, template *unstructured.Unstructured, out io.Writer) error {
 	objects, there := []*unstructured.Unstructured{policy, template}, [2]bool{}
 	for i, x := range objects {
@@ -49,8 +50,8 @@ func titleOf(u *unstructured.Unstructured) string {
 	return u.GetKind() + " " + manifests.Title(client.ObjectKeyFromObject(u))
 }
 
-// holds reports whether the hub has an object, and writing the wanted one would not change it. Another object of that name is an
-// error.
+// holds reports whether the hub has an object, and writing the wanted one would not change it.
+// Another object of that name is an error.
 func holds(ctx context.Context, hub client.Client, owner client.FieldOwner, want *unstructured.Unstructured) (bool, error) {
 	have := &unstructured.Unstructured{}
 	have.SetGroupVersionKind(want.GroupVersionKind())
@@ -63,7 +64,8 @@ func holds(ctx context.Context, hub client.Client, owner client.FieldOwner, want
 		return false, fmt.Errorf("%s at the hub is being deleted: run the command again when it is gone", titleOf(want))
 	}
 	next := want.DeepCopy()
-	next.Object["metadata"] = have.DeepCopy().Object["metadata"] // the hub's controllers write there
+	// the hub's controllers write there
+	next.Object["metadata"] = have.DeepCopy().Object["metadata"]
 	if status, ok := have.Object["status"]; ok {
 		next.Object["status"] = status
 	}
@@ -74,7 +76,8 @@ func holds(ctx context.Context, hub client.Client, owner client.FieldOwner, want
 	if err != nil && !apierrors.IsInvalid(err) {
 		return false, fmt.Errorf("compare %s at the hub: %w", titleOf(want), err)
 	}
-	for _, u := range []*unstructured.Unstructured{have, next} { // these may change although the content does not
+	// these may change although the content does not
+	for _, u := range []*unstructured.Unstructured{have, next} {
 		u.SetManagedFields(nil)
 		u.SetResourceVersion("")
 	}

@@ -18,7 +18,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// However promote ends, no policy is left that sends a template other than the promoted one, and another run completes it.
+// However promote ends, no policy is left that sends a template other than the promoted one, and
+// another run completes it.
 func TestPromoteIsInterrupted(t *testing.T) {
 	scheme, err := manifests.Scheme()
 	if err != nil {

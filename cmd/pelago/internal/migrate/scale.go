@@ -16,7 +16,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// scaler stops and starts Deployments of one namespace. The annotation keeps the replicas that one had.
+// scaler stops and starts Deployments of one namespace. The annotation keeps the replicas that one
+// had.
 type scaler struct {
 	client                       client.Client
 	namespace, annotation, where string // where names the cluster in messages

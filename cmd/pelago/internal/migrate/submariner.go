@@ -112,8 +112,8 @@ func (s submarinerState) check() error {
 	return nil
 }
 
-// driver is the cable driver of the cluster: the one of the spec, else the one that its gateway or, before it has one, another
-// cluster's reports, else Submariner's default.
+// driver is the cable driver of the cluster: the one of the spec, else the one that its gateway or,
+// before it has one, another cluster's reports, else Submariner's default.
 func (s submarinerState) driver() string {
 	driver := s.spec.CableDriver
 	for _, e := range s.endpoints {

@@ -20,7 +20,8 @@ const (
 	brokerNS = "submariner-k8s-broker"
 )
 
-// state reads a member with this spec, and the broker of two clusters, in the form in which subctl and the operator write them.
+// state reads a member with this spec, and the broker of two clusters, in the form in which subctl
+// and the operator write them.
 func state(t *testing.T, spec map[string]any, change func(broker []client.Object)) (submarinerState, error) {
 	t.Helper()
 	scheme, err := manifests.Scheme()

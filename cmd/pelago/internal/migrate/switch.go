@@ -28,16 +28,21 @@ import (
 )
 
 const (
-	// AnnotationSubmarinerReplicas keeps, on a Deployment of Submariner that was stopped, the replicas that it had.
+	// AnnotationSubmarinerReplicas keeps, on a Deployment of Submariner that was stopped, the
+	// replicas that it had.
 	AnnotationSubmarinerReplicas = "pelago.io/submariner-replicas"
-	// AnnotationAdopted marks objects that Submariner's controllers have created and that the agent owns now.
+	// AnnotationAdopted marks objects that Submariner's controllers have created and that the agent
+	// owns now.
 	AnnotationAdopted = "pelago.io/adopted"
-	// Annotations on the ConfigMap of kept objects: the steps from disconnect on have begun; the switch is complete.
+	// Annotations on the ConfigMap of kept objects: the steps from disconnect on have begun; the
+	// switch is complete.
 	annotationDisconnected = "pelago.io/disconnected"
 	annotationSwitched     = "pelago.io/switched"
-	// keptSubmariner is the ConfigMap, in Submariner's namespace, with what the switch replaces or removes, as JSON.
+	// keptSubmariner is the ConfigMap, in Submariner's namespace, with what the switch replaces or
+	// removes, as JSON.
 	keptSubmariner = "pelago-kept"
-	// migrator is the DaemonSet, in the system namespace, that has the image pulled and then cleans the nodes.
+	// migrator is the DaemonSet, in the system namespace, that has the image pulled and then cleans
+	// the nodes.
 	migrator = "pelago-migrate"
 	// labelInternal is on the Services by which globalnet has kube-proxy translate global IPs.
 	labelInternal = "submariner.io/exportedServiceRef"
@@ -45,8 +50,9 @@ const (
 	lighthouse = "lighthouse-agent.submariner.io"
 )
 
-// Workloads of Submariner. The first ones would recreate the others and their configuration. The name server of service discovery stays
-// until its namespace is deleted, since CoreDNS uses it until it rereads the Corefile.
+// Workloads of Submariner. The first ones would recreate the others and their configuration. The
+// name server of service discovery stays until its namespace is deleted, since CoreDNS uses it
+// until it rereads the Corefile.
 var (
 	submarinerControllers = []string{"submariner-operator", "submariner-lighthouse-agent"}
 	submarinerDaemonSets  = []string{"submariner-globalnet", "submariner-gateway", "submariner-routeagent", "submariner-metrics-proxy"}
@@ -56,8 +62,8 @@ var (
 type Submariner struct {
 	Member, Broker             client.Client
 	Namespace, BrokerNamespace string
-	// Join makes the cluster a member. Started waits until all components run, Reasons lists the pods of the system namespace that do
-	// not.
+	// Join makes the cluster a member. Started waits until all components run, Reasons lists the
+	// pods of the system namespace that do not.
 	Join    func(ctx context.Context, want Joining) error
 	Started func(context.Context) error
 	Reasons func(context.Context) ([]string, error)
@@ -87,13 +93,16 @@ func (s *Submariner) join(ctx context.Context, want Joining) (err error) {
 	return s.Join(ctx, want)
 }
 
-// step is a part of the switch. Each can be repeated, and continues what an interrupted run has left.
+// step is a part of the switch. Each can be repeated, and continues what an interrupted run has
+// left.
 type step struct {
-	name, detail, carrier string // carrier: what carries connections to other clusters when the step is done
+	// carrier: what carries connections to other clusters when the step is done
+	name, detail, carrier string
 	do                    func(context.Context) error
 }
 
-// prepared is the number of steps that leave Submariner as it is, connected that of those before disconnect.
+// prepared is the number of steps that leave Submariner as it is, connected that of those before
+// disconnect.
 const prepared, connected = 2, 6
 
 func (s *Submariner) steps() []step {
@@ -254,8 +263,9 @@ func (s *Submariner) awaitMigrator(ctx context.Context) error {
 	return err
 }
 
-// keep copies the objects that the switch replaces or removes and that Submariner's operator does not recreate. An existing copy is never
-// overwritten: after an interruption the object may already have been changed.
+// keep copies the objects that the switch replaces or removes and that Submariner's operator does
+// not recreate. An existing copy is never overwritten: after an interruption the object may already
+// have been changed.
 func (s *Submariner) keep(ctx context.Context) error {
 	crds, err := s.definitions(ctx)
 	if err != nil {
@@ -406,7 +416,8 @@ func (s *Submariner) install(ctx context.Context) error {
 	return s.join(ctx, Joining{KeepRegistration: true})
 }
 
-// replaceable lets join replace Submariner's definitions, which require fields that Pelago does not write.
+// replaceable lets join replace Submariner's definitions, which require fields that Pelago does not
+// write.
 func (s *Submariner) replaceable(ctx context.Context) error {
 	crds, err := s.definitions(ctx)
 	if err != nil {
@@ -434,7 +445,8 @@ func (s *Submariner) start(ctx context.Context) error {
 	return s.Started(ctx)
 }
 
-// finish removes Submariner's EndpointSlices, for which the agent has made its own, and completes what join has left out.
+// finish removes Submariner's EndpointSlices, for which the agent has made its own, and completes
+// what join has left out.
 func (s *Submariner) finish(ctx context.Context) error {
 	former, err := member.Former(ctx, s.Member)
 	if err != nil {

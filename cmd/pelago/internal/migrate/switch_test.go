@@ -23,8 +23,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// submariner is a member with these objects besides the usual ones, and the broker of c1 and c2 in another cluster. said are its
-// progress lines.
+// submariner is a member with these objects besides the usual ones, and the broker of c1 and c2 in
+// another cluster. said are its progress lines.
 func submariner(t *testing.T, uid string, objects ...client.Object) (s *Submariner, said *[]string) {
 	t.Helper()
 	scheme, err := manifests.Scheme()
@@ -113,7 +113,8 @@ func TestSwitchIsRefused(t *testing.T) {
 	}
 }
 
-// A node whose pod does not start, because the image or the kernel is missing something, is reported with the reason.
+// A node whose pod does not start, because the image or the kernel is missing something, is
+// reported with the reason.
 func TestNodesThatAreNotReady(t *testing.T) {
 	s, _ := submariner(t, "member", &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: migrator},
 		Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberReady: 1}})

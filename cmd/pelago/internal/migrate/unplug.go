@@ -12,8 +12,8 @@ import (
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 )
 
-// unplug removes the block of service discovery from the configuration of CoreDNS, in which the agent adds its own; CoreDNS refuses
-// two servers for one zone.
+// unplug removes the block of service discovery from the configuration of CoreDNS, in which the
+// agent adds its own; CoreDNS refuses two servers for one zone.
 func (s *Submariner) unplug(ctx context.Context) error {
 	changed, err := s.unplugged(ctx)
 	if err != nil {
@@ -54,7 +54,8 @@ func (s *Submariner) unplugged(ctx context.Context) (changed []corev1.ConfigMap,
 	return changed, nil
 }
 
-// withoutBlock removes the block of service discovery. Without its end, all that follows would be removed with it.
+// withoutBlock removes the block of service discovery. Without its end, all that follows would be
+// removed with it.
 func withoutBlock(text string) (string, error) {
 	const first, last = "#lighthouse-start", "#lighthouse-end"
 	before, rest, _ := strings.Cut(text, first)

@@ -26,8 +26,8 @@ func Terminal(in io.Reader) *Answers {
 	return nil
 }
 
-// Line reads a line. It returns when ctx is cancelled, which is what main does on Ctrl-C; reading from a terminal cannot be cancelled, so
-// that read stays blocked until the process exits.
+// Line reads a line. It returns when ctx is cancelled, which is what main does on Ctrl-C; reading
+// from a terminal cannot be cancelled, so that read stays blocked until the process exits.
 func (a *Answers) Line(ctx context.Context) (string, error) {
 	var line string
 	read := make(chan error, 1)
@@ -44,7 +44,8 @@ func (a *Answers) Line(ctx context.Context) (string, error) {
 	}
 }
 
-// Confirm prompts before a change that cannot be undone; without answers, where there is no terminal, it refuses.
+// Confirm prompts before a change that cannot be undone; without answers, where there is no
+// terminal, it refuses.
 func Confirm(ctx context.Context, answers *Answers, out io.Writer, question string) error {
 	var answer string
 	if answers != nil {

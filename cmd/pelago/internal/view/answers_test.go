@@ -25,7 +25,8 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// TestPromptEndsWithContext: Ctrl-C, which main turns into the end of the context, ends a prompt that gets no answer.
+// TestPromptEndsWithContext: Ctrl-C, which main turns into the end of the context, ends a prompt
+// that gets no answer.
 func TestPromptEndsWithContext(t *testing.T) {
 	silent, end := io.Pipe()
 	defer end.Close()

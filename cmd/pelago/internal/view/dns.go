@@ -23,8 +23,8 @@ type dnsState struct {
 	Message       string   `json:"message,omitempty"`
 }
 
-// clusterDNS has a row for each configuration of the cluster's DNS that pelago-agent knows how to change. Without any it has the
-// lines that a person has to add.
+// clusterDNS has a row for each configuration of the cluster's DNS that pelago-agent knows how to
+// change. Without any it has the lines that a person has to add.
 func clusterDNS(ctx context.Context, m Member, c config.Config) (Table, error) {
 	t := Table{
 		Header: []string{"CONFIGURATION", "NAME SERVER", "FORWARDS"},

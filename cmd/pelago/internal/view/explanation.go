@@ -52,7 +52,8 @@ type explainedAttempt struct {
 	AffinityGroup string `json:"affinityGroup,omitempty"`
 	// Current is false if the binding has changed since.
 	Current bool `json:"current"`
-	// Failover says why it stays in a cluster that it should leave, Failback to which clusters it returns, and when.
+	// Failover says why it stays in a cluster that it should leave, Failback to which clusters it
+	// returns, and when.
 	Failover string `json:"failover,omitempty"`
 	Failback string `json:"failback,omitempty"`
 }

@@ -72,8 +72,8 @@ func object(t testing.TB, text string) *unstructured.Unstructured {
 	return out
 }
 
-// nginx is a Deployment in four clusters: m1 has it, m2's API server refuses it, m3 is away, m4 is being left. m5, which another template
-// requires, is not known.
+// nginx is a Deployment in four clusters: m1 has it, m2's API server refuses it, m3 is away, m4 is
+// being left. m5, which another template requires, is not known.
 func nginx(t *testing.T) *Subject {
 	t.Helper()
 	policy := parse[policyv1alpha1.PropagationPolicy]
@@ -204,7 +204,8 @@ func TestListings(t *testing.T) {
 		{Table: metav1.Table{ColumnDefinitions: columns}},
 		{Cluster: "m1", Table: metav1.Table{ColumnDefinitions: columns, Rows: []metav1.TableRow{
 			rowOf(`{name: a, namespace: x, labels: {karmada.io/managed: "true"}}`, "a", "1/1", "n1"), rowOf(`{name: b, namespace: x}`, "b", int64(2), nil)}}},
-		// A server of another version has its columns in another order, and one that is unknown here.
+		// A server of another version has its columns in another order, and one that is unknown
+		// here.
 		{Cluster: "m2", Table: metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{{Name: "Name"}, {Name: "New"}, {Name: "Ready"}}, Rows: []metav1.TableRow{
 			rowOf(`{name: a, namespace: x}`, "a", "?", "0/1")}}},
 	}

@@ -16,7 +16,8 @@ func AddChoice(f *pflag.FlagSet, value *string, name, preset, usage string, valu
 	return spec.AddChoice(f, value, name, preset, usage, values...)
 }
 
-// CompleteChoices registers the completion of the flags of AddChoice, of a command and of those below it.
+// CompleteChoices registers the completion of the flags of AddChoice, of a command and of those
+// below it.
 func CompleteChoices(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if c, ok := f.Value.(*spec.Choice); ok {
@@ -29,7 +30,8 @@ func CompleteChoices(cmd *cobra.Command) {
 	}
 }
 
-// CompleteLast completes the last of several names, separated by commas, by those that are not there yet.
+// CompleteLast completes the last of several names, separated by commas, by those that are not
+// there yet.
 func CompleteLast(begun string, all []string) (out []string) {
 	before := begun[:strings.LastIndex(begun, ",")+1]
 	for _, name := range all {
@@ -40,7 +42,8 @@ func CompleteLast(begun string, all []string) (out []string) {
 	return out
 }
 
-// OnlyWith refuses flags that are given without the one on which they depend, rather than ignore them.
+// OnlyWith refuses flags that are given without the one on which they depend, rather than ignore
+// them.
 func OnlyWith(f *pflag.FlagSet, needed string, names ...string) error {
 	if f.Changed(needed) {
 		return nil
@@ -53,7 +56,8 @@ func OnlyWith(f *pflag.FlagSet, needed string, names ...string) error {
 	return nil
 }
 
-// AddConfirmation adds --yes to a command, and returns what prompts before a change that cannot be undone, unless it is given.
+// AddConfirmation adds --yes to a command, and returns what prompts before a change that cannot be
+// undone, unless it is given.
 func AddConfirmation(cmd *cobra.Command, usage string) func(question string) error {
 	yes := cmd.Flags().Bool("yes", false, usage)
 	return func(question string) error {

@@ -34,8 +34,8 @@ type Listing struct {
 	Works   *workv1alpha1.WorkList // of a cluster without access, instead of Table
 }
 
-// List requests the selected objects of a cluster, "" for the hub, as a table with the objects in it. A member without a named object has
-// no row of it.
+// List requests the selected objects of a cluster, "" for the hub, as a table with the objects in
+// it. A member without a named object has no row of it.
 func List(ctx context.Context, m Member, mapping *meta.RESTMapping, cluster string, s Selection) (Listing, error) {
 	out := Listing{Cluster: cluster}
 	resource := mapping.Resource
@@ -105,8 +105,8 @@ type listed struct {
 	Object   map[string]any `json:"object"`
 }
 
-// Listings puts the objects of several clusters into one table. Its columns are those of the first cluster that has any; columns of
-// other API servers are matched by name.
+// Listings puts the objects of several clusters into one table. Its columns are those of the first
+// cluster that has any; columns of other API servers are matched by name.
 func Listings(all []Listing, empty string, namespaces bool) (Table, error) {
 	out := Table{Empty: empty}
 	var shape []metav1.TableColumnDefinition
@@ -135,7 +135,8 @@ func Listings(all []Listing, empty string, namespaces bool) (Table, error) {
 	return out, nil
 }
 
-// arrange appends the cell of each column to cells, or to wide if kubectl prints it with -o wide only; the cluster follows the first.
+// arrange appends the cell of each column to cells, or to wide if kubectl prints it with -o wide
+// only; the cluster follows the first.
 func arrange(
 	cells, wide *[]string, shape []metav1.TableColumnDefinition, cluster string, cell func(metav1.TableColumnDefinition) string,
 ) {

@@ -80,7 +80,8 @@ func Show(ctx context.Context, output, name string, m Member, c config.Config, s
 
 // The columns of these tables are those of Submariner's tool.
 
-// listGateways returns the gateways of this cluster by name, and the health of each as others observe it.
+// listGateways returns the gateways of this cluster by name, and the health of each as others
+// observe it.
 func listGateways(ctx context.Context, m Member) ([]submarinerv1.Gateway, map[string]health, error) {
 	list := &submarinerv1.GatewayList{}
 	if err := m.Client.List(ctx, list, client.InNamespace(config.SystemNamespace)); err != nil {
@@ -247,7 +248,8 @@ func summary(connections []submarinerv1.Connection) string {
 	return fmt.Sprintf("%d connections out of %d are established", established, len(connections))
 }
 
-// staleAfter is the age of a Gateway object after which its gateway counts as dead: three times the interval of its reports.
+// staleAfter is the age of a Gateway object after which its gateway counts as dead: three times the
+// interval of its reports.
 const staleAfter = 90 * time.Second
 
 // health is a gateway as others observe it: the last report of a dead one stays.
@@ -259,7 +261,8 @@ type health struct {
 	silence time.Duration
 }
 
-// gone reports whether no node gets an answer or its report is stale. Then its own status is invalid.
+// gone reports whether no node gets an answer or its report is stale. Then its own status is
+// invalid.
 func (h health) gone() bool { return h.silence > 0 || h.probed > 0 && len(h.silentTo) == h.probed }
 
 // text is the problem, empty if there is none.
@@ -278,8 +281,8 @@ func (h health) text() string {
 	return strings.Join(out, ", ")
 }
 
-// gatewayHealth reads the reports of the nodes about each gateway. Those of a gateway that itself does not answer are ignored:
-// they may be stale.
+// gatewayHealth reads the reports of the nodes about each gateway. Those of a gateway that itself
+// does not answer are ignored: they may be stale.
 func gatewayHealth(ctx context.Context, m Member, gateways []submarinerv1.Gateway, now time.Time) (map[string]health, error) {
 	agents := &submarinerv1.RouteAgentList{}
 	err := m.Client.List(ctx, agents, client.InNamespace(config.SystemNamespace))
@@ -345,7 +348,8 @@ type running struct {
 	Arch       []string `json:"arch"`
 }
 
-// versions has a row for each component of the network, or that of workloads where it is the only one.
+// versions has a row for each component of the network, or that of workloads where it is the only
+// one.
 func versions(ctx context.Context, m Member, of config.Config) (Table, error) {
 	t := Table{Header: []string{"COMPONENT", "REPOSITORY", "CONFIGURED", "RUNNING", "ARCH"}}
 	components, err := rollout.Installed(ctx, m.Typed, of.WorkloadsOnly)

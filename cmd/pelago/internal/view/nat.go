@@ -25,8 +25,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// NAT is a source of translated flows and packet counters: the maps of this machine, or those of nodes of a member, read by this
-// program in the pods of pelago-node.
+// NAT is a source of translated flows and packet counters: the maps of this machine, or those of
+// nodes of a member, read by this program in the pods of pelago-node.
 type NAT struct {
 	Local bool
 	Pins  string // if Local: the directory of the pinned maps
@@ -203,8 +203,8 @@ type nodeMaps interface {
 	Close() error
 }
 
-// gather reads rows from this machine's maps, or runs the same command on every node. A node that cannot be reached is an error: a
-// partial list of flows looks like a complete one.
+// gather reads rows from this machine's maps, or runs the same command on every node. A node that
+// cannot be reached is an error: a partial list of flows looks like a complete one.
 func gather[R, T any](
 	ctx context.Context, n NAT, command string, read func(nodeMaps) ([]R, error), row func(node string, r R) T,
 ) ([]T, error) {
@@ -250,7 +250,8 @@ func gather[R, T any](
 	return rows, errors.Join(errs...)
 }
 
-// EndpointMatch returns a predicate for the flows in which ADDRESS or ADDRESS:PORT occurs, before or after translation.
+// EndpointMatch returns a predicate for the flows in which ADDRESS or ADDRESS:PORT occurs, before
+// or after translation.
 func EndpointMatch(text string) (func(Flow) bool, error) {
 	port, err := netip.ParseAddrPort(text)
 	matches := func(e netip.AddrPort) bool { return e == port }

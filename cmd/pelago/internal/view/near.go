@@ -22,8 +22,8 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// explainedNear are the round-trip times by which a template is placed (annotation pelago.io/near), as clusters report them now; the
-// hub uses a change once it has lasted.
+// explainedNear are the round-trip times by which a template is placed (annotation pelago.io/near),
+// as clusters report them now; the hub uses a change once it has lasted.
 type explainedNear struct {
 	To string `json:"to"`
 	// Clusters are that cluster, or those that export the service.

@@ -35,8 +35,8 @@ func (p explainedPolicy) title() string {
 	return p.Kind + " " + manifests.Title(client.ObjectKey{Namespace: p.Namespace, Name: p.Name})
 }
 
-// explainPolicies returns the policy that has claimed the template, and the others that select it, in the order in which they
-// would be tried.
+// explainPolicies returns the policy that has claimed the template, and the others that select it,
+// in the order in which they would be tried.
 func (f *Subject) explainPolicies() (claimed *explainedPolicy, others []explainedPolicy) {
 	var all []explainedPolicy
 	add := func(

@@ -29,13 +29,14 @@ import (
 
 // exporter is one cluster's part of an imported service.
 type exporter struct {
-	Namespace     string         `json:"namespace"`
-	Service       string         `json:"service"`
-	Type          string         `json:"type"`
-	ClusterSetIP  string         `json:"clusterSetIP,omitempty"`
-	Cluster       string         `json:"cluster"`
-	Addresses     []string       `json:"addresses"`
-	ReadyBackends int            `json:"readyBackends"` // of a ClusterSetIP service above 8 rounded down
+	Namespace    string   `json:"namespace"`
+	Service      string   `json:"service"`
+	Type         string   `json:"type"`
+	ClusterSetIP string   `json:"clusterSetIP,omitempty"`
+	Cluster      string   `json:"cluster"`
+	Addresses    []string `json:"addresses"`
+	// of a ClusterSetIP service above 8 rounded down
+	ReadyBackends int            `json:"readyBackends"`
 	Ports         []exporterPort `json:"ports"`
 	Why           string         `json:"why"`
 
@@ -48,7 +49,8 @@ type exporterPort struct {
 	Port     int32  `json:"port"`
 	Protocol string `json:"protocol"`
 	Has      bool   `json:"has"` // the cluster has it
-	// Share of the new connections of this cluster's pods that the exporter gets, 0–1; of a headless service clients decide.
+	// Share of the new connections of this cluster's pods that the exporter gets, 0–1; of a
+	// headless service clients decide.
 	Share float64 `json:"share"`
 }
 
@@ -113,7 +115,8 @@ func listImports(ctx context.Context, c client.Client) ([]mcs.ServiceImport, err
 	return out, nil
 }
 
-// exporters are the clusters of an import, sorted, with their shares of this cluster's new connections.
+// exporters are the clusters of an import, sorted, with their shares of this cluster's new
+// connections.
 func exporters(i *mcs.ServiceImport, of []discoveryv1.EndpointSlice, c config.Config) []*exporter {
 	byID := map[string]*exporter{}
 	for _, s := range i.Status.Clusters {
@@ -170,7 +173,8 @@ func (e *exporter) add(slice discoveryv1.EndpointSlice, headless bool) {
 	}
 }
 
-// divide sets the shares of port n and the reasons for them, as the edge divides connections to a ClusterSetIP, or else the name server.
+// divide sets the shares of port n and the reasons for them, as the edge divides connections to a
+// ClusterSetIP, or else the name server.
 func divide(all []*exporter, n int, set map[string]int, c config.Config) {
 	var candidates []tables.Candidate
 	var chosen []*exporter

@@ -15,7 +15,8 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 )
 
-// sliceOf is the imported EndpointSlice of a cluster with an address; backends "": a pod of a headless service.
+// sliceOf is the imported EndpointSlice of a cluster with an address; backends "": a pod of a
+// headless service.
 func sliceOf(cluster, address, backends string, ready bool, ports ...int32) discoveryv1.EndpointSlice {
 	s := discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{mcs.LabelSourceCluster: cluster}, Annotations: map[string]string{}},

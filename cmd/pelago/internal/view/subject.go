@@ -38,7 +38,8 @@ type Subject struct {
 	events          []corev1.Event // of template and binding, the oldest first
 }
 
-// ReadSubject reads it from the hub; the parts are not from one snapshot. clusters are those of the hub.
+// ReadSubject reads it from the hub; the parts are not from one snapshot. clusters are those of the
+// hub.
 func ReadSubject(
 	ctx context.Context, c client.Client, clusters []clusterv1alpha1.Cluster, mapping *meta.RESTMapping, key client.ObjectKey,
 ) (*Subject, error) {
@@ -127,13 +128,15 @@ func worksOf(ctx context.Context, c client.Client, b binding.Binding) ([]workv1a
 	return out, nil
 }
 
-// eventsOf are those of the template and of its binding. Without the right to read them there are none.
+// eventsOf are those of the template and of its binding. Without the right to read them there are
+// none.
 func eventsOf(ctx context.Context, c client.Client, f *Subject) ([]corev1.Event, error) {
 	objects := map[string]string{f.template.GetKind(): f.template.GetName()}
 	if f.binding.Exists() {
 		objects[manifests.Kind(c, f.binding.Object)] = f.binding.GetName()
 	}
-	namespace := cmp.Or(f.template.GetNamespace(), metav1.NamespaceDefault) // of Events on objects without a namespace
+	// of Events on objects without a namespace
+	namespace := cmp.Or(f.template.GetNamespace(), metav1.NamespaceDefault)
 	var out []corev1.Event
 	for kind, name := range objects {
 		var list corev1.EventList

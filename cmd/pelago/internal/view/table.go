@@ -1,5 +1,6 @@
-// Package view reads and prints what the commands show: tables, the explanation of a template at the hub, lists of objects of
-// several clusters, and the state of a member. It writes nothing to a cluster.
+// Package view reads and prints what the commands show: tables, the explanation of a template at
+// the hub, lists of objects of several clusters, and the state of a member. It writes nothing to a
+// cluster.
 package view
 
 import (

@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// VersionCommand prints the version of the program: that of the linker flag, else the one that Go derives from the commit.
+// VersionCommand prints the version of the program: that of the linker flag, else the one that Go
+// derives from the commit.
 func VersionCommand(version string) *cobra.Command {
 	if info, ok := debug.ReadBuildInfo(); ok && version == "" {
 		version = strings.Trim(info.Main.Version, "()")

@@ -114,7 +114,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestClusterDNS: the states of a cluster's DNS, from nothing that can be changed to everything that forwards.
+// TestClusterDNS: the states of a cluster's DNS, from nothing that can be changed to everything
+// that forwards.
 func TestClusterDNS(t *testing.T) {
 	c := config.Config{ClusterID: "g1", CustomDomains: []string{"global.example"}, ClusterSetIPRange: prefixes("243.0.0.0/8")[0]}
 	m := testMember(t)
