@@ -1,6 +1,6 @@
-// Package config reads what `pelago join` leaves in a member's system namespace: the ConfigMap pelago-config and the
-// Secrets beside it. It is a plain value package: the binaries (cmd/*) parse once and pass values on; it has no
-// client and no state.
+// Package config reads what `pelago join` leaves in a member's system namespace: the ConfigMap
+// pelago-config and the Secrets beside it. It is a plain value package: the binaries (cmd/*) parse
+// once and pass values on; it has no client and no state.
 package config
 
 import (
@@ -67,7 +67,8 @@ const (
 	KeyBrokerNamespace = "broker-namespace"
 )
 
-// MaxClusterIDLength is the longest cluster id: the longest name made of it, a namespace `karmada-es-<id>`, still fits.
+// MaxClusterIDLength is the longest cluster id: the longest name made of it, a namespace
+// `karmada-es-<id>`, still fits.
 const MaxClusterIDLength = 48
 
 // Mode is the set of rules of service discovery. It is one for the whole clusterset.
@@ -75,13 +76,15 @@ type Mode string
 
 // Modes.
 const (
-	// ModeSubmariner: DNS answers with the local cluster's address first; `<cluster>.<svc>…` exists.
+	// ModeSubmariner: DNS answers with the local cluster's address first; `<cluster>.<svc>…`
+	// exists.
 	ModeSubmariner Mode = "submariner"
 	// ModeMCS: a service always has a ClusterSetIP; `<cluster>.<svc>…` does not exist.
 	ModeMCS Mode = "mcs"
 )
 
-// Wires between gateways, by the names that `pelago join --cable-driver` takes. All gateways of a clusterset have the same.
+// Wires between gateways, by the names that `pelago join --cable-driver` takes. All gateways of a
+// clusterset have the same.
 const (
 	CableWireGuard = "wireguard"
 	CableLibreswan = "libreswan" // IPsec
@@ -113,32 +116,35 @@ type Config struct {
 	ClusterIndex uint16 // 1–MaxFabricCluster
 	// GlobalCIDRs is empty without globalnet; IPv4, masked.
 	GlobalCIDRs []netip.Prefix
-	// GlobalRange is what the GlobalCIDRs of all clusters are taken from; not valid without globalnet, and in a member that
-	// joined by a release that did not keep it.
+	// GlobalRange is what the GlobalCIDRs of all clusters are taken from; not valid without
+	// globalnet, and in a member that joined by a release that did not keep it.
 	GlobalRange  netip.Prefix
 	PodCIDRs     []netip.Prefix
 	ServiceCIDRs []netip.Prefix
 	// ExternalCIDRs are ranges of hosts outside the cluster that take part; IPv4, masked.
 	ExternalCIDRs []netip.Prefix
-	// RouteServiceCIDR: without globalnet, other clusters reach ClusterIPs that are not exported, too.
+	// RouteServiceCIDR: without globalnet, other clusters reach ClusterIPs that are not exported,
+	// too.
 	RouteServiceCIDR bool
 	// FabricCIDR is the clusterset's range of node addresses, a /8; see FabricAddress.
 	FabricCIDR netip.Prefix
 	Mode       Mode
-	// ClusterSetIPs: services that the cluster exports get a ClusterSetIP by default; see UseClusterSetIPs.
+	// ClusterSetIPs: services that the cluster exports get a ClusterSetIP by default; see
+	// UseClusterSetIPs.
 	ClusterSetIPs bool
-	// ClusterSetIPCIDRs is what the cluster allocates ClusterSetIPs from, ClusterSetIPRange what all clusters do; IPv4, masked. Neither
-	// is set in a clusterset of a release that had none.
+	// ClusterSetIPCIDRs is what the cluster allocates ClusterSetIPs from, ClusterSetIPRange what
+	// all clusters do; IPv4, masked. Neither is set in a clusterset of a release that had none.
 	ClusterSetIPCIDRs []netip.Prefix
 	ClusterSetIPRange netip.Prefix
 	CableDriver       string
 	CablePort         uint16
-	// CableTunnels is the number of tunnels between two gateways, so that a pair uses several cores; if the two differ, the smaller
-	// number counts. 1–MaxCableTunnels; 0: 1.
+	// CableTunnels is the number of tunnels between two gateways, so that a pair uses several
+	// cores; if the two differ, the smaller number counts. 1–MaxCableTunnels; 0: 1.
 	CableTunnels int
 	// XDP is one of XDPSettings; empty: off.
 	XDP string
-	// Datapath is that of pods whose namespace and node set no other, one of Datapaths; empty: strict.
+	// Datapath is that of pods whose namespace and node set no other, one of Datapaths; empty:
+	// strict.
 	Datapath string
 	// DiscoveryPort is the UDP port of NAT discovery; 0: 4490.
 	DiscoveryPort uint16
@@ -154,19 +160,21 @@ type Config struct {
 	AirGapped bool
 	// NetworkOnly: the cluster takes no workloads from the hub (`pelago join --network-only`).
 	NetworkOnly bool
-	// WorkloadsOnly: the cluster takes no part in the network (`pelago join --workloads-only`). Besides it, only the id, the index
-	// and the fields that identify the hub are set.
+	// WorkloadsOnly: the cluster takes no part in the network (`pelago join --workloads-only`).
+	// Besides it, only the id, the index and the fields that identify the hub are set.
 	WorkloadsOnly bool
-	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a dot at the end.
+	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a
+	// dot at the end.
 	CustomDomains []string
 	// DNSTTL is the TTL of their answers, in whole seconds; 0: 5 s.
 	DNSTTL time.Duration
 	// DNSCache is how long the cluster's CoreDNS keeps answers, in whole seconds; 0: not at all.
 	DNSCache time.Duration
-	// CoreDNSCustom is the ConfigMap, in the namespace of CoreDNS, whose server blocks the Corefile imports; empty: the Corefile
-	// itself forwards the zones.
+	// CoreDNSCustom is the ConfigMap, in the namespace of CoreDNS, whose server blocks the Corefile
+	// imports; empty: the Corefile itself forwards the zones.
 	CoreDNSCustom string
-	// HubID is the UID of the hub's namespace kube-system; it marks every object that we make in a member.
+	// HubID is the UID of the hub's namespace kube-system; it marks every object that we make in a
+	// member.
 	HubID           string
 	HubServer       string // https URL of the hub's API server
 	BrokerNamespace string
@@ -175,7 +183,8 @@ type Config struct {
 // Globalnet reports whether the clusterset translates addresses.
 func (c Config) Globalnet() bool { return len(c.GlobalCIDRs) > 0 }
 
-// UseClusterSetIPs reports whether exported services get a ClusterSetIP unless their ServiceExport says otherwise.
+// UseClusterSetIPs reports whether exported services get a ClusterSetIP unless their ServiceExport
+// says otherwise.
 func (c Config) UseClusterSetIPs() bool { return c.ClusterSetIPs || c.Mode == ModeMCS }
 
 // RoutedPodCIDRs are the ranges of pods and, without globalnet, of hosts outside the cluster.
@@ -186,8 +195,9 @@ func (c Config) RoutedPodCIDRs() []netip.Prefix {
 	return slices.Concat(c.PodCIDRs, c.ExternalCIDRs)
 }
 
-// Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges,
-// those of external hosts, and its share of the fabric. IPv6 ranges are left out: the data path carries IPv4.
+// Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod
+// and service ranges, those of external hosts, and its share of the fabric. IPv6 ranges are left
+// out: the data path carries IPv4.
 func (c Config) Subnets() []netip.Prefix {
 	if c.Globalnet() {
 		return c.GlobalCIDRs
@@ -199,7 +209,8 @@ func (c Config) Subnets() []netip.Prefix {
 	return out
 }
 
-// Parse reads the ConfigMap's data. The error names every key that is wrong and what would be right.
+// Parse reads the ConfigMap's data. The error names every key that is wrong and what would be
+// right.
 func Parse(data map[string]string) (Config, error) {
 	p := parser{data: data}
 	if p.boolean(KeyWorkloadsOnly, false) {
@@ -274,7 +285,8 @@ func (p *parser) err() error {
 	return fmt.Errorf("read ConfigMap %s/%s (written by `pelago join`): %w", SystemNamespace, ConfigMapName, errors.Join(p.errs...))
 }
 
-// Data is the inverse of Parse: what `pelago join` writes. Settings that are optional are there if they differ from the default.
+// Data is the inverse of Parse: what `pelago join` writes. Settings that are optional are there if
+// they differ from the default.
 func (c Config) Data() map[string]string {
 	if c.WorkloadsOnly {
 		return map[string]string{KeyWorkloadsOnly: "true", KeyClusterID: c.ClusterID, KeyClusterIndex: strconv.Itoa(int(c.ClusterIndex)),

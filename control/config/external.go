@@ -2,7 +2,8 @@ package config
 
 import "slices"
 
-// external refuses ranges of hosts that cannot be connected, and ClusterIPs to be routed that cannot be.
+// external refuses ranges of hosts that cannot be connected, and ClusterIPs to be routed that
+// cannot be.
 func (p *parser) external(c Config) {
 	for _, e := range c.ExternalCIDRs {
 		if !e.Addr().Is4() {

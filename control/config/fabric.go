@@ -7,13 +7,15 @@ import (
 	"net/netip"
 )
 
-// The fabric is one IPv4 /8 of the clusterset in which every node of every cluster has an address, the same for all
-// clusters: prefix | cluster index << 14 | node index. Wires carry packets between fabric addresses, and without globalnet
-// the processes of a node speak from its own.
+// The fabric is one IPv4 /8 of the clusterset in which every node of every cluster has an address,
+// the same for all clusters: prefix | cluster index << 14 | node index. Wires carry packets between
+// fabric addresses, and without globalnet the processes of a node speak from its own.
 const (
-	// DefaultFabricCIDR lies in 240.0.0.0/4, which is reserved (RFC 1112 section 4) and routed by Linux.
+	// DefaultFabricCIDR lies in 240.0.0.0/4, which is reserved (RFC 1112 section 4) and routed by
+	// Linux.
 	DefaultFabricCIDR = "241.0.0.0/8"
-	// DefaultClusterSetIPRange is what ClusterSetIPs are taken from unless deploy-broker gives another range.
+	// DefaultClusterSetIPRange is what ClusterSetIPs are taken from unless deploy-broker gives
+	// another range.
 	DefaultClusterSetIPRange = "243.0.0.0/8"
 	// MaxFabricCluster and MaxFabricNode are the largest indexes that have an address.
 	MaxFabricCluster = 1023
@@ -41,8 +43,8 @@ func CheckFabric(p netip.Prefix) error {
 	return nil
 }
 
-// FabricPrefix is the /18 that belongs to a cluster, by its index from 1 to MaxFabricCluster. fabric is a /8 that
-// CheckFabric accepts.
+// FabricPrefix is the /18 that belongs to a cluster, by its index from 1 to MaxFabricCluster.
+// fabric is a /8 that CheckFabric accepts.
 func FabricPrefix(fabric netip.Prefix, cluster uint16) (netip.Prefix, error) {
 	if !fabric.IsValid() {
 		return netip.Prefix{}, CheckFabric(fabric)
@@ -53,8 +55,8 @@ func FabricPrefix(fabric netip.Prefix, cluster uint16) (netip.Prefix, error) {
 	return netip.PrefixFrom(inFabric(fabric, cluster, 0), fabricClusterBits), nil
 }
 
-// FabricAddress is the address of a node, by the index of its cluster and its own, from 1 to MaxFabricNode. fabric is as
-// for FabricPrefix.
+// FabricAddress is the address of a node, by the index of its cluster and its own, from 1 to
+// MaxFabricNode. fabric is as for FabricPrefix.
 func FabricAddress(fabric netip.Prefix, cluster, node uint16) (netip.Addr, error) {
 	if _, err := FabricPrefix(fabric, cluster); err != nil {
 		return netip.Addr{}, err
@@ -76,7 +78,8 @@ func (c Config) FabricAddress(cluster, node uint16) (netip.Addr, error) {
 	return FabricAddress(c.FabricCIDR, cluster, node)
 }
 
-// FabricPrefix is the /18 of a cluster in the clusterset's fabric; see the function of the same name.
+// FabricPrefix is the /18 of a cluster in the clusterset's fabric; see the function of the same
+// name.
 func (c Config) FabricPrefix(cluster uint16) (netip.Prefix, error) {
 	return FabricPrefix(c.FabricCIDR, cluster)
 }
@@ -84,7 +87,8 @@ func (c Config) FabricPrefix(cluster uint16) (netip.Prefix, error) {
 // minRangeBits is the shortest prefix of an IPv4 range that is routed to one cluster.
 const minRangeBits = 8
 
-// notRouted are ranges that hosts do not route. The policy pelago-clusters of the hub has the same list.
+// notRouted are ranges that hosts do not route. The policy pelago-clusters of the hub has the same
+// list.
 var notRouted = []struct {
 	prefix netip.Prefix
 	what   string

@@ -8,10 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// MaxDNSSeconds bounds Config.DNSTTL and DNSCache: an address stays in use that long after its cluster has died.
+// MaxDNSSeconds bounds Config.DNSTTL and DNSCache: an address stays in use that long after its
+// cluster has died.
 const MaxDNSSeconds = 3600
 
-// NamedRanges are those of the ClusterSetIPs and the global IPs of all clusters: their addresses have names (PTR).
+// NamedRanges are those of the ClusterSetIPs and the global IPs of all clusters: their addresses
+// have names (PTR).
 func (c Config) NamedRanges() []netip.Prefix {
 	out := c.GlobalCIDRs
 	if c.GlobalRange.IsValid() {

@@ -127,7 +127,8 @@ func (p *parser) fabric(key string) netip.Prefix {
 	return prefix
 }
 
-// routedRanges refuses ranges of the cluster that lie in the fabric, and a cluster without anything to be routed.
+// routedRanges refuses ranges of the cluster that lie in the fabric, and a cluster without anything
+// to be routed.
 func (p *parser) routedRanges(c Config) {
 	for key, prefixes := range map[string][]netip.Prefix{
 		KeyGlobalCIDR: c.GlobalCIDRs, KeyPodCIDR: c.PodCIDRs, KeyServiceCIDR: c.ServiceCIDRs, KeyExternalCIDR: c.ExternalCIDRs,

@@ -40,22 +40,24 @@ func ParseBroker(data map[string][]byte) (Broker, error) {
 	return b, s.err()
 }
 
-// ParsePSK reads the data of the Secret submariner-ipsec-psk: the key shared by the clusterset, not empty.
+// ParsePSK reads the data of the Secret submariner-ipsec-psk: the key shared by the clusterset, not
+// empty.
 func ParsePSK(data map[string][]byte) ([]byte, error) {
 	s := secret{name: PSKSecretName, data: data}
 	psk := []byte(s.required(KeyPSK))
 	return psk, s.err()
 }
 
-// OverlayTokens are the secrets that packets on this cluster's overlay carry. Current is sent; both are accepted, so
-// that a change reaches the nodes one by one.
+// OverlayTokens are the secrets that packets on this cluster's overlay carry. Current is sent; both
+// are accepted, so that a change reaches the nodes one by one.
 type OverlayTokens struct {
 	Current     uint32 // 24 bits
 	Previous    uint32 // 24 bits, valid only with HasPrevious
 	HasPrevious bool
 }
 
-// ParseOverlayTokens reads the data of the Secret pelago-overlay-token: six hexadecimal digits each, previous may be empty.
+// ParseOverlayTokens reads the data of the Secret pelago-overlay-token: six hexadecimal digits
+// each, previous may be empty.
 func ParseOverlayTokens(data map[string][]byte) (OverlayTokens, error) {
 	s := secret{name: OverlayTokenSecretName, data: data}
 	t := OverlayTokens{Current: s.token(KeyTokenCurrent, s.required(KeyTokenCurrent))}

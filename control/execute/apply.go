@@ -71,7 +71,8 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 		}
 	}
 	hash, put := applied(have)
-	same := hash == want.hash && ownerOf(have, t.o.HubID, t.key()) == oursOfWork // this manifest was applied before
+	// this manifest was applied before
+	same := hash == want.hash && ownerOf(have, t.o.HubID, t.key()) == oursOfWork
 	if same {
 		t.state.put = t.state.put || put
 		set, err := t.set(want, have, scaled)
@@ -221,7 +222,8 @@ func (t *task) adopt(ctx context.Context, have *unstructured.Unstructured, from 
 	}
 	patch, err := json.Marshal([]map[string]any{
 		{"op": "replace", "path": "/metadata/managedFields", "value": fields},
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": have.GetResourceVersion()}, // precondition
+		// precondition
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": have.GetResourceVersion()},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("move the fields of former managers: %w", err)

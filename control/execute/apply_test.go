@@ -126,13 +126,15 @@ func TestApply(t *testing.T) {
 		l.wire.forget()
 		began := time.Now()
 		n := 0
-		for ; time.Since(began) < 3*time.Second; n++ { // somebody who sets the field whenever it is changed
+		// somebody who sets the field whenever it is changed
+		for ; time.Since(began) < 3*time.Second; n++ {
 			await.True(t, "it is applied again, or we wait", func() bool {
 				return value(l.there(deployment), "spec", "replicas") == "2" || time.Since(began) > 3*time.Second
 			})
 			l.patch(deployment, "them", `{"spec":{"replicas":5}}`)
 		}
-		if got := len(l.wire.writes("deployments/nginx")); got > 7 { // after 0, 0.1, 0.3, 0.7, 1.5 and 3.1 s
+		// after 0, 0.1, 0.3, 0.7, 1.5 and 3.1 s
+		if got := len(l.wire.writes("deployments/nginx")); got > 7 {
 			t.Errorf("%d writes in 3 s", got)
 		}
 		l.status(deployment, 3)
@@ -145,7 +147,8 @@ func TestApply(t *testing.T) {
 		l.work("w", configMap)
 		l.applied("w")
 		l.wire.forget()
-		for began := time.Now(); time.Since(began) < 3*time.Second; { // somebody who deletes it whenever it is there
+		// somebody who deletes it whenever it is there
+		for began := time.Now(); time.Since(began) < 3*time.Second; {
 			await.True(t, "it is made again, or we wait", func() bool {
 				return l.find(configMap) != nil || time.Since(began) > 3*time.Second
 			})
@@ -154,7 +157,8 @@ func TestApply(t *testing.T) {
 			}
 		}
 		l.heard("SyncSucceed", "was deleted in the cluster "+l.cluster+", and applied again")
-		if got := len(l.wire.writes("configmaps/c")); got > 7 { // after 0, 0.1, 0.3, 0.7, 1.5 and 3.1 s
+		// after 0, 0.1, 0.3, 0.7, 1.5 and 3.1 s
+		if got := len(l.wire.writes("configmaps/c")); got > 7 {
 			t.Errorf("%d writes in 3 s", got)
 		}
 	})
@@ -276,7 +280,8 @@ spec: {parallelism: 1, template: {spec: {restartPolicy: Never, containers: [{nam
 			l.manifest("w", strings.Replace(configMap, `a: "1"`, fmt.Sprintf(`a: "n%d"`, i), 1))
 		}
 		last := func() bool { return value(l.there(configMap), "data") == "map[a:n9 b:2]" }
-		await.True(t, "the last manifest is there to stay", func() bool { // the slower of both may write an older one over it, once
+		// the slower of both may write an older one over it, once
+		await.True(t, "the last manifest is there to stay", func() bool {
 			for range 20 {
 				if !last() {
 					return false

@@ -67,7 +67,8 @@ func (t *task) remove(ctx context.Context, suppressed bool) (reconcile.Result, e
 			due = min(due, time.Second) // other objects have no event, and usually end by then
 		}
 		if since < later.Duration {
-			return reconcile.Result{RequeueAfter: due}, nil // usually finished by then, and not reported
+			// usually finished by then, and not reported
+			return reconcile.Result{RequeueAfter: due}, nil
 		}
 	}
 	return t.report(ctx, outcome{kept: true, failure: explain(t.o.Cluster, want, err)}, due)
@@ -267,7 +268,8 @@ func (t *task) retention(ctx context.Context, ns *unstructured.Unstructured) (st
 		case slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return present[r.UID] }):
 			// Its owner, which is in the list, decides.
 		case (len(o.OwnerReferences) > 0 || t.ours(&o)) && time.Since(t.work.DeletionTimestamp.Time) < collectorTime:
-			collected = append(collected, name) // an object of ours, and its Work, may have been deleted since the list
+			// an object of ours, and its Work, may have been deleted since the list
+			collected = append(collected, name)
 		default:
 			left = append(left, name)
 		}

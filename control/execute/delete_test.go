@@ -235,7 +235,8 @@ func TestDelete(t *testing.T) {
 		if exists, since := removal.workOf(t.Context(), inside); !exists || since {
 			t.Errorf("the Work of an object before the namespace's deletion: exists %t, made since %t", exists, since)
 		}
-		old.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-collectorTime)} // nobody waits that long
+		// nobody waits that long
+		old.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-collectorTime)}
 		if err := removal.deleteObject(t.Context(), l.object(namespace)); err != nil {
 			t.Fatalf("the Work is kept: %v", err)
 		}
@@ -260,7 +261,8 @@ func TestDelete(t *testing.T) {
 		goOn := sync.OnceFunc(func() { close(gone) })
 		defer goOn()
 		l.wire.set(func(r *http.Request) (*http.Response, error) {
-			if r.URL.Path == "/api/v1/namespaces/"+l.ns+"-made/secrets" { // ConfigMaps come before Secrets
+			// ConfigMaps come before Secrets
+			if r.URL.Path == "/api/v1/namespaces/"+l.ns+"-made/secrets" {
 				listed.Store(true)
 				<-gone
 			}
@@ -281,7 +283,8 @@ func TestDelete(t *testing.T) {
 		l.run()
 		w := l.work("ns", namespace)
 		l.applied("ns")
-		l.manifest("ns", strings.Replace(namespace, "NS-made", "NS-made, labels: {x: y}", 1)) // the mark stays through an update
+		// the mark stays through an update
+		l.manifest("ns", strings.Replace(namespace, "NS-made", "NS-made, labels: {x: y}", 1))
 		l.applied("ns")
 		l.foreign(`{apiVersion: v1, kind: Secret, metadata: {name: theirs, namespace: NS-made}}`, "kubectl")
 		deleted(t, l, w)

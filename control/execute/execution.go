@@ -53,14 +53,15 @@ type Options struct {
 	Cluster     string
 	HubID       string // UID of the hub's namespace kube-system
 	Interpreter *kinds.Interpreter
-	Workers     int                  // concurrent reconciles; 0: 5
-	Hub         client.Client        // writes the status of Works and removes their finalizer
-	Works       *Works               // of this cluster and possibly others
-	Member      *rest.Config         // without QPS (0) requests are limited only by the member's flow control
-	Recorder    record.EventRecorder // Events on Works
-	Log         *slog.Logger
-	Metrics     *Metrics      // shared by all Executions of a process; nil: not exported
-	Timeout     time.Duration // of one request to the member; 0: 30 s
+	Workers     int           // concurrent reconciles; 0: 5
+	Hub         client.Client // writes the status of Works and removes their finalizer
+	Works       *Works        // of this cluster and possibly others
+	// without QPS (0) requests are limited only by the member's flow control
+	Member   *rest.Config
+	Recorder record.EventRecorder // Events on Works
+	Log      *slog.Logger
+	Metrics  *Metrics      // shared by all Executions of a process; nil: not exported
+	Timeout  time.Duration // of one request to the member; 0: 30 s
 	// ScalingInterval is meter.Source.Interval.
 	ScalingInterval time.Duration
 	// Seen is how long the status of a Work waits for the member's controller to observe a change:

@@ -149,7 +149,8 @@ func TestOwned(t *testing.T) {
 			t.Errorf("the image did not follow: %s", got)
 		}
 		l.scale(t, 3)
-		l.patch(deployment, "kubectl", `{"metadata":{"labels":{"app":"other"}}}`) // drift is still undone
+		// drift is still undone
+		l.patch(deployment, "kubectl", `{"metadata":{"labels":{"app":"other"}}}`)
 		await.Equal(t, "nginx", func() string { return l.there(deployment).GetLabels()["app"] })
 		if got := value(l.there(deployment), "spec", "replicas"); got != "3" {
 			t.Errorf("replicas %s", got)

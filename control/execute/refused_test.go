@@ -83,7 +83,8 @@ func TestRefused(t *testing.T) {
 			resp, err := refuse(r)
 			if resp != nil {
 				if !first.IsZero() {
-					return nil, nil // l.wire's lock is not held here, but one request of the object runs at a time
+					// l.wire's lock is not held here, but one request of the object runs at a time
+					return nil, nil
 				}
 				first = time.Now()
 			}

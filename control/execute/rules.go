@@ -208,7 +208,8 @@ func (f *Follower) watch(ctx context.Context, o client.Object, changed chan<- st
 	if err != nil {
 		return nil, fmt.Errorf("watch %T at the hub: %w", o, err)
 	}
-	context.AfterFunc(ctx, func() { _ = informer.RemoveEventHandler(registration) }) // fails only for an unknown handler
+	// fails only for an unknown handler
+	context.AfterFunc(ctx, func() { _ = informer.RemoveEventHandler(registration) })
 	return registration.HasSynced, nil
 }
 

@@ -51,7 +51,8 @@ func TestOlderHubs(t *testing.T) {
 			custom := kinds.NewCustom()
 			asked := make(chan struct{})
 			go func() {
-				_, _ = custom.Interpreter().Health(&unstructured.Unstructured{}) // that it answers is the question
+				// that it answers is the question
+				_, _ = custom.Interpreter().Health(&unstructured.Unstructured{})
 				close(asked)
 			}()
 			f := &Follower{Live: &answer{errs: tt.errs, done: cancel}, Rules: custom, Log: slog.New(slog.DiscardHandler)}

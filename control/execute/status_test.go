@@ -103,7 +103,8 @@ func TestStatus(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for i := 1; i < len(at); i++ {
-			if gap := at[i].Sub(at[i-1]); gap < 90*time.Millisecond { // 100, as the clock is read a moment later
+			// 100, as the clock is read a moment later
+			if gap := at[i].Sub(at[i-1]); gap < 90*time.Millisecond {
 				t.Errorf("writes %d and %d are %v apart", i-1, i, gap)
 			}
 		}
@@ -188,7 +189,8 @@ func TestStatus(t *testing.T) {
 				return nil
 			}
 			written = append(written, string(w.Status.ManifestStatuses[0].Status.Raw))
-			if len(written) == 1 { // meanwhile the object changes, and somebody has written the Work
+			// meanwhile the object changes, and somebody has written the Work
+			if len(written) == 1 {
 				l.status(deployment, 9)
 				u := l.object(deployment)
 				await.True(t, "the execution has seen it", func() bool {

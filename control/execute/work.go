@@ -90,7 +90,8 @@ func (e *Execution) reconcile(ctx context.Context, req reconcile.Request) (recon
 func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 	manifest, err := manifestOf(t.work)
 	if err != nil {
-		return t.report(ctx, outcome{failure: err.Error(), kept: true}, 0) // until the manifest changes
+		// until the manifest changes
+		return t.report(ctx, outcome{failure: err.Error(), kept: true}, 0)
 	}
 	// Before a rule of the kind can fail: the Work is reconciled when it is corrected.
 	if err := t.kinds.record(ctx, t.work.Name, manifest.GroupVersionKind()); err != nil {
@@ -98,7 +99,8 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 	}
 	want, err := desiredOf(manifest, t.work, t.o.HubID, t.o.Interpreter)
 	if err != nil {
-		return t.report(ctx, outcome{failure: err.Error(), kept: true}, 0) // until the manifest or the rule changes
+		// until the manifest or the rule changes
+		return t.report(ctx, outcome{failure: err.Error(), kept: true}, 0)
 	}
 	t.state.reset(want.hash)
 	t.states.setObject(t.work.Name, keyOf(want.object))
@@ -255,7 +257,8 @@ func (t *task) step(ctx context.Context, want *desired, have *unstructured.Unstr
 		var err error
 		from := anyManager
 		switch {
-		case propagated(want.object, have): // the cache, which has what carries the label, leaves managedFields out
+		case propagated(want.object, have):
+			// the cache, which has what carries the label, leaves managedFields out
 			if have, err = t.live(ctx, want.object); err != nil || have == nil || !propagated(want.object, have) {
 				return nil, orRetry(err)
 			}

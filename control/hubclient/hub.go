@@ -1,7 +1,7 @@
 // Package hubclient is the client with which a program works at the hub: a transport that sets the
 // current token and repeats reads while the hub is unreachable, and Hub, a cache of the objects in
-// the broker namespace with their indexes and event sources. Objects that a restored hub lacks count
-// as present for a while.
+// the broker namespace with their indexes and event sources. Objects that a restored hub lacks
+// count as present for a while.
 //
 // The agent of a member uses all of it, pelago-hub the retrying transport. It never decides what to
 // do with an object, and never holds up a program while the hub is away.
@@ -38,8 +38,8 @@ import (
 )
 
 const (
-	// RequeueStale follows a write to the hub that met a newer object: kube.RequeueStale is too short
-	// for a hub that may be far away.
+	// RequeueStale follows a write to the hub that met a newer object: kube.RequeueStale is too
+	// short for a hub that may be far away.
 	RequeueStale = time.Second
 	// RequeueAway follows a write to a hub that cannot be reached, which the transport has logged.
 	RequeueAway = 2 * time.Second
@@ -64,16 +64,17 @@ type Options struct {
 	Namespace string // the broker namespace
 	// Token returns the bearer token to use now; it is asked for each request.
 	Token func() string
-	// MinPause and MaxPause bound the random pause between attempts to reach a hub that is away, so that the members of
-	// a clusterset do not come back all at once.
+	// MinPause and MaxPause bound the random pause between attempts to reach a hub that is away, so
+	// that the members of a clusterset do not come back all at once.
 	MinPause, MaxPause time.Duration
 	QPS                float32
 	Burst              int
 	Logger             logr.Logger
 }
 
-// Config is the config of requests to the hub, for parts that keep a cache and a client of their own: each request carries the
-// token of the moment, and reads wait while the hub is away. The collector
+// Config is the config of requests to the hub, for parts that keep a cache and a client of their
+// own: each request carries the token of the moment, and reads wait while the hub is away. The
+// collector
 // has pelago_hub_connected and pelago_hub_failed_requests_total.
 func Config(o Options) (*rest.Config, prometheus.Collector) {
 	config, reach := access(o)
@@ -95,9 +96,9 @@ func access(o Options) (*rest.Config, *reachability) {
 	}, reach
 }
 
-// RetryingConfig is a copy of a config whose reads are retried in the transport while the API server is unreachable, at random
-// intervals between min and max. It is for the informers of a process that runs beside the hub (pelago-hub): by default they
-// would retry after up to a minute.
+// RetryingConfig is a copy of a config whose reads are retried in the transport while the API
+// server is unreachable, at random intervals between min and max. It is for the informers of a
+// process that runs beside the hub (pelago-hub): by default they would retry after up to a minute.
 func RetryingConfig(config *rest.Config, min, max time.Duration, logger logr.Logger) *rest.Config {
 	config = rest.CopyConfig(config)
 	reach := newReachability(logger)
@@ -174,8 +175,8 @@ func (h *Hub) Metrics() prometheus.Collector { return h.reach }
 // Namespace is the broker namespace.
 func (h *Hub) Namespace() string { return h.namespace }
 
-// Synced reports whether the cache has seen every shared object of the hub since the agent started. It stays true while
-// the hub is away: the cache then holds the last known state.
+// Synced reports whether the cache has seen every shared object of the hub since the agent started.
+// It stays true while the hub is away: the cache then holds the last known state.
 func (h *Hub) Synced() bool {
 	for _, i := range h.informers {
 		if !i.HasSynced() {
@@ -291,8 +292,9 @@ func (h *Hub) Endpoints(ctx context.Context) ([]submarinerv1.Endpoint, error) {
 	return newest(all, len(list.Items)), nil
 }
 
-// newest leaves out the older of two Endpoints of one gateway if one of them is missing: the gateway has moved, and the name of an
-// Endpoint contains its address. all has the present ones first (present is their number), then the missing ones.
+// newest leaves out the older of two Endpoints of one gateway if one of them is missing: the
+// gateway has moved, and the name of an Endpoint contains its address. all has the present ones
+// first (present is their number), then the missing ones.
 func newest(all []submarinerv1.Endpoint, present int) []submarinerv1.Endpoint {
 	older := map[string]bool{}
 	for i, missing := range all[present:] {
@@ -336,12 +338,14 @@ func clusterSetIPRanges(c *submarinerv1.Cluster) []netip.Prefix {
 	return out
 }
 
-// InNetwork reports whether a cluster of the hub takes part in the network; the others have joined with --workloads-only.
+// InNetwork reports whether a cluster of the hub takes part in the network; the others have joined
+// with --workloads-only.
 func InNetwork(c *submarinerv1.Cluster) bool {
 	return c.Annotations[v1alpha1.AnnotationWorkloadsOnly] != "true"
 }
 
-// MemberLabels returns the ids of the clusterset's clusters and the labels that each has at the hub.
+// MemberLabels returns the ids of the clusterset's clusters and the labels that each has at the
+// hub.
 func (h *Hub) MemberLabels(ctx context.Context) (map[string]map[string]string, error) {
 	clusters, err := h.Clusters(ctx)
 	if err != nil {

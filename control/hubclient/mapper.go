@@ -40,7 +40,8 @@ func mapper(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 	} {
 		for _, kind := range kinds {
 			m.Add(kind, scope)
-			m.Add(kind.GroupVersion().WithKind(kind.Kind+"List"), scope) // the cache maps list kinds as well
+			// the cache maps list kinds as well
+			m.Add(kind.GroupVersion().WithKind(kind.Kind+"List"), scope)
 		}
 	}
 	return m, nil

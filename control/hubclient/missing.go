@@ -8,9 +8,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// missingGrace is how long an object that a new list of the hub lacks still counts as present, if no event said that it was deleted.
-// A hub that was restored from a backup lacks what members have written since; they write it again within seconds. Without the grace,
-// peers and imported services of that time would be withdrawn until then.
+// missingGrace is how long an object that a new list of the hub lacks still counts as present, if
+// no event said that it was deleted. A hub that was restored from a backup lacks what members have
+// written since; they write it again within seconds. Without the grace, peers and imported services
+// of that time would be withdrawn until then.
 const missingGrace = time.Minute
 
 // missing holds objects that a new list lacked.
@@ -25,7 +26,8 @@ type missed struct {
 	since  time.Time
 }
 
-// add remembers an object that a list lacked without a deletion event, and returns for how long it is kept.
+// add remembers an object that a list lacked without a deletion event, and returns for how long it
+// is kept.
 func (m *missing) add(obj client.Object, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,7 +59,8 @@ func (m *missing) has(obj client.Object, now time.Time) bool {
 	return ok && now.Sub(x.since) < m.grace
 }
 
-// Present returns pointers to those of the objects that are at the hub, without missing ones: their owner creates those again.
+// Present returns pointers to those of the objects that are at the hub, without missing ones: their
+// owner creates those again.
 func Present[T any, P pointerTo[T]](h *Hub, objects []T) []P {
 	now := time.Now()
 	var out []P
@@ -76,7 +79,8 @@ type pointerTo[T any] interface {
 	DeepCopy() *T
 }
 
-// withMissing adds the missing objects that match to those of the cache. Those that have been missing for too long are forgotten.
+// withMissing adds the missing objects that match to those of the cache. Those that have been
+// missing for too long are forgotten.
 func withMissing[T any, P pointerTo[T]](m *missing, items []T, now time.Time, match func(P) bool) []T {
 	m.mu.Lock()
 	defer m.mu.Unlock()

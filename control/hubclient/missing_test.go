@@ -35,7 +35,8 @@ type fakeHub struct {
 }
 
 func (f *fakeHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE
+	// apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	contributions := parts[len(parts)-1] == "servicecontributions"
 	w.Header().Set("Content-Type", "application/json")
 	send := func(v any) {
@@ -112,8 +113,8 @@ func (f *fakeHub) set(t *testing.T, name string, present bool, event string) {
 	f.watch = nil
 }
 
-// TestMissingObjects: a hub that was restored from a backup lacks objects without an event: they count as present until their owner
-// writes them again, or for the grace. Deletions count at once.
+// TestMissingObjects: a hub that was restored from a backup lacks objects without an event: they
+// count as present until their owner writes them again, or for the grace. Deletions count at once.
 func TestMissingObjects(t *testing.T) {
 	f := &fakeHub{revision: 10, objects: map[string]*v1alpha1.ServiceContribution{}}
 	server := httptest.NewTLSServer(f)
@@ -196,8 +197,8 @@ func TestMissingObjects(t *testing.T) {
 	is("web", "none")
 }
 
-// A gateway that moved has one Endpoint, whichever of the two the hub lacks: the older one (it was deleted meanwhile) or the newer one
-// (a backup from before).
+// A gateway that moved has one Endpoint, whichever of the two the hub lacks: the older one (it was
+// deleted meanwhile) or the newer one (a backup from before).
 func TestMissingEndpoints(t *testing.T) {
 	endpoint := func(name, cluster, host string, second int64) submarinerv1.Endpoint {
 		return submarinerv1.Endpoint{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(second, 0)},

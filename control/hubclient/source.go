@@ -23,8 +23,9 @@ import (
 // syncPoll is how often a source checks whether the hub's cache has synced.
 const syncPoll = 100 * time.Millisecond
 
-// Source turns events of one kind at the hub into requests. Unlike source.Kind it does not hold up its controller: it
-// begins to deliver, with an event for each object, once the hub's cache is synced.
+// Source turns events of one kind at the hub into requests. Unlike source.Kind it does not hold up
+// its controller: it begins to deliver, with an event for each object, once the hub's cache is
+// synced.
 func (h *Hub) Source(obj client.Object, requests func(client.Object) []reconcile.Request) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		informer, err := h.cluster.GetCache().GetInformer(ctx, obj, cache.BlockUntilSynced(false))
@@ -42,7 +43,8 @@ func (h *Hub) Source(obj client.Object, requests func(client.Object) []reconcile
 	})
 }
 
-// OnSync makes requests once, when the hub's cache has synced: for what a controller could not handle until then.
+// OnSync makes requests once, when the hub's cache has synced: for what a controller could not
+// handle until then.
 func (h *Hub) OnSync(requests func(context.Context) []reconcile.Request) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		go func() {
@@ -57,8 +59,8 @@ func (h *Hub) OnSync(requests func(context.Context) []reconcile.Request) source.
 	})
 }
 
-// OfCluster requests the services that a cluster contributes to, and those with a ClusterSetIP in its range: all of them depend on
-// whether it is a member, and since when.
+// OfCluster requests the services that a cluster contributes to, and those with a ClusterSetIP in
+// its range: all of them depend on whether it is a member, and since when.
 func (h *Hub) OfCluster(cluster client.Object) []reconcile.Request {
 	ctx := context.Background()
 	requests := ContributionRequests(ctx)(h.ContributionsOf(ctx, cluster.GetName()))
@@ -67,7 +69,8 @@ func (h *Hub) OfCluster(cluster client.Object) []reconcile.Request {
 		return requests
 	}
 	var list v1alpha1.ServiceContributionList
-	err := h.Client().List(ctx, &list, client.InNamespace(h.namespace)) // without missing ones: they are requested by their events
+	// without missing ones: they are requested by their events
+	err := h.Client().List(ctx, &list, client.InNamespace(h.namespace))
 	elsewhere := slices.DeleteFunc(list.Items, func(x v1alpha1.ServiceContribution) bool {
 		ip, err := netip.ParseAddr(x.Spec.ClusterSetIP)
 		return err != nil || !slices.ContainsFunc(clusterSetIPRanges(c), func(p netip.Prefix) bool { return p.Contains(ip) })
@@ -75,7 +78,8 @@ func (h *Hub) OfCluster(cluster client.Object) []reconcile.Request {
 	return append(requests, ContributionRequests(ctx)(elsewhere, err)...)
 }
 
-// OfContribution requests the service of a contribution, and all services that name the same ClusterSetIP: only one of them gets it.
+// OfContribution requests the service of a contribution, and all services that name the same
+// ClusterSetIP: only one of them gets it.
 func (h *Hub) OfContribution(contribution client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	if s := ServiceOf(contribution); s.Name != "" && s.Namespace != "" {
@@ -88,8 +92,8 @@ func (h *Hub) OfContribution(contribution client.Object) []reconcile.Request {
 	return requests
 }
 
-// ContributionRequests makes requests of contributions, one for the service of each, for use in event handlers: an error of the cache
-// is logged, as nobody is there to return it to.
+// ContributionRequests makes requests of contributions, one for the service of each, for use in
+// event handlers: an error of the cache is logged, as nobody is there to return it to.
 func ContributionRequests(ctx context.Context) func([]v1alpha1.ServiceContribution, error) []reconcile.Request {
 	return func(contributions []v1alpha1.ServiceContribution, err error) []reconcile.Request {
 		if err != nil {

@@ -25,8 +25,8 @@ func (a *authenticate) RoundTrip(req *http.Request) (*http.Response, error) {
 	return a.next.RoundTrip(req)
 }
 
-// resume repeats reads while the hub is unreachable. Informers retry by themselves, but with a backoff of up to a minute,
-// which would delay the reconnection.
+// resume repeats reads while the hub is unreachable. Informers retry by themselves, but with a
+// backoff of up to a minute, which would delay the reconnection.
 type resume struct {
 	min, max time.Duration
 	reach    *reachability
@@ -101,8 +101,8 @@ func classify(resp *http.Response, err error) failure {
 	return ""
 }
 
-// reachability reports whether the hub serves requests: one log line per change, a gauge and a counter. It is the
-// prometheus.Collector of both.
+// reachability reports whether the hub serves requests: one log line per change, a gauge and a
+// counter. It is the prometheus.Collector of both.
 type reachability struct {
 	logger   logr.Logger
 	gauge    prometheus.Gauge
@@ -131,8 +131,8 @@ func (r *reachability) Describe(out chan<- *prometheus.Desc) {
 	r.failures.Describe(out)
 }
 
-// Collect implements prometheus.Collector. The gauge has no sample before the first request: only the leader sends any, and an alert
-// on 0 would fire for the other replica.
+// Collect implements prometheus.Collector. The gauge has no sample before the first request: only
+// the leader sends any, and an alert on 0 would fire for the other replica.
 func (r *reachability) Collect(out chan<- prometheus.Metric) {
 	r.mu.Lock()
 	known := r.known
@@ -143,8 +143,8 @@ func (r *reachability) Collect(out chan<- prometheus.Metric) {
 	r.failures.Collect(out)
 }
 
-// note takes the outcome of a request. A write that is forbidden is counted only: an admission policy may have refused
-// that one object.
+// note takes the outcome of a request. A write that is forbidden is counted only: an admission
+// policy may have refused that one object.
 func (r *reachability) note(method string, resp *http.Response, err error) {
 	now := classify(resp, err)
 	if now != "" {

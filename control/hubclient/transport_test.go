@@ -86,7 +86,8 @@ func TestAWaitingReadEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestConnected: the gauge is 1 only while the hub serves requests; the reason why it does not is counted and logged.
+// TestConnected: the gauge is 1 only while the hub serves requests; the reason why it does not is
+// counted and logged.
 func TestConnected(t *testing.T) {
 	untrusted := httptest.NewTLSServer(http.NotFoundHandler())
 	defer untrusted.Close()

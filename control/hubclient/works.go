@@ -20,8 +20,9 @@ import (
 )
 
 // NewWorks prepares the access to the hub of the execution of Works in a member, with a config from
-// Config; no connection is made. Its cache holds the Works of this cluster and the interpreter rules;
-// the Cluster and the Lease are read individually, without the cache, since a member may not list them.
+// Config; no connection is made. Its cache holds the Works of this cluster and the interpreter
+// rules; the Cluster and the Lease are read individually, without the cache, since a member may not
+// list them.
 func NewWorks(access *rest.Config, id string, logger logr.Logger) (cluster.Cluster, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, clusterv1alpha1.AddToScheme,

@@ -65,8 +65,8 @@ func untypedReports(items []workv1alpha2.AggregatedStatusItem) ([]reported, erro
 // counts names the fields of a status, whose Go type is T, that are summed over the clusters.
 type counts[T any] []string
 
-// aggregate returns the sums, with observedGeneration, in the form in which the API server returns a T: whether a zero
-// field is present depends on its type.
+// aggregate returns the sums, with observedGeneration, in the form in which the API server returns
+// a T: whether a zero field is present depends on its type.
 func (c counts[T]) aggregate(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	all, err := untypedReports(items)
 	if err != nil {
@@ -109,8 +109,8 @@ func aggregateBudget(template *unstructured.Unstructured, items []workv1alpha2.A
 	return out, nil
 }
 
-// aggregateService lists the addresses of all load balancers, each once. The name of a cluster is no host name: external-dns would
-// publish it.
+// aggregateService lists the addresses of all load balancers, each once. The name of a cluster is
+// no host name: external-dns would publish it.
 func aggregateService(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	kind, _, err := unstructured.NestedString(template.Object, "spec", "type")
 	if err != nil {
@@ -153,9 +153,10 @@ func aggregateIngress(_ *unstructured.Unstructured, items []workv1alpha2.Aggrega
 	return untyped(&out)
 }
 
-// aggregateJob sums the pods. The Job is complete when it is complete in all clusters, and failed when it has ended in all of
-// them and failed in one; until then FailureTarget announces the failure. The API server (since 1.31) refuses any other order,
-// decreasing counters, a changed start time and changes of a finished Job.
+// aggregateJob sums the pods. The Job is complete when it is complete in all clusters, and failed
+// when it has ended in all of them and failed in one; until then FailureTarget announces the
+// failure. The API server (since 1.31) refuses any other order, decreasing counters, a changed
+// start time and changes of a finished Job.
 func aggregateJob(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	job, err := typed[batchv1.Job](template.Object)
 	if err != nil {
@@ -202,7 +203,8 @@ func aggregateJob(template *unstructured.Unstructured, items []workv1alpha2.Aggr
 	}
 	out.Succeeded, out.Failed = max(out.Succeeded, old.Succeeded), max(out.Failed, old.Failed)
 
-	// FailureTarget remains when the cluster that failed was removed: the API server refuses to remove it.
+	// FailureTarget remains when the cluster that failed was removed: the API server refuses to
+	// remove it.
 	target := conditionOf(&old, batchv1.JobFailureTarget)
 	if len(failing) > 0 {
 		target = condition(batchv1.JobFailureTarget, "MemberFailed", "the job failed in "+strings.Join(failing, ", "), first)
@@ -279,7 +281,8 @@ func foremost[P comparable](order, have []P) (out P) {
 	return out
 }
 
-// phaseOf returns the foremost phase of the reported statuses, pending standing for a cluster that has not reported.
+// phaseOf returns the foremost phase of the reported statuses, pending standing for a cluster that
+// has not reported.
 func phaseOf[T any, P comparable](items []workv1alpha2.AggregatedStatusItem, order []P, pending P, phase func(*T) P) (P, error) {
 	all, err := reports[T](items)
 	var have []P
@@ -293,8 +296,8 @@ func phaseOf[T any, P comparable](items []workv1alpha2.AggregatedStatusItem, ord
 	return foremost(order, have), err
 }
 
-// aggregatePod names containers cluster/container, since the API server compares those of one name. It keeps the QoS class,
-// which the API server set.
+// aggregatePod names containers cluster/container, since the API server compares those of one name.
+// It keeps the QoS class, which the API server set.
 func aggregatePod(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	if len(items) == 0 {
 		return nil, nil

@@ -19,7 +19,8 @@ var server = apiserver.NewShared()
 
 func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
-// templates are written to a real API server; then the statuses of items are aggregated and written, one list after the other.
+// templates are written to a real API server; then the statuses of items are aggregated and
+// written, one list after the other.
 var templates = map[string]struct {
 	object string
 	steps  []string
@@ -48,7 +49,8 @@ var templates = map[string]struct {
 		"{apiVersion: batch/v1, kind: Job, metadata: {name: x}, spec: {completions: 5, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}",
 		[]string{
 			"[{cluster: m1, status: {active: 1, succeeded: 1, startTime: '2026-01-01T01:00:00Z'}}, {cluster: m2, status: {active: 2, succeeded: 2, failed: 1, startTime: '2026-01-01T00:00:00Z'}}]",
-			"[{cluster: m1, status: {active: 1, succeeded: 1, startTime: '2026-01-01T01:00:00Z'}}, {cluster: m3}]", // m2 has gone
+			// m2 has gone
+			"[{cluster: m1, status: {active: 1, succeeded: 1, startTime: '2026-01-01T01:00:00Z'}}, {cluster: m3}]",
 			"[{cluster: m1, status: {succeeded: 5, startTime: '2026-01-01T01:00:00Z', completionTime: '2026-01-01T02:00:00Z', conditions: [{type: Complete, status: 'True'}]}}]",
 		},
 	},
@@ -56,7 +58,8 @@ var templates = map[string]struct {
 		"{apiVersion: batch/v1, kind: Job, metadata: {name: f}, spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}",
 		[]string{
 			"[{cluster: m1, status: {failed: 1, startTime: '2026-01-01T01:00:00Z', conditions: [{type: Failed, status: 'True', lastTransitionTime: '2026-01-01T02:00:00Z'}]}}, {cluster: m2, status: {active: 1, startTime: '2026-01-01T00:00:00Z'}}]",
-			"[{cluster: m2, status: {active: 1, startTime: '2026-01-01T00:00:00Z'}}]", // m1 has gone
+			// m1 has gone
+			"[{cluster: m2, status: {active: 1, startTime: '2026-01-01T00:00:00Z'}}]",
 			"[{cluster: m2, status: {succeeded: 1, startTime: '2026-01-01T00:00:00Z', completionTime: '2026-01-01T02:00:00Z', conditions: [{type: Complete, status: 'True'}]}}]",
 		},
 	},
@@ -97,8 +100,9 @@ var templates = map[string]struct {
 	},
 }
 
-// The API server takes each aggregated status, and then there is nothing more to write. A pruned template can be created again:
-// nothing of it belongs to the hub alone; and updated with what Retain keeps.
+// The API server takes each aggregated status, and then there is nothing more to write. A pruned
+// template can be created again: nothing of it belongs to the hub alone; and updated with what
+// Retain keeps.
 func TestTheAPIServerTakesIt(t *testing.T) {
 	client, err := dynamic.NewForConfig(server.Config(t))
 	if err != nil {
@@ -144,7 +148,8 @@ func TestTheAPIServerTakesIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			again.SetName("again-" + again.GetName())
-			if err := objects.Delete(ctx, obj.GetName(), metav1.DeleteOptions{}); err != nil { // its node port is free then
+			// its node port is free then
+			if err := objects.Delete(ctx, obj.GetName(), metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			member, err := objects.Create(ctx, again, metav1.CreateOptions{})

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// worst(items, field, order): the status of the cluster whose field, a path with dots, has the first value of the order. The value
-// is "" where the field, or any status, is missing. Generations are removed, as they are the cluster's own. null if no cluster
-// has a value of the order.
+// worst(items, field, order): the status of the cluster whose field, a path with dots, has the
+// first value of the order. The value is "" where the field, or any status, is missing. Generations
+// are removed, as they are the cluster's own. null if no cluster has a value of the order.
 func worst(a []ref.Val) (any, error) {
 	all, err := reportsAt(a[0])
 	if err != nil {
@@ -73,7 +73,8 @@ func agreed(a []ref.Val) (any, error) {
 	return out, nil
 }
 
-// addUp(list of maps): a map with the sums of their integers, also in nested maps; other values are omitted.
+// addUp(list of maps): a map with the sums of their integers, also in nested maps; other values are
+// omitted.
 func addUp(a []ref.Val) (any, error) {
 	list, ok := a[0].(traits.Lister)
 	if !ok {
@@ -144,8 +145,8 @@ func latest(a []ref.Val) (any, error) {
 // MaxMessage is the longest message of a condition (metav1.Condition).
 const MaxMessage = 32768
 
-// mergeConditions(object, items, bad): the conditions of all clusters, one of each type. It is True if it is in all clusters; a bad
-// type is True if it is in any cluster.
+// mergeConditions(object, items, bad): the conditions of all clusters, one of each type. It is True
+// if it is in all clusters; a bad type is True if it is in any cluster.
 func mergeConditions(obj *unstructured.Unstructured, all []reported, bad []string) (any, error) {
 	seen, err := allCurrent(obj, all)
 	if err != nil {
@@ -183,7 +184,8 @@ func mergeConditions(obj *unstructured.Unstructured, all []reported, bad []strin
 	return out, nil
 }
 
-// oneCondition aggregates a condition: among clusters with the aggregate's status, the first reason and the latest time.
+// oneCondition aggregates a condition: among clusters with the aggregate's status, the first reason
+// and the latest time.
 func oneCondition(t string, all []reported, of []map[string]any, bad bool) map[string]any {
 	order := []string{"False", "Unknown", "True"} // by precedence
 	if bad {

@@ -17,19 +17,22 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// Custom holds the rules of KindRules, ResourceInterpreterCustomizations and webhooks, replaceable at any time. Its interpreter blocks until
-// rules were set, or Release was called: without them a decision could be a different one.
+// Custom holds the rules of KindRules, ResourceInterpreterCustomizations and webhooks, replaceable
+// at any time. Its interpreter blocks until rules were set, or Release was called: without them a
+// decision could be a different one.
 type Custom struct {
 	ready func()
 	known <-chan struct{}
 
-	mu       sync.RWMutex
-	kinds    map[schema.GroupVersionKind]Kind        // the operations of all sources together, filled as they are asked for
-	sources  map[schema.GroupVersionKind][]*compiled // the rules of each kind, those with precedence first
-	compiled map[string]*compiled                    // by origin
-	rules    []ruleSet                               // of KindRules
-	scripts  []ruleSet                               // of customizations
-	webhooks Source                                  // used where neither has a rule; nil: none
+	mu sync.RWMutex
+	// the operations of all sources together, filled as they are asked for
+	kinds map[schema.GroupVersionKind]Kind
+	// the rules of each kind, those with precedence first
+	sources  map[schema.GroupVersionKind][]*compiled
+	compiled map[string]*compiled // by origin
+	rules    []ruleSet            // of KindRules
+	scripts  []ruleSet            // of customizations
+	webhooks Source               // used where neither has a rule; nil: none
 	// exhausted is notified when a script exceeds its bounds.
 	exhausted chan struct{}
 
@@ -91,8 +94,9 @@ func (c *Custom) kind(gvk schema.GroupVersionKind) Kind {
 	return k
 }
 
-// SetWebhooks replaces the webhooks, which are used where neither KindRules nor customizations have a rule. changed reports whether
-// those of a kind are others than before. It does not unblock the interpreter: it is called before Set.
+// SetWebhooks replaces the webhooks, which are used where neither KindRules nor customizations have
+// a rule. changed reports whether those of a kind are others than before. It does not unblock the
+// interpreter: it is called before Set.
 func (c *Custom) SetWebhooks(webhooks Source, changed func(schema.GroupVersionKind) bool) {
 	c.mu.Lock()
 	c.webhooks, c.kinds = webhooks, map[schema.GroupVersionKind]Kind{}
@@ -100,7 +104,8 @@ func (c *Custom) SetWebhooks(webhooks Source, changed func(schema.GroupVersionKi
 	c.notify(changed)
 }
 
-// Exhausted is notified when a script has exceeded its bounds: the verdicts of Set and SetScripts have changed.
+// Exhausted is notified when a script has exceeded its bounds: the verdicts of Set and SetScripts
+// have changed.
 func (c *Custom) Exhausted() <-chan struct{} { return c.exhausted }
 
 // Release unblocks the interpreter with the rules known so far.
@@ -116,8 +121,9 @@ type Verdict struct {
 	Exhausted string
 }
 
-// Set replaces all KindRules and returns the problems of each, by name. Of two rules for one operation of one kind, that of the
-// older object is used. Unchanged generations are not compiled again.
+// Set replaces all KindRules and returns the problems of each, by name. Of two rules for one
+// operation of one kind, that of the older object is used. Unchanged generations are not compiled
+// again.
 func (c *Custom) Set(all []pelagov1alpha1.KindRules) map[string]Verdict {
 	sets := make([]ruleSet, len(all))
 	for i := range all {
@@ -133,8 +139,9 @@ func (c *Custom) Set(all []pelagov1alpha1.KindRules) map[string]Verdict {
 	return verdicts
 }
 
-// SetScripts replaces all customizations, whose rules are used where KindRules have none, and returns the problems of each, by name.
-// It does not unblock the interpreter: it is called before Set.
+// SetScripts replaces all customizations, whose rules are used where KindRules have none, and
+// returns the problems of each, by name. It does not unblock the interpreter: it is called before
+// Set.
 func (c *Custom) SetScripts(all []configv1alpha1.ResourceInterpreterCustomization) map[string]Verdict {
 	sets := make([]ruleSet, len(all))
 	for i := range all {
@@ -150,8 +157,8 @@ func (c *Custom) SetScripts(all []configv1alpha1.ResourceInterpreterCustomizatio
 	return c.replaceSets(&c.scripts, sets)
 }
 
-// replaceSets replaces the rules of one source and notifies the followers of the kinds whose rules have changed. It returns the
-// problems of the new sets, by name.
+// replaceSets replaces the rules of one source and notifies the followers of the kinds whose rules
+// have changed. It returns the problems of the new sets, by name.
 func (c *Custom) replaceSets(of *[]ruleSet, sets []ruleSet) map[string]Verdict {
 	slices.SortFunc(sets, func(a, b ruleSet) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
@@ -172,8 +179,8 @@ func (c *Custom) replaceSets(of *[]ruleSet, sets []ruleSet) map[string]Verdict {
 	return out
 }
 
-// replace replaces all rules, which are sorted by precedence. It returns the problems by origin, and the kinds whose rules have
-// changed. c.mu is held.
+// replace replaces all rules, which are sorted by precedence. It returns the problems by origin,
+// and the kinds whose rules have changed. c.mu is held.
 func (c *Custom) replace(all []ruleSet) (map[string]Verdict, map[schema.GroupVersionKind]bool) {
 	type ruleOfKind struct {
 		gvk  schema.GroupVersionKind

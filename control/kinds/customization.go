@@ -15,7 +15,8 @@ import (
 	"github.com/pelago-net/pelago/control/kinds/lua"
 )
 
-// script is one function in Lua of a customization. Each evaluation of a script that does not compile fails.
+// script is one function in Lua of a customization. Each evaluation of a script that does not
+// compile fails.
 type script struct {
 	of       RuleError
 	function string
@@ -47,7 +48,8 @@ func (s *script) call(args []any, references ...[]any) ([]any, error) {
 	return nil, err
 }
 
-// compileScripts returns the operations of a customization. The errors are *RuleError, one for each script that does not compile.
+// compileScripts returns the operations of a customization. The errors are *RuleError, one for each
+// script that does not compile.
 func compileScripts(origin string, c configv1alpha1.CustomizationRules, exhausted func(error)) (Kind, []error) {
 	var k Kind
 	var errs []error

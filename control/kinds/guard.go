@@ -15,22 +15,26 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// CEL's cost limit, with the estimates of the API server, is not sufficient: a call is charged after it returned, and by the length
-// of its arguments, not by their depth. [[x, x], [x, x]] has length 2 however deep x is, so comparing two such values takes
-// exponential time. The guard charges each call before it is made, by the total size of its arguments and result, and each list
+// CEL's cost limit, with the estimates of the API server, is not sufficient: a call is charged
+// after it returned, and by the length of its arguments, not by their depth. [[x, x], [x, x]] has
+// length 2 however deep x is, so comparing two such values takes exponential time. The guard
+// charges each call before it is made, by the total size of its arguments and result, and each list
 // and map that the expression constructs, by its total size.
 const (
 	// stepLimit is the cost that the API server allows an expression, about 0.1 s.
 	stepLimit = 1_000_000
-	// workLimit bounds the weight of all calls of an evaluation: 1 for a value, 1 for each eight bytes of a string.
+	// workLimit bounds the weight of all calls of an evaluation: 1 for a value, 1 for each eight
+	// bytes of a string.
 	workLimit = 2_000_000
-	// textLimit bounds the strings that calls return, in bytes: CEL charges the lookup of any map key as one step.
+	// textLimit bounds the strings that calls return, in bytes: CEL charges the lookup of any map
+	// key as one step.
 	textLimit = 256 << 10
 	// depthLimit bounds the nesting of values, as the API server's JSON decoder does.
 	depthLimit = 10_000
 )
 
-// budgetName is the variable that holds the budget of an evaluation. It is no identifier, so no expression can refer to it.
+// budgetName is the variable that holds the budget of an evaluation. It is no identifier, so no
+// expression can refer to it.
 const budgetName = "@budget"
 
 // budget is the weight that an evaluation may still use.
@@ -123,7 +127,8 @@ func length(v ref.Val) int {
 var light = map[string]bool{
 	"size": true, "type": true, "dyn": true, "value": true, "hasValue": true,
 	"optional.of": true, "optional.none": true, "optional.ofNonZeroValue": true,
-	"caughtUp": true, "sums": true, "earliest": true, "latest": true, // products charges what they read
+	// products charges what they read
+	"caughtUp": true, "sums": true, "earliest": true, "latest": true,
 }
 
 // products are the functions whose result or work can grow with the product of their arguments.
@@ -140,13 +145,15 @@ var products = map[string]func([]ref.Val) int{
 // repeat is a counted repetition in a regular expression, which RE2 expands.
 var repeat = regexp.MustCompile(`\{(\d+),?(\d*)\}`)
 
-// regular weighs matching a[0] by a[1]: each character against each state. Go expands a state at most 1,000 times.
+// regular weighs matching a[0] by a[1]: each character against each state. Go expands a state at
+// most 1,000 times.
 func regular(a []ref.Val) int {
 	pattern, _ := a[1].(types.String) // else the call fails
 	times := 1
 	for _, m := range repeat.FindAllStringSubmatch(string(pattern), -1) {
 		for _, digits := range m[1:] {
-			if n, err := strconv.Atoi(digits); err == nil && n > 1 { // "" is no bound; one out of range does not compile
+			// "" is no bound; one out of range does not compile
+			if n, err := strconv.Atoi(digits); err == nil && n > 1 {
 				times = min(1000, times*n)
 			}
 		}
@@ -161,11 +168,12 @@ func joined(a []ref.Val) int {
 	return length(a[0]) * (1 + length(a[1])/8)
 }
 
-// unavailable are functions of CEL's libraries whose result is not bounded by the size of their arguments.
+// unavailable are functions of CEL's libraries whose result is not bounded by the size of their
+// arguments.
 var unavailable = map[string]string{"format": "use + and string()"}
 
-// guarded is a call that is charged before it is made. It does not embed the call: a way to make it that another version of CEL adds
-// would be promoted, and bypass the charge.
+// guarded is a call that is charged before it is made. It does not embed the call: a way to make it
+// that another version of CEL adds would be promoted, and bypass the charge.
 type guarded struct {
 	call interpreter.InterpretableCall
 	args []interpreter.InterpretableV2
@@ -177,7 +185,8 @@ var (
 	_ interpreter.InterpretableConstructor = (*constructed)(nil)
 )
 
-// hidden hides the type of an argument: CEL would replace a call with a constant regular expression by an unguarded one.
+// hidden hides the type of an argument: CEL would replace a call with a constant regular expression
+// by an unguarded one.
 type hidden struct{ interpreter.InterpretableV2 }
 
 // ID, Function, OverloadID and Args implement interpreter.InterpretableCall.
@@ -296,9 +305,9 @@ func guard(env *cel.Env) (cel.ProgramOption, error) {
 	}), nil
 }
 
-// implementation dispatches a call as CEL's interpreter does: equality, else the overload if the first argument has its trait, else
-// the method of the first argument. Only lists are concatenated by copying: CEL returns a view of both, and the length of nested
-// views takes linear time.
+// implementation dispatches a call as CEL's interpreter does: equality, else the overload if the
+// first argument has its trait, else the method of the first argument. Only lists are concatenated
+// by copying: CEL returns a view of both, and the length of nested views takes linear time.
 func implementation(call interpreter.InterpretableCall, f *functions.Overload) func([]ref.Val) ref.Val {
 	name, overload := call.Function(), call.OverloadID()
 	switch name {
@@ -346,7 +355,8 @@ func concatenated(name string, a []ref.Val) ref.Val {
 	return types.NewRefValList(types.DefaultTypeAdapter, all)
 }
 
-// plain converts a value to the types of JSON: nil, bool, int64, float64, string, []any, map[string]any.
+// plain converts a value to the types of JSON: nil, bool, int64, float64, string, []any,
+// map[string]any.
 func (b *budget) plain(v ref.Val, depth int) (any, error) {
 	if depth > depthLimit {
 		b.spend(b.left + 1)

@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// doubled nests an expression n times: each level binds x to what the form makes of the level within.
+// doubled nests an expression n times: each level binds x to what the form makes of the level
+// within.
 func doubled(form, inner string, n int) string {
 	for range n {
 		inner = "[" + inner + "].map(x, " + form + ")[0]"
@@ -17,7 +18,8 @@ func doubled(form, inner string, n int) string {
 	return inner
 }
 
-// hostile are expressions that are to end by their limits: the test itself ends by that of `go test`.
+// hostile are expressions that are to end by their limits: the test itself ends by that of `go
+// test`.
 var hostile = map[string]string{
 	"loops in loops": "items.all(a, items.all(b, items.all(c, items.all(d, items.all(e, items.all(f, items.all(g, true)))))))",
 	"a list of lists that is as large as one cares, compared": doubled("[x, x]", "[1]", 60) + " == " + doubled("[x, x]", "[1]", 60),
@@ -71,7 +73,8 @@ func TestHostileExpressionsEnd(t *testing.T) {
 	}
 }
 
-// Whatever is put together, an evaluation ends within its limits: the cost that CEL counts, and the weight of what calls look at.
+// Whatever is put together, an evaluation ends within its limits: the cost that CEL counts, and the
+// weight of what calls look at.
 func TestExpressionsEndWithinTheirCost(t *testing.T) {
 	vars := map[string]any{"object": map[string]any{"a": "abc"}, "items": many(30)}
 	rapid.Check(t, func(t *rapid.T) {

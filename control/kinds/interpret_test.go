@@ -182,7 +182,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// A template that has the aggregated status has nothing to be written: aggregation is in the form of the API server.
+// A template that has the aggregated status has nothing to be written: aggregation is in the form
+// of the API server.
 func TestAggregationIsStable(t *testing.T) {
 	raw, err := os.ReadFile("testdata/aggregate.yaml")
 	if err != nil {

@@ -19,8 +19,9 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// Kind holds the operations of one kind. A nil operation is looked up in the next source; the method of Interpreter states its
-// default. Only Revise, Prune and Retain change an object, Retain its first one.
+// Kind holds the operations of one kind. A nil operation is looked up in the next source; the
+// method of Interpreter states its default. Only Revise, Prune and Retain change an object, Retain
+// its first one.
 type Kind struct {
 	Replicas     func(template *unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error)
 	Components   func(template *unstructured.Unstructured) ([]workv1alpha2.Component, error)
@@ -55,8 +56,8 @@ func (k Kind) operations() (out []string) {
 	return out
 }
 
-// withBuiltIn adds the built-in operations that k lacks. Components take precedence over replicas, but built-in ones not over replicas
-// that a user defined.
+// withBuiltIn adds the built-in operations that k lacks. Components take precedence over replicas,
+// but built-in ones not over replicas that a user defined.
 func (k Kind) withBuiltIn(gvk schema.GroupVersionKind) Kind {
 	next := builtIn(gvk)
 	if k.Replicas != nil {
@@ -68,8 +69,8 @@ func (k Kind) withBuiltIn(gvk schema.GroupVersionKind) Kind {
 // Source returns the operations that it has for a kind.
 type Source func(schema.GroupVersionKind) Kind
 
-// DependentReference names a dependency of a template, in the form of the annotation resourcebinding.karmada.io/dependencies.
-// Either Name or LabelSelector is set.
+// DependentReference names a dependency of a template, in the form of the annotation
+// resourcebinding.karmada.io/dependencies. Either Name or LabelSelector is set.
 type DependentReference struct {
 	APIVersion    string                `json:"apiVersion"`
 	Kind          string                `json:"kind"`
@@ -84,8 +85,8 @@ type Interpreter struct {
 	custom *Custom // nil: rules never change
 }
 
-// New returns an interpreter that takes each operation from the first of the sources that has it, then from the bundled rules
-// and the built-in table.
+// New returns an interpreter that takes each operation from the first of the sources that has it,
+// then from the bundled rules and the built-in table.
 func New(sources ...Source) *Interpreter {
 	return &Interpreter{kind: func(gvk schema.GroupVersionKind) (k Kind) {
 		for _, source := range sources {
@@ -103,8 +104,8 @@ func builtIn(gvk schema.GroupVersionKind) Kind {
 	return kinds[gvk]
 }
 
-// Follow calls f each time rules have changed, until ctx ends: results obtained with the former rules may be outdated. f runs in
-// the call that replaces the rules and must not block.
+// Follow calls f each time rules have changed, until ctx ends: results obtained with the former
+// rules may be outdated. f runs in the call that replaces the rules and must not block.
 func (in *Interpreter) Follow(ctx context.Context, f Changed) {
 	if in.custom != nil {
 		in.custom.follow(ctx, f)
@@ -120,7 +121,8 @@ func (in *Interpreter) HasReplicas(obj *unstructured.Unstructured) bool {
 	return in.of(obj).Replicas != nil
 }
 
-// Replicas returns the replicas of a template and what each requests (nil: nothing). By default there are none, and ok is false.
+// Replicas returns the replicas of a template and what each requests (nil: nothing). By default
+// there are none, and ok is false.
 func (in *Interpreter) Replicas(template *unstructured.Unstructured) (n int32, each *workv1alpha2.ReplicaRequirements, ok bool, err error) {
 	k := in.of(template)
 	if k.Replicas == nil {
@@ -132,8 +134,8 @@ func (in *Interpreter) Replicas(template *unstructured.Unstructured) (n int32, e
 	return n, each, true, nil
 }
 
-// Components returns the components of a template whose pods have several forms, sorted by name, instead of replicas. By default
-// there are none, and ok is false.
+// Components returns the components of a template whose pods have several forms, sorted by name,
+// instead of replicas. By default there are none, and ok is false.
 func (in *Interpreter) Components(template *unstructured.Unstructured) (all []workv1alpha2.Component, ok bool, err error) {
 	k := in.of(template)
 	if k.Components == nil {
@@ -155,8 +157,8 @@ func (in *Interpreter) Revise(obj *unstructured.Unstructured, replicas int32) er
 	return nil
 }
 
-// Prune removes the fields that are not for members: what the hub's API server set, finalizers, owners and the status. By default
-// that is all.
+// Prune removes the fields that are not for members: what the hub's API server set, finalizers,
+// owners and the status. By default that is all.
 func (in *Interpreter) Prune(obj *unstructured.Unstructured) error {
 	pruneCommon(obj)
 	if k := in.of(obj); k.Prune != nil {
@@ -167,8 +169,9 @@ func (in *Interpreter) Prune(obj *unstructured.Unstructured) error {
 	return nil
 }
 
-// Retain returns the desired object with the fields that the member owns as observed: by default its resourceVersion, finalizers,
-// owners, and the labels and annotations that are not ours. Neither argument is changed.
+// Retain returns the desired object with the fields that the member owns as observed: by default
+// its resourceVersion, finalizers, owners, and the labels and annotations that are not ours.
+// Neither argument is changed.
 func (in *Interpreter) Retain(desired, observed *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	out := desired.DeepCopy()
 	retainCommon(out, observed)
@@ -180,8 +183,8 @@ func (in *Interpreter) Retain(desired, observed *unstructured.Unstructured) (*un
 	return out, nil
 }
 
-// ReflectStatus returns the part of the status of a member's object that the hub receives; nil if it has none. By default it is
-// the whole status.
+// ReflectStatus returns the part of the status of a member's object that the hub receives; nil if
+// it has none. By default it is the whole status.
 func (in *Interpreter) ReflectStatus(observed *unstructured.Unstructured) (*runtime.RawExtension, error) {
 	reflect := in.of(observed).Reflect
 	if reflect == nil {
@@ -201,9 +204,10 @@ func (in *Interpreter) ReflectStatus(observed *unstructured.Unstructured) (*runt
 	return &runtime.RawExtension{Raw: raw}, nil
 }
 
-// AggregateStatus returns the status of a template from what its clusters reflect; nil, the default, leaves it unchanged. There is
-// an item for each cluster that is expected to report, in the order of their names; one whose Status is nil has not reported.
-// The result has the form in which the API server returns it, so a status equal to the template's needs no write.
+// AggregateStatus returns the status of a template from what its clusters reflect; nil, the
+// default, leaves it unchanged. There is an item for each cluster that is expected to report, in
+// the order of their names; one whose Status is nil has not reported. The result has the form in
+// which the API server returns it, so a status equal to the template's needs no write.
 func (in *Interpreter) AggregateStatus(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	k := in.of(template)
 	if k.Aggregate == nil {
@@ -216,7 +220,8 @@ func (in *Interpreter) AggregateStatus(template *unstructured.Unstructured, item
 	return status, nil
 }
 
-// Health returns the health of a member's object; an error comes with Unknown. The default is Healthy.
+// Health returns the health of a member's object; an error comes with Unknown. The default is
+// Healthy.
 func (in *Interpreter) Health(observed *unstructured.Unstructured) (workv1alpha2.ResourceHealth, error) {
 	k := in.of(observed)
 	if k.Healthy == nil {
@@ -232,7 +237,8 @@ func (in *Interpreter) Health(observed *unstructured.Unstructured) (workv1alpha2
 	return workv1alpha2.ResourceUnhealthy, nil
 }
 
-// Dependencies returns the objects that a template refers to, each once, sorted by kind and name. By default there are none.
+// Dependencies returns the objects that a template refers to, each once, sorted by kind and name.
+// By default there are none.
 func (in *Interpreter) Dependencies(template *unstructured.Unstructured) ([]DependentReference, error) {
 	k := in.of(template)
 	if k.Dependencies == nil {
@@ -253,7 +259,8 @@ func failed(action string, obj *unstructured.Unstructured, err error) error {
 	return fmt.Errorf("%s %s %s: %w", action, obj.GetKind(), name, err)
 }
 
-// ReferencesIn reads a list of references to dependencies, each once, sorted. A reference without namespace is in that of the template.
+// ReferencesIn reads a list of references to dependencies, each once, sorted. A reference without
+// namespace is in that of the template.
 func ReferencesIn(v any, namespace string) ([]DependentReference, error) {
 	list, ok := v.([]any)
 	if !ok {
@@ -290,8 +297,8 @@ func ReferencesIn(v any, namespace string) ([]DependentReference, error) {
 // maxComponentName is the maximum length of a component's name in a binding, in bytes.
 const maxComponentName = 32
 
-// ComponentsIn reads a list of components, sorted by name: the order of a map that they were made of is random. A longer name, which
-// a template may have, ends with a hash of the whole.
+// ComponentsIn reads a list of components, sorted by name: the order of a map that they were made
+// of is random. A longer name, which a template may have, ends with a hash of the whole.
 func ComponentsIn(v any) ([]workv1alpha2.Component, error) {
 	list, ok := v.([]any)
 	if !ok {

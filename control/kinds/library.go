@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// ownFunctions are the functions that this package adds to CEL. The built-in operations share their implementations.
+// ownFunctions are the functions that this package adds to CEL. The built-in operations share their
+// implementations.
 func ownFunctions() []cel.EnvOption {
 	object, names, items := cel.DynType, cel.ListType(cel.StringType), cel.ListType(cel.DynType)
 	fn := func(name string, result *cel.Type, do func(a []ref.Val) (any, error), args ...*cel.Type) cel.EnvOption {
@@ -151,7 +152,8 @@ func counted(obj *unstructured.Unstructured, names []string) (any, error) {
 	return out, err
 }
 
-// caughtUp(object, items): every cluster has reported this generation of the template, observed by its controller.
+// caughtUp(object, items): every cluster has reported this generation of the template, observed by
+// its controller.
 func caughtUp(obj *unstructured.Unstructured, all []reported, _ []string) (any, error) {
 	return allCurrent(obj, all)
 }
@@ -172,7 +174,8 @@ func allCurrent(obj *unstructured.Unstructured, all []reported) (bool, error) {
 	return true, nil
 }
 
-// current reports whether a reflected status is of this generation of the template, and observed by the member's controller.
+// current reports whether a reflected status is of this generation of the template, and observed by
+// the member's controller.
 func current(status map[string]any, generation int64) (bool, error) {
 	var n [3]int64
 	for i, name := range []string{fieldObservedGeneration, fieldGeneration, fieldTemplateGeneration} {
@@ -184,8 +187,8 @@ func current(status map[string]any, generation int64) (bool, error) {
 	return n[0] >= n[1] && n[2] >= generation, nil
 }
 
-// sums(object, items, names): the named numbers of the statuses added up, and observedGeneration: the template's generation once
-// caughtUp, else its present value.
+// sums(object, items, names): the named numbers of the statuses added up, and observedGeneration:
+// the template's generation once caughtUp, else its present value.
 func sums(obj *unstructured.Unstructured, all []reported, names []string) (any, error) {
 	return sumReports(obj, all, names)
 }
@@ -243,7 +246,8 @@ func requirementsOfPod(a []ref.Val) (any, error) {
 	return untyped(r)
 }
 
-// referencesOfPod: podReferences(spec or list of specs), the Secrets, ConfigMaps, claims and ServiceAccounts of pods.
+// referencesOfPod: podReferences(spec or list of specs), the Secrets, ConfigMaps, claims and
+// ServiceAccounts of pods.
 func referencesOfPod(a []ref.Val) (any, error) {
 	specs := a
 	if list, ok := a[0].(traits.Lister); ok {
@@ -293,7 +297,8 @@ func mapAt(v ref.Val) (map[string]any, error) {
 	return m, nil
 }
 
-// mergeMaps: a.merge(b), the entries of both maps, those of b with precedence; maps in both are merged.
+// mergeMaps: a.merge(b), the entries of both maps, those of b with precedence; maps in both are
+// merged.
 func mergeMaps(a, b ref.Val) (map[string]any, error) {
 	x, err := mapAt(a)
 	if err != nil {

@@ -89,7 +89,8 @@ function GetDependencies(o) return kube.getPodDependencies(o.spec.template, o.me
 		t.Errorf("components: %v -want +got:\n%s", err, diff)
 	}
 
-	// All that a script does not change stays, with its type: empty lists and maps, fractions, numbers above 2^53.
+	// All that a script does not change stays, with its type: empty lists and maps, fractions,
+	// numbers above 2^53.
 	obj, changed := rollout(), rollout()
 	if err := k.Revise(obj, 7); err != nil {
 		t.Fatal(err)
@@ -194,7 +195,8 @@ func TestLuaIsBounded(t *testing.T) {
 	}
 }
 
-// threadTime is the processor time that the calling thread has had: unlike time, it does not depend on what else runs.
+// threadTime is the processor time that the calling thread has had: unlike time, it does not depend
+// on what else runs.
 func threadTime(t *testing.T) time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_THREAD, &r); err != nil {

@@ -17,8 +17,9 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// retainCommon keeps the fields of any kind that the member owns. A label or annotation is ours if it is desired, or if an
-// annotation of the object lists it as ours; then it is removed once it is no longer desired.
+// retainCommon keeps the fields of any kind that the member owns. A label or annotation is ours if
+// it is desired, or if an annotation of the object lists it as ours; then it is removed once it is
+// no longer desired.
 func retainCommon(desired, observed *unstructured.Unstructured) {
 	desired.SetResourceVersion(observed.GetResourceVersion())
 	desired.SetFinalizers(observed.GetFinalizers())
@@ -119,8 +120,8 @@ func retainMounts(desired, observed map[string]any, field string) error {
 	return unstructured.SetNestedSlice(desired, want, "spec", field)
 }
 
-// retainService keeps the member's cluster IPs and health check port. A desired address (None, or one that an override sets) is
-// not replaced: the member reports why it refuses the change.
+// retainService keeps the member's cluster IPs and health check port. A desired address (None, or
+// one that an override sets) is not replaced: the member reports why it refuses the change.
 func retainService(desired, observed *unstructured.Unstructured) error {
 	ip, _, err := unstructured.NestedString(desired.Object, "spec", "clusterIP")
 	if err != nil {
@@ -169,8 +170,8 @@ func retainSecret(desired, observed *unstructured.Unstructured) error {
 	return copyField(desired.Object, observed.Object, "data")
 }
 
-// Fields of a reflected status: whether the member's controller has observed the object, and the generation of the template that
-// the object was made from.
+// Fields of a reflected status: whether the member's controller has observed the object, and the
+// generation of the template that the object was made from.
 const (
 	fieldObservedGeneration = "observedGeneration"
 	fieldGeneration         = "generation"
@@ -232,8 +233,9 @@ func reflectBudget(observed *unstructured.Unstructured) (map[string]any, error) 
 	return out, nil
 }
 
-// healthOf makes an operation of a health rule on the typed object. It converts only spec, status and generation, without the
-// pod template: that is the largest part of a workload and has no influence on its health.
+// healthOf makes an operation of a health rule on the typed object. It converts only spec, status
+// and generation, without the pod template: that is the largest part of a workload and has no
+// influence on its health.
 func healthOf[T any](healthy func(*T) bool) func(*unstructured.Unstructured) (bool, error) {
 	return func(obj *unstructured.Unstructured) (bool, error) {
 		view := map[string]any{"metadata": map[string]any{"generation": obj.GetGeneration()}, "status": obj.Object["status"]}
@@ -258,7 +260,8 @@ func replicaSetHealthy(r *appsv1.ReplicaSet) bool {
 	return r.Status.ObservedGeneration == r.Generation && r.Status.AvailableReplicas >= ptr.Deref(r.Spec.Replicas, 1)
 }
 
-// statefulSetHealthy: as a Deployment, but a rolling update stops at the partition; pods below it are not updated.
+// statefulSetHealthy: as a Deployment, but a rolling update stops at the partition; pods below it
+// are not updated.
 func statefulSetHealthy(x *appsv1.StatefulSet) bool {
 	all := ptr.Deref(x.Spec.Replicas, 1)
 	updated := all

@@ -43,7 +43,8 @@ func (e *RuleError) Error() string {
 
 func (e *RuleError) Unwrap() error { return e.Err }
 
-// rule is one expression with its name for errors. Each evaluation of a rule that does not compile fails.
+// rule is one expression with its name for errors. Each evaluation of a rule that does not compile
+// fails.
 type rule struct {
 	of      RuleError
 	compile error
@@ -86,7 +87,8 @@ func (r *rule) evalMap(vars map[string]any) (map[string]any, error) {
 	return m, nil
 }
 
-// compileRules returns the operations of the rules. The errors are *RuleError, one for each rule that does not compile.
+// compileRules returns the operations of the rules. The errors are *RuleError, one for each rule
+// that does not compile.
 func compileRules(origin string, rules pelagov1alpha1.Rules) (Kind, []error) {
 	var k Kind
 	var errs []error
@@ -182,7 +184,8 @@ func (r *rule) retain(desired, observed *unstructured.Unstructured) error {
 	return r.patch(desired, map[string]any{"desired": desired.Object, "observed": observed.Object})
 }
 
-// patch applies the result of the rule, a merge patch, which cannot change the identity of the object.
+// patch applies the result of the rule, a merge patch, which cannot change the identity of the
+// object.
 func (r *rule) patch(obj *unstructured.Unstructured, vars map[string]any) error {
 	m, err := r.evalMap(vars)
 	if err != nil {
@@ -207,7 +210,8 @@ func (r *rule) patch(obj *unstructured.Unstructured, vars map[string]any) error 
 	return nil
 }
 
-// mergePatch applies a merge patch (RFC 7386): null removes, maps are merged, any other value replaces.
+// mergePatch applies a merge patch (RFC 7386): null removes, maps are merged, any other value
+// replaces.
 func mergePatch(into, patch map[string]any) {
 	for key, v := range patch {
 		switch v := v.(type) {
@@ -231,7 +235,8 @@ func (r *rule) reflect(observed *unstructured.Unstructured) (map[string]any, err
 	return present(m), err
 }
 
-// present removes null fields: API servers refuse them in a status, and rules need no conditionals then.
+// present removes null fields: API servers refuse them in a status, and rules need no conditionals
+// then.
 func present(m map[string]any) map[string]any {
 	for key, v := range m {
 		if v == nil {
@@ -296,8 +301,9 @@ type expression struct {
 	program cel.Program
 }
 
-// language is the environment of expressions: CEL's functions and macros, optional fields (object.?spec.?replicas), extended
-// strings, two-variable comprehensions, Kubernetes' functions of lists and regular expressions, and those of library.go.
+// language is the environment of expressions: CEL's functions and macros, optional fields
+// (object.?spec.?replicas), extended strings, two-variable comprehensions, Kubernetes' functions of
+// lists and regular expressions, and those of library.go.
 var language = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(append(ownFunctions(),
 		cel.OptionalTypes(), cel.DefaultUTCTimeZone(true), cel.CrossTypeNumericComparisons(true), cel.EagerlyValidateDeclarations(true),

@@ -66,8 +66,8 @@ func setParallelism(obj *unstructured.Unstructured, n int32) error {
 	return unstructured.SetNestedField(obj.Object, int64(n), "spec", "parallelism")
 }
 
-// Completions divides the completions of a Job over the clusters in proportion to their replicas; nil if the Job has no
-// completions or no cluster has replicas. A duplicated Job is not divided.
+// Completions divides the completions of a Job over the clusters in proportion to their replicas;
+// nil if the Job has no completions or no cluster has replicas. A duplicated Job is not divided.
 func Completions(job *unstructured.Unstructured, assigned map[string]int64) (map[string]int64, error) {
 	total, found, err := unstructured.NestedInt64(job.Object, "spec", "completions")
 	if err != nil {
@@ -96,8 +96,8 @@ func (p path) requirements(obj *unstructured.Unstructured) (*workv1alpha2.Replic
 	return podRequirements(spec, obj.GetNamespace()), nil
 }
 
-// podRequirements are those of a pod, nil if it requests nothing. Limits without requests count as requests, as the API server
-// defaults them in pods. The spec is changed.
+// podRequirements are those of a pod, nil if it requests nothing. Limits without requests count as
+// requests, as the API server defaults them in pods. The spec is changed.
 func podRequirements(spec *corev1.PodSpec, namespace string) *workv1alpha2.ReplicaRequirements {
 	for _, containers := range [][]corev1.Container{spec.Containers, spec.InitContainers} {
 		for i := range containers {
@@ -300,8 +300,8 @@ func (r *references) sorted() []DependentReference {
 	return out
 }
 
-// pruneCommon removes the fields of any kind that are not for members. The controllers of finalizers and the owners exist only in
-// the hub.
+// pruneCommon removes the fields of any kind that are not for members. The controllers of
+// finalizers and the owners exist only in the hub.
 func pruneCommon(obj *unstructured.Unstructured) {
 	for _, field := range []string{
 		"creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "resourceVersion",
@@ -339,8 +339,8 @@ func pruneAnnotations(keys ...string) func(*unstructured.Unstructured) error {
 	}
 }
 
-// pruneJob removes the selector that the hub's API server generated, with its labels, and the TTL: the Job would be created again
-// after the member has deleted it.
+// pruneJob removes the selector that the hub's API server generated, with its labels, and the TTL:
+// the Job would be created again after the member has deleted it.
 func pruneJob(obj *unstructured.Unstructured) error {
 	drop(obj.Object, "spec", "ttlSecondsAfterFinished")
 	manual, _, err := unstructured.NestedBool(obj.Object, "spec", "manualSelector")
@@ -368,7 +368,8 @@ func holdsToken(secret *unstructured.Unstructured) bool {
 	return secret.Object["type"] == string(corev1.SecretTypeServiceAccountToken)
 }
 
-// pruneServiceAccount removes references to tokens that controllers before Kubernetes 1.24 generated.
+// pruneServiceAccount removes references to tokens that controllers before Kubernetes 1.24
+// generated.
 func pruneServiceAccount(obj *unstructured.Unstructured) error {
 	all, found, err := unstructured.NestedSlice(obj.Object, "secrets")
 	if err != nil || !found {

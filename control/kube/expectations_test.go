@@ -94,7 +94,8 @@ func wrote(t *testing.T, v *kube.Expectations[string], o client.Object) {
 	}
 }
 
-// A watch may show what a write made before the server has answered it, and what others made meanwhile.
+// A watch may show what a write made before the server has answered it, and what others made
+// meanwhile.
 func TestWrite(t *testing.T) {
 	failed := errors.New("no answer")
 	for name, tt := range map[string]struct {

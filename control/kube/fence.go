@@ -13,7 +13,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Fence refuses writes unless this process has renewed the leader lease recently. It is closed at first.
+// Fence refuses writes unless this process has renewed the leader lease recently. It is closed at
+// first.
 type Fence struct {
 	valid time.Duration
 	now   func() time.Time
@@ -23,12 +24,13 @@ type Fence struct {
 	attempted time.Time // zero: never
 }
 
-// NewFence makes a Fence that is open for valid after each renewal of the lease. valid must be shorter than the lease, because a write
-// takes time, and no shorter than the time for which the leader tries to renew it.
+// NewFence makes a Fence that is open for valid after each renewal of the lease. valid must be
+// shorter than the lease, because a write takes time, and no shorter than the time for which the
+// leader tries to renew it.
 func NewFence(valid time.Duration) *Fence { return &Fence{valid: valid, now: time.Now} }
 
-// Attempted returns when the lease was last read or written, whether that succeeded or not; zero: never. The loop of the leader
-// election does so every few seconds, as leader or not.
+// Attempted returns when the lease was last read or written, whether that succeeded or not; zero:
+// never. The loop of the leader election does so every few seconds, as leader or not.
 func (f *Fence) Attempted() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -97,7 +99,8 @@ func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(r)
 }
 
-// open returns nil while the fence is open. Of the wall and the monotonic clock, the one that ran on while suspended counts.
+// open returns nil while the fence is open. Of the wall and the monotonic clock, the one that ran
+// on while suspended counts.
 func (f *Fence) open() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,8 +114,9 @@ func (f *Fence) open() error {
 	return nil
 }
 
-// FencedLease returns the lock on a lease, as controller-runtime makes it, and the fence that the lock opens. identity is the holder; if
-// empty, the host's name, made unique. renewDeadline is the manager's RenewDeadline. cfg must not go through the fence.
+// FencedLease returns the lock on a lease, as controller-runtime makes it, and the fence that the
+// lock opens. identity is the holder; if empty, the host's name, made unique. renewDeadline is the
+// manager's RenewDeadline. cfg must not go through the fence.
 func FencedLease(cfg *rest.Config, namespace, name, identity string, renewDeadline time.Duration) (resourcelock.Interface, *Fence, error) {
 	if identity == "" {
 		host, err := os.Hostname()

@@ -43,8 +43,9 @@ func places(value any, path string, out map[string]*byte) {
 	}
 }
 
-// Two objects of the same content hold it twice before, and once after; the content stays what it was. Two strings may have one
-// place in a table and push each other out, which happens in one table of a hundred, hardly in three of five.
+// Two objects of the same content hold it twice before, and once after; the content stays what it
+// was. Two strings may have one place in a table and push each other out, which happens in one
+// table of a hundred, hardly in three of five.
 func TestObjectsShareTheirStrings(t *testing.T) {
 	want := decoded(t)
 	want.SetManagedFields(nil)

@@ -58,7 +58,8 @@ func (broken) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.NewInvalidMetric(never, errors.New("fails"))
 }
 
-// TestLongestRunning: controller-runtime has the gauge that Liveness reads, and it shows a reconcile that hangs.
+// TestLongestRunning: controller-runtime has the gauge that Liveness reads, and it shows a
+// reconcile that hangs.
 func TestLongestRunning(t *testing.T) {
 	unblock := make(chan struct{})
 	c, err := controller.NewUnmanaged("hangs", controller.Options{

@@ -1,8 +1,8 @@
-// Package kube holds what pelago adds to controller-runtime, one noun per file: ObjectSet (apply a set
-// of owned objects), Claim (create-once names), Owner (ownership labels), Expectations and StaleCaches
-// (own writes that a cache does not show yet), Result and rate limiters, Fence (refuse writes without
-// the leader lease), indexes, StringTable and the stream cache (memory and CPU of large caches), Main,
-// Connect and Liveness (a program with a manager).
+// Package kube holds what pelago adds to controller-runtime, one noun per file: ObjectSet (apply a
+// set of owned objects), Claim (create-once names), Owner (ownership labels), Expectations and
+// StaleCaches (own writes that a cache does not show yet), Result and rate limiters, Fence (refuse
+// writes without the leader lease), indexes, StringTable and the stream cache (memory and CPU of
+// large caches), Main, Connect and Liveness (a program with a manager).
 //
 // It knows no policy of any controller. Agents, hub and CLI import it; it imports only api.
 package kube
@@ -26,18 +26,19 @@ var ErrForeign = errors.New("an object of this name exists that was not made by 
 
 // ObjectSet is a kind of objects in one cluster, as its owner writes them.
 //
-// Every write has a precondition: an update the resourceVersion, a deletion also the UID. The methods go on after an
-// error and return all of them, each naming its object.
+// Every write has a precondition: an update the resourceVersion, a deletion also the UID. The
+// methods go on after an error and return all of them, each naming its object.
 type ObjectSet[T client.Object] struct {
 	Client client.Client
 	// Owns reports whether a present object may be changed and deleted.
 	Owns func(client.Object) bool
-	// Copy copies the payload of a wanted object into a present one. Labels and annotations are merged before: those
-	// that others added stay.
+	// Copy copies the payload of a wanted object into a present one. Labels and annotations are
+	// merged before: those that others added stay.
 	Copy func(dst, src T)
 }
 
-// Apply creates the wanted objects that are missing, updates those that differ and deletes the owner's others.
+// Apply creates the wanted objects that are missing, updates those that differ and deletes the
+// owner's others.
 func (s ObjectSet[T]) Apply(ctx context.Context, have, want []T) error {
 	return errors.Join(s.Ensure(ctx, have, want), s.Prune(ctx, have, want))
 }
@@ -60,8 +61,8 @@ func (s ObjectSet[T]) Ensure(ctx context.Context, have, want []T) error {
 	return errors.Join(errs...)
 }
 
-// create creates an object. One that exists is updated if it is the owner's: it was not among the present ones because somebody
-// removed a label by which they are listed.
+// create creates an object. One that exists is updated if it is the owner's: it was not among the
+// present ones because somebody removed a label by which they are listed.
 func (s ObjectSet[T]) create(ctx context.Context, want T) error {
 	err := s.Client.Create(ctx, want)
 	if !apierrors.IsAlreadyExists(err) {
@@ -102,8 +103,8 @@ func (s ObjectSet[T]) update(ctx context.Context, have, want T) error {
 	return s.Client.Update(ctx, next)
 }
 
-// IsStale reports whether every error in err comes from a stale cache: a StaleCacheError, or the API server's answer to a write
-// that was computed from one.
+// IsStale reports whether every error in err comes from a stale cache: a StaleCacheError, or the
+// API server's answer to a write that was computed from one.
 func IsStale(err error) bool {
 	if err == nil {
 		return false
@@ -156,9 +157,9 @@ func named(action string, obj client.Object, err error) error {
 	return fmt.Errorf("%s %s %s: %w", action, reflect.TypeOf(obj).Elem().Name(), client.ObjectKeyFromObject(obj), err)
 }
 
-// Claim creates obj, whose name is what it claims: the API server lets one of several succeed. If an object of the name
-// exists, obj becomes that one, read past the cache: it may be the caller's own, from an attempt whose answer was lost.
-// If it has gone since, the error is stale.
+// Claim creates obj, whose name is what it claims: the API server lets one of several succeed. If
+// an object of the name exists, obj becomes that one, read past the cache: it may be the caller's
+// own, from an attempt whose answer was lost. If it has gone since, the error is stale.
 func Claim(ctx context.Context, to client.Client, live client.Reader, obj client.Object) error {
 	taken := to.Create(ctx, obj)
 	if !apierrors.IsAlreadyExists(taken) {
@@ -171,7 +172,8 @@ func Claim(ctx context.Context, to client.Client, live client.Reader, obj client
 	return err
 }
 
-// Owner is the clusterset on whose behalf objects are made. Nothing without its label and annotation is changed or deleted.
+// Owner is the clusterset on whose behalf objects are made. Nothing without its label and
+// annotation is changed or deleted.
 type Owner struct{ HubID string }
 
 // Mark adds the owner's label and annotation to an object.
@@ -195,7 +197,8 @@ func (o Owner) Owns(obj client.Object) bool {
 	return obj.GetLabels()[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy && obj.GetAnnotations()[v1alpha1.AnnotationHubID] == o.HubID
 }
 
-// PatchStatus writes the fields of a status that differ between two states of an object. An object that is gone is no error.
+// PatchStatus writes the fields of a status that differ between two states of an object. An object
+// that is gone is no error.
 func PatchStatus(ctx context.Context, to client.Client, have, want client.Object) error {
 	if equality.Semantic.DeepEqual(have, want) {
 		return nil
@@ -203,7 +206,8 @@ func PatchStatus(ctx context.Context, to client.Client, have, want client.Object
 	return named("write the status of", want, client.IgnoreNotFound(to.Status().Patch(ctx, want, client.MergeFrom(have))))
 }
 
-// MergeFrom is a merge patch from an object, with the precondition that the object has not changed since it was read.
+// MergeFrom is a merge patch from an object, with the precondition that the object has not changed
+// since it was read.
 func MergeFrom(o client.Object) client.Patch {
 	return client.MergeFromWithOptions(o, client.MergeFromWithOptimisticLock{})
 }

@@ -95,7 +95,8 @@ func TestForeignObjectsAreLeftAloneAndReported(t *testing.T) {
 	}
 }
 
-// An object that the caller did not find, as it lost the label by which it is listed, is repaired; a foreign one is reported.
+// An object that the caller did not find, as it lost the label by which it is listed, is repaired;
+// a foreign one is reported.
 func TestObjectsThatLostTheirLabels(t *testing.T) {
 	w := newWorld(t, object("lost", "1", true), object("theirs", "1", false))
 	want := object("lost", "2", true)

@@ -17,7 +17,8 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// Main runs a program with its arguments until it is done or told to end. Its exit code is 1 if it failed; help is no failure.
+// Main runs a program with its arguments until it is done or told to end. Its exit code is 1 if it
+// failed; help is no failure.
 func Main(name string, run func(ctx context.Context, args []string) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -28,7 +29,8 @@ func Main(name string, run func(ctx context.Context, args []string) error) {
 	}
 }
 
-// LogAbove sends what is logged at that level and above, by client-go and controller-runtime too, to standard error as text.
+// LogAbove sends what is logged at that level and above, by client-go and controller-runtime too,
+// to standard error as text.
 func LogAbove(level slog.Level) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	slog.SetDefault(log)
@@ -36,10 +38,11 @@ func LogAbove(level slog.Level) {
 	ctrllog.SetLogger(logr.FromSlogHandler(log.Handler()))
 }
 
-// Connect reads the access to an API server from a kubeconfig file, or without one the pod's own. hint, for the error, names
-// the file to give.
+// Connect reads the access to an API server from a kubeconfig file, or without one the pod's own.
+// hint, for the error, names the file to give.
 func Connect(kubeconfig, userAgent, hint string) (*rest.Config, error) {
-	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig) // with an empty name that of the pod's ServiceAccount
+	// with an empty name that of the pod's ServiceAccount
+	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("read access to the API server (outside a pod give --kubeconfig%s): %w", hint, err)
 	}

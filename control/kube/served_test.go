@@ -13,7 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// discoveryOf is a client of a server that serves paths, and for all others http.NotFound, as an API server does for what it does not serve.
+// discoveryOf is a client of a server that serves paths, and for all others http.NotFound, as an
+// API server does for what it does not serve.
 func discoveryOf(t *testing.T, paths map[string]string) *discovery.DiscoveryClient {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -21,24 +21,28 @@ import (
 )
 
 const (
-	// EventStaleCache is the reason of the Event of a reconcile that has waited staleReportAfter for its cache.
+	// EventStaleCache is the reason of the Event of a reconcile that has waited staleReportAfter
+	// for its cache.
 	EventStaleCache = "StaleCache"
 
-	// staleReportAfter is how long a reconcile waits for its cache before that is reported. A watch of a server under load may be
-	// ten seconds late.
+	// staleReportAfter is how long a reconcile waits for its cache before that is reported. A watch
+	// of a server under load may be ten seconds late.
 	staleReportAfter = time.Minute
-	// firstStaleRetry and lastStaleRetry bound the requeue interval of a reconcile that waits for its cache.
+	// firstStaleRetry and lastStaleRetry bound the requeue interval of a reconcile that waits for
+	// its cache.
 	firstStaleRetry, lastStaleRetry = RequeueStale, 10 * time.Second
 )
 
-// StaleCacheError reports that the cache does not show an object as the API server has it. The reconcile is to be repeated.
+// StaleCacheError reports that the cache does not show an object as the API server has it. The
+// reconcile is to be repeated.
 type StaleCacheError struct {
 	Object client.Object // has at least a name
 	// Cached and Expected are versions of the object, or words for them: "none", "a later one".
 	Cached, Expected string
 }
 
-// StaleCache is the error of a cache that shows one version of an object where another one is expected.
+// StaleCache is the error of a cache that shows one version of an object where another one is
+// expected.
 func StaleCache(o client.Object, cached, expected string) error {
 	return &StaleCacheError{Object: o, Cached: cached, Expected: expected}
 }
@@ -58,8 +62,9 @@ func (e *StaleCacheError) name() string {
 	return kind + " " + client.ObjectKeyFromObject(e.Object).String()
 }
 
-// StaleCaches requeues the reconciles of one controller that read from a stale cache, and reports those that do so for longer than
-// staleReportAfter: a warning in the log, an Event on the object, and the metric pelago_hub_stale_cache_waiting.
+// StaleCaches requeues the reconciles of one controller that read from a stale cache, and reports
+// those that do so for longer than staleReportAfter: a warning in the log, an Event on the object,
+// and the metric pelago_hub_stale_cache_waiting.
 type StaleCaches[K comparable] struct {
 	controller string
 	log        *slog.Logger
@@ -89,8 +94,9 @@ func NewStaleCaches[K comparable](controller string, log *slog.Logger, events re
 	}, nil
 }
 
-// Result is the result of a reconcile of key that is to be requeued after wait (0: not) or has failed with err. If err is due to a
-// stale cache only (IsStale), the reconcile is requeued with backoff.
+// Result is the result of a reconcile of key that is to be requeued after wait (0: not) or has
+// failed with err. If err is due to a stale cache only (IsStale), the reconcile is requeued with
+// backoff.
 func (s *StaleCaches[K]) Result(key K, wait time.Duration, err error) (reconcile.Result, error) {
 	if !IsStale(err) {
 		s.forget(key)
@@ -102,8 +108,9 @@ func (s *StaleCaches[K]) Result(key K, wait time.Duration, err error) (reconcile
 	return reconcile.Result{RequeueAfter: s.backoff.When(key)}, nil
 }
 
-// Reconciler is the reconciler of a controller of the hub: do reconciles the object of a key, which is reconciled again after wait
-// (0: not), and with a growing interval while the cache is stale (StaleCaches).
+// Reconciler is the reconciler of a controller of the hub: do reconciles the object of a key, which
+// is reconciled again after wait (0: not), and with a growing interval while the cache is stale
+// (StaleCaches).
 func Reconciler[K comparable](
 	controller string, events record.EventRecorder, do func(ctx context.Context, key K) (wait time.Duration, err error),
 ) (reconcile.TypedReconciler[K], error) {
@@ -127,7 +134,8 @@ func (s *StaleCaches[K]) forget(key K) {
 	delete(s.waits, key)
 }
 
-// note returns when a key began to wait, and whether that is to be reported now: once for each wait.
+// note returns when a key began to wait, and whether that is to be reported now: once for each
+// wait.
 func (s *StaleCaches[K]) note(key K) (since time.Time, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +162,8 @@ func (s *StaleCaches[K]) report(key K, since time.Time, err error) {
 	s.log.Warn("reconcile waits for a stale cache", args...)
 }
 
-// Registered is the collector, or the equal one that another controller or manager of this process has registered.
+// Registered is the collector, or the equal one that another controller or manager of this process
+// has registered.
 func Registered[C prometheus.Collector](c C) (C, error) {
 	err := metrics.Registry.Register(c)
 	if already := (prometheus.AlreadyRegisteredError{}); errors.As(err, &already) {
@@ -165,12 +174,13 @@ func Registered[C prometheus.Collector](c C) (C, error) {
 	return c, err
 }
 
-// expectationTTL bounds how long a version is expected. A watch of a server under load may be ten seconds late. If the version does
-// not come at all, the server has been restored from a backup and continues from there.
+// expectationTTL bounds how long a version is expected. A watch of a server under load may be ten
+// seconds late. If the version does not come at all, the server has been restored from a backup and
+// continues from there.
 const expectationTTL = 30 * time.Second
 
-// Expectations are the versions that our own writes made of objects of one kind, for caches that do not show them yet. The zero value
-// is ready.
+// Expectations are the versions that our own writes made of objects of one kind, for caches that do
+// not show them yet. The zero value is ready.
 type Expectations[K comparable] struct {
 	mu sync.Mutex
 	of map[K]expectation
@@ -192,9 +202,9 @@ func (e *Expectations[K]) Expect(key K, version string, now time.Time) {
 // gone stands for the end of an object among the versions that a watch has shown.
 const gone = ""
 
-// Write performs a write, whose version a watch may show before the server has responded, and records the object in the response, for
-// Latest. others: meanwhile the watch has shown versions that are not from this write. For each key, there may be only one write at a
-// time.
+// Write performs a write, whose version a watch may show before the server has responded, and
+// records the object in the response, for Latest. others: meanwhile the watch has shown versions
+// that are not from this write. For each key, there may be only one write at a time.
 func (e *Expectations[K]) Write(key K, o client.Object, do func() error) (others bool, err error) {
 	e.mu.Lock()
 	if e.writing == nil {
@@ -239,8 +249,9 @@ func (e *Expectations[K]) Stale(key K, cached string, now time.Time) bool {
 	return ok && OlderVersion(cached, x.version) && now.Sub(x.at) < expectationTTL
 }
 
-// Latest is the newer one of the cached object (nil: the cache has none) and the expected one. Once the cache shows it, or after
-// expectationTTL, the expectation ends. The result must not be changed.
+// Latest is the newer one of the cached object (nil: the cache has none) and the expected one. Once
+// the cache shows it, or after expectationTTL, the expectation ends. The result must not be
+// changed.
 func (e *Expectations[K]) Latest(key K, cached client.Object, now time.Time) client.Object {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -264,8 +275,9 @@ func (e *Expectations[K]) OwnWrite(key K, version string) bool {
 	return ok && version == x.version
 }
 
-// Observed is OwnWrite, and also ends the expectation of that version, so that a later event with it is not taken for the own write.
-// While a write is under way, it returns true for every version, and Write reports whether there were others.
+// Observed is OwnWrite, and also ends the expectation of that version, so that a later event with
+// it is not taken for the own write. While a write is under way, it returns true for every version,
+// and Write reports whether there were others.
 func (e *Expectations[K]) Observed(key K, version string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -298,7 +310,8 @@ func (e *Expectations[K]) Forget(key K) {
 	delete(e.of, key)
 }
 
-// OlderVersion compares two resourceVersions of one object: increasing numbers (KEP-5504). If one of them is not a number, a is not older.
+// OlderVersion compares two resourceVersions of one object: increasing numbers (KEP-5504). If one
+// of them is not a number, a is not older.
 func OlderVersion(a, b string) bool {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)

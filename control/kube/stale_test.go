@@ -21,7 +21,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// A reconcile that waits for its cache for a minute is reported once, in log, Event and metric, until the cache has caught up.
+// A reconcile that waits for its cache for a minute is reported once, in log, Event and metric,
+// until the cache has caught up.
 func TestStaleCaches(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
 	stale := fmt.Errorf("read it: %w", kube.StaleCache(pod, "7", "9"))

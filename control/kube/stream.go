@@ -28,13 +28,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// UntypedDecoder decodes an object without a Go type from its text, which is valid during the call only. The cache's transform must
-// turn a listed object into the same form, and must leave an object from this decoder unchanged.
+// UntypedDecoder decodes an object without a Go type from its text, which is valid during the call
+// only. The cache's transform must turn a listed object into the same form, and must leave an
+// object from this decoder unchanged.
 type UntypedDecoder func(text []byte) (*unstructured.Unstructured, error)
 
-// NewStreamCache is cache.New with other watches, for a cache of all namespaces. Options must have HTTPClient and Mapper, as a manager
-// gives them. Objects that come as protobuf, or as metadata only, are read as before. If read is nil, objects without a Go type
-// are maps.
+// NewStreamCache is cache.New with other watches, for a cache of all namespaces. Options must have
+// HTTPClient and Mapper, as a manager gives them. Objects that come as protobuf, or as metadata
+// only, are read as before. If read is nil, objects without a Go type are maps.
 func NewStreamCache(read UntypedDecoder) cache.NewCacheFunc {
 	return func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
 		if opts.HTTPClient == nil || opts.Mapper == nil {
@@ -118,7 +119,8 @@ func (s watchSource) watch(ctx context.Context, gvk schema.GroupVersionKind, new
 	body, err := client.Get().Resource(mapping.Resource.Resource).
 		SpecificallyVersionedParams(&opts, metav1.ParameterCodec, metav1.Unversioned).Stream(ctx)
 	if utilnet.IsProbableEOF(err) || utilnet.IsTimeout(err) {
-		return watch.NewEmptyWatch(), nil // as client-go's: the next one goes on where the last one was
+		// as client-go's: the next one goes on where the last one was
+		return watch.NewEmptyWatch(), nil
 	}
 	if err != nil {
 		return nil, err
@@ -238,8 +240,9 @@ var (
 	after   = []byte(`}}`)
 )
 
-// event splits a stream into events (bufio.SplitFunc). API servers write each as one line (Framer in
-// k8s.io/apimachinery/pkg/runtime/serializer/json); an event in any other JSON layout is found with a decoder.
+// event splits a stream into events (bufio.SplitFunc). API servers write each as one line (Framer
+// in k8s.io/apimachinery/pkg/runtime/serializer/json); an event in any other JSON layout is found
+// with a decoder.
 func event(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	n, ours := bytes.IndexByte(data, '\n'), bytes.HasPrefix(data, before)
 	switch {

@@ -68,8 +68,8 @@ func expected(stream []byte) (events []seen) {
 	}
 }
 
-// FuzzDecode: of any stream the decoder delivers no event that encoding/json does not find there, and of a stream in the form
-// that API servers write all of them.
+// FuzzDecode: of any stream the decoder delivers no event that encoding/json does not find there,
+// and of a stream in the form that API servers write all of them.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{
 		line("ADDED", oneWork) + line("BOOKMARK", bookmark) + line("ERROR", expired) + line("DELETED", oneWork), indented,

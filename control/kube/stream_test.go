@@ -78,8 +78,9 @@ func TestAsClientGo(t *testing.T) {
 	}
 }
 
-// TestStreamedList: the bookmark that ends a list in a watch (sendInitialEvents) has its annotation,
-// although the objects are decoded into a form that lacks it. Without it, a reflector never syncs.
+// TestStreamedList: the bookmark that ends a list in a watch (sendInitialEvents) has its
+// annotation, although the objects are decoded into a form that lacks it. Without it, a reflector
+// never syncs.
 func TestStreamedList(t *testing.T) {
 	end := `{"apiVersion":"work.karmada.io/v1alpha1","kind":"Work","metadata":{"resourceVersion":"7",` +
 		`"annotations":{"` + metav1.InitialEventsAnnotationKey + `":"true"}}}`
@@ -114,7 +115,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// The cache's selector is applied, although the watch bypasses the code of client-go that applies it.
+// The cache's selector is applied, although the watch bypasses the code of client-go that applies
+// it.
 func TestAsked(t *testing.T) {
 	var asked string
 	o := from(t, func(_ http.ResponseWriter, r *http.Request) { asked = r.URL.String() + " " + r.Header.Get("Accept") })
@@ -165,7 +167,8 @@ func TestRefusedOptions(t *testing.T) {
 func serve(t testing.TB, text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		for piece := range slices.Chunk([]byte(text), 100_000) { // as they come, not where an event ends
+		// as they come, not where an event ends
+		for piece := range slices.Chunk([]byte(text), 100_000) {
 			if _, err := w.Write(piece); err != nil {
 				t.Error(err)
 			}
@@ -228,8 +231,8 @@ func clientGo(t testing.TB, o watchSource, of runtime.Object) (w watch.Interface
 	return w
 }
 
-// drain reads a watch to its end. Of an error made by the client, only the fact is kept, because the wordings differ. The kind of a
-// Status from the server is ignored.
+// drain reads a watch to its end. Of an error made by the client, only the fact is kept, because
+// the wordings differ. The kind of a Status from the server is ignored.
 func drain(t testing.TB, w watch.Interface) (events []watch.Event) {
 	t.Helper()
 	defer w.Stop()
@@ -244,7 +247,8 @@ func drain(t testing.TB, w watch.Interface) (events []watch.Event) {
 	return events
 }
 
-// BenchmarkEvent reads an event of a Work that holds a Deployment, client-go's way and ours, with what HTTP costs.
+// BenchmarkEvent reads an event of a Work that holds a Deployment, client-go's way and ours, with
+// what HTTP costs.
 func BenchmarkEvent(b *testing.B) {
 	text := strings.Repeat(line("MODIFIED", deployment(b)), 1000)
 	for _, of := range []runtime.Object{&workv1alpha1.Work{}, &unstructured.Unstructured{}} {

@@ -19,8 +19,8 @@ type cacheFile struct {
 	sum  [sha256.Size]byte // of what was written last
 }
 
-// save writes the objects if they have changed. An old file that cannot be replaced is removed: with it a node might use port
-// blocks that it has given back since.
+// save writes the objects if they have changed. An old file that cannot be replaced is removed:
+// with it a node might use port blocks that it has given back since.
 func (f *cacheFile) save(objs tables.Objects, boot string) error {
 	content, err := tables.Encode(objs, boot)
 	sum := sha256.Sum256(content)
@@ -41,7 +41,8 @@ func (f *cacheFile) save(objs tables.Objects, boot string) error {
 	return nil
 }
 
-// load reads what an earlier process has saved, and when that was. The error is fs.ErrNotExist if there is nothing.
+// load reads what an earlier process has saved, and when that was. The error is fs.ErrNotExist if
+// there is nothing.
 func (f *cacheFile) load(node, boot string) (tables.Objects, time.Time, error) {
 	objs, at, err := f.read(node, boot)
 	if err != nil {
@@ -71,8 +72,9 @@ func (f *cacheFile) read(node, boot string) (tables.Objects, time.Time, error) {
 	return objs, info.ModTime(), err
 }
 
-// replace writes a file that only root reads, in one step: after a crash there is the old content or the new. There is one
-// writer, so the name of the new file is always the same, and a crash leaves at most one behind.
+// replace writes a file that only root reads, in one step: after a crash there is the old content
+// or the new. There is one writer, so the name of the new file is always the same, and a crash
+// leaves at most one behind.
 func replace(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

@@ -1,5 +1,6 @@
-// Package node is the node daemon: it reconciles a node's kernel tables with the API objects, runs the wire of a gateway, and
-// reports status. Package tables computes the tables, package status the reports; both are pure. Only pelago-node uses it.
+// Package node is the node daemon: it reconciles a node's kernel tables with the API objects, runs
+// the wire of a gateway, and reports status. Package tables computes the tables, package status the
+// reports; both are pure. Only pelago-node uses it.
 package node
 
 import (
@@ -36,7 +37,8 @@ import (
 const (
 	// settleTime gathers a burst of events into one reconcile.
 	settleTime = 50 * time.Millisecond
-	// resync is how often everything is reapplied: routes, rules, attachments and maps that others changed.
+	// resync is how often everything is reapplied: routes, rules, attachments and maps that others
+	// changed.
 	resync = 30 * time.Second
 	// sweepInterval bounds how long an expired flow stays.
 	sweepInterval = 10 * time.Second
@@ -44,7 +46,8 @@ const (
 	watchInterval = 100 * time.Millisecond
 	// retry after a failed reconcile.
 	retry = 2 * time.Second
-	// stepTimeout is above the longest step of Run: a first reconcile of a large cluster takes seconds.
+	// stepTimeout is above the longest step of Run: a first reconcile of a large cluster takes
+	// seconds.
 	stepTimeout = 5 * time.Minute
 )
 
@@ -55,9 +58,11 @@ type Options struct {
 	PinPath   string // of the maps; dataplane.DefaultPinPath if empty
 	// CacheFile is a file on the node that keeps the objects, for a start without the API server.
 	CacheFile string
-	// OverlayTokenDir and PSKDir are the mounted Secrets pelago-overlay-token and submariner-ipsec-psk.
+	// OverlayTokenDir and PSKDir are the mounted Secrets pelago-overlay-token and
+	// submariner-ipsec-psk.
 	OverlayTokenDir, PSKDir string
-	// Pods lists and watches the pods of the whole cluster (PodsOfCluster). A gateway without globalnet uses it.
+	// Pods lists and watches the pods of the whole cluster (PodsOfCluster). A gateway without
+	// globalnet uses it.
 	Pods clientcache.ListerWatcher
 	// UnreachableClusters publishes the unreachable clusters to others on the node.
 	UnreachableClusters *topology.UnreachableClustersServer
@@ -65,7 +70,8 @@ type Options struct {
 	OpenWire OpenWire
 	// XDP selects the uplinks that use XDP; if empty, the cluster's configuration does.
 	XDP XDP
-	// Datapath is that of pods whose namespace and node have no label; if empty, the cluster's configuration is used.
+	// Datapath is that of pods whose namespace and node have no label; if empty, the cluster's
+	// configuration is used.
 	Datapath string
 	// Version is reported in the Gateway object.
 	Version string
@@ -74,8 +80,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Daemon keeps the kernel of one node as the objects say. Its loop never waits for the API server: objects come from a cache, and
-// reports have a goroutine per kind.
+// Daemon keeps the kernel of one node as the objects say. Its loop never waits for the API server:
+// objects come from a cache, and reports have a goroutine per kind.
 type Daemon struct {
 	opts   Options
 	log    *slog.Logger
@@ -89,10 +95,11 @@ type Daemon struct {
 
 	trigger chan struct{}
 	swept   chan sweep
-	// ready: a reconcile has succeeded since the start, or since the node had no index or address (latch).
+	// ready: a reconcile has succeeded since the start, or since the node had no index or address
+	// (latch).
 	ready atomic.Bool
-	// settled: since its start, the daemon has at some time been connected to the remote gateways (status.Snapshot.Connected), or
-	// introduction has passed.
+	// settled: since its start, the daemon has at some time been connected to the remote gateways
+	// (status.Snapshot.Connected), or introduction has passed.
 	settled atomic.Bool
 	started time.Time
 	step    atomic.Pointer[time.Time] // when the loop of Run began its last step
@@ -128,11 +135,12 @@ func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemo
 	return d
 }
 
-// Ready reports whether the node's tables have been written since the start and, at a gateway, packets can leave: an upgrade continues
-// with the next node then.
+// Ready reports whether the node's tables have been written since the start and, at a gateway,
+// packets can leave: an upgrade continues with the next node then.
 func (d *Daemon) Ready() bool { return d.ready.Load() && d.settled.Load() }
 
-// FromCache reports whether the node works from saved objects, because the API server has been away since the start.
+// FromCache reports whether the node works from saved objects, because the API server has been away
+// since the start.
 func (d *Daemon) FromCache() bool { return d.objects.fromCache.Load() }
 
 // View returns what a scrape shows of this node's gateways. It may be called from any goroutine.
@@ -145,8 +153,8 @@ func (d *Daemon) View() observe.View {
 	return v
 }
 
-// Alive returns an error if the loop of Run hangs, and nil while Run waits for its first objects: a restart would not bring back the
-// API server, and would break a wire that ends in this process.
+// Alive returns an error if the loop of Run hangs, and nil while Run waits for its first objects: a
+// restart would not bring back the API server, and would break a wire that ends in this process.
 func (d *Daemon) Alive() error {
 	began := d.step.Load()
 	if began == nil {
@@ -217,7 +225,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 }
 
-// settle waits until a burst of events is over and consumes its remaining trigger; false if ctx ends before.
+// settle waits until a burst of events is over and consumes its remaining trigger; false if ctx
+// ends before.
 func (d *Daemon) settle(ctx context.Context) bool {
 	timer := time.NewTimer(settleTime)
 	defer timer.Stop()
@@ -249,8 +258,9 @@ func (d *Daemon) wakeLater() {
 	d.later.Reset(retry)
 }
 
-// goLive uses the API server's objects, now that they are complete, and begins to write to it: earlier attempts would make the
-// clients of the writers back off for up to a minute. If the node works from saved objects, the next reconcile applies what differs.
+// goLive uses the API server's objects, now that they are complete, and begins to write to it:
+// earlier attempts would make the clients of the writers back off for up to a minute. If the node
+// works from saved objects, the next reconcile applies what differs.
 func (d *Daemon) goLive(ctx context.Context) {
 	d.reports.start(ctx)
 	if d.objects.goLive() {
@@ -266,7 +276,8 @@ func (d *Daemon) reconcile(ctx context.Context) {
 	}
 }
 
-// reconcileOnce reads objects and host, configures wire, devices and routes, writes the tables, and reports.
+// reconcileOnce reads objects and host, configures wire, devices and routes, writes the tables, and
+// reports.
 func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	read, err := d.objects.read(ctx, &d.gateway)
 	if err != nil {
@@ -305,8 +316,9 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	return err
 }
 
-// latch records whether the node is ready, and whether it is a ready gateway. Both become true with a reconcile that succeeds; later
-// errors do not reset them, because the data path of the last success still works: peers find out by probes whether it does.
+// latch records whether the node is ready, and whether it is a ready gateway. Both become true with
+// a reconcile that succeeds; later errors do not reset them, because the data path of the last
+// success still works: peers find out by probes whether it does.
 func (d *Daemon) latch(r tables.Result, succeeded bool) {
 	d.ready.Store((succeeded || d.ready.Load()) && r.State.Settings.Ready)
 	d.kernel.gateway = (succeeded || d.kernel.gateway) && r.Gateway
@@ -315,7 +327,8 @@ func (d *Daemon) latch(r tables.Result, succeeded bool) {
 	}
 }
 
-// nodeReport is what the kernel has. written: all tables of r are in it; err is that of the reconcile.
+// nodeReport is what the kernel has. written: all tables of r are in it; err is that of the
+// reconcile.
 func (d *Daemon) nodeReport(objs tables.Objects, r tables.Result, reach tables.Reach, written bool, err error) nodeReport {
 	return nodeReport{
 		index: status.NodeIndex(objs, r, status.Node{
@@ -387,7 +400,8 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 	return nil
 }
 
-// probedPaths reads the paths to gateways one by one: at a gateway the map has one for each node of the cluster.
+// probedPaths reads the paths to gateways one by one: at a gateway the map has one for each node of
+// the cluster.
 func (d *Daemon) probedPaths(targets []status.Target) (map[netip.Addr]liveness.Path, error) {
 	out := make(map[netip.Addr]liveness.Path, len(targets))
 	for _, t := range targets {

@@ -76,7 +76,8 @@ func (m awayMapper) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping,
 	return nil, errors.New("connection refused")
 }
 
-// TestAliveWithoutAPIServer: a daemon that has waited for its first objects for a day is not restarted.
+// TestAliveWithoutAPIServer: a daemon that has waited for its first objects for a day is not
+// restarted.
 func TestAliveWithoutAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

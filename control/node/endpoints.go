@@ -12,16 +12,19 @@ import (
 	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
-// endpointRetries bounds how often the device of a pod that has not sent a packet yet is looked up after retry.
+// endpointRetries bounds how often the device of a pod that has not sent a packet yet is looked up
+// after retry.
 const endpointRetries = 15
 
-// endpoints caches the devices of pods as long as they exist: the bridge and neighbour entries by which they are found expire.
+// endpoints caches the devices of pods as long as they exist: the bridge and neighbour entries by
+// which they are found expire.
 type endpoints struct {
 	known map[types.UID]dataplane.Endpoint
 	tries map[types.UID]int
 }
 
-// find returns the endpoints of the pods that need one, by address. again: that of a new pod is not known yet.
+// find returns the endpoints of the pods that need one, by address. again: that of a new pod is not
+// known yet.
 func (e *endpoints) find(objs tables.Objects, d tables.PodDatapaths) (found map[netip.Addr]dataplane.Endpoint, again bool, err error) {
 	pods := map[netip.Addr]*corev1.Pod{}
 	var addresses []netip.Addr

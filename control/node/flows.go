@@ -22,14 +22,16 @@ const sweepLimit = time.Second
 // flows is what sweeps have found.
 type flows struct {
 	demand status.Demand
-	// begun is the number of sweeps begun, done the number of the last that succeeded, which found inUse.
+	// begun is the number of sweeps begun, done the number of the last that succeeded, which found
+	// inUse.
 	begun, done int
 	sweeping    bool
 	inUse       map[dataplane.BlockKey]bool
 	// exhausted is the number of flows that had found no port at the last sweep, swept its time.
 	exhausted uint64
 	swept     time.Time
-	// idle is, by releasing block, the number of sweeps begun when it was first absent from the tables.
+	// idle is, by releasing block, the number of sweeps begun when it was first absent from the
+	// tables.
 	idle map[string]int
 }
 
@@ -40,8 +42,8 @@ type sweep struct {
 	err       error
 }
 
-// beginSweep starts to remove expired flows, unless a sweep is under way. A sweep of a million flows takes two seconds, for which the
-// loop must not wait: it also watches the paths.
+// beginSweep starts to remove expired flows, unless a sweep is under way. A sweep of a million
+// flows takes two seconds, for which the loop must not wait: it also watches the paths.
 func (d *Daemon) beginSweep() {
 	if !d.ready.Load() || d.flows.sweeping {
 		return
@@ -65,7 +67,8 @@ func (d *Daemon) endSweep() {
 	}
 }
 
-// noteSweep records which port blocks are in use. Released blocks and demand are reported with the next reconcile.
+// noteSweep records which port blocks are in use. Released blocks and demand are reported with the
+// next reconcile.
 func (d *Daemon) noteSweep(s sweep) {
 	d.flows.sweeping, d.flows.swept = false, time.Now()
 	if s.err != nil {
@@ -86,7 +89,8 @@ func (d *Daemon) exhausted() (uint64, error) {
 	return d.loader.PortsExhausted()
 }
 
-// watchPorts sweeps at once when a flow has found no port, so that more blocks are requested within sweepLimit.
+// watchPorts sweeps at once when a flow has found no port, so that more blocks are requested within
+// sweepLimit.
 func (d *Daemon) watchPorts() {
 	if time.Since(d.flows.swept) < sweepLimit {
 		return
@@ -100,8 +104,8 @@ func (d *Daemon) watchPorts() {
 	}
 }
 
-// released returns the port blocks that the node does not use any more, as they were when it gave them up; none unless the tables
-// of s were written.
+// released returns the port blocks that the node does not use any more, as they were when it gave
+// them up; none unless the tables of s were written.
 func (f *flows) released(objs tables.Objects, s dataplane.State, written bool) []*pelagov1alpha1.PortBlock {
 	var out []*pelagov1alpha1.PortBlock
 	if !written { // the kernel may have any of them, also again
@@ -116,8 +120,8 @@ func (f *flows) released(objs tables.Objects, s dataplane.State, written bool) [
 	return out
 }
 
-// releasable reports whether a block that the agent wants back is unused: no flow can begin in it, since it is not in the tables, and
-// a sweep that began later has found no flow in it.
+// releasable reports whether a block that the agent wants back is unused: no flow can begin in it,
+// since it is not in the tables, and a sweep that began later has found no flow in it.
 func (f *flows) releasable(p *pelagov1alpha1.PortBlock, node string, s dataplane.State) bool {
 	if p.Spec.Node != node || p.Spec.State != pelagov1alpha1.BlockReleasing || p.Status.Released {
 		delete(f.idle, p.Name)

@@ -11,8 +11,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
-// A port block is given up when a sweep that began after the block had left the tables has found no flow in it. One that was under way
-// may have read the table before the last flow was opened, and one that failed has read nothing.
+// A port block is given up when a sweep that began after the block had left the tables has found no
+// flow in it. One that was under way may have read the table before the last flow was opened, and
+// one that failed has read nothing.
 func TestBlockIsReleasedBySweepBegunLater(t *testing.T) {
 	_, objs, _ := leavingBlock()
 	block := &objs.PortBlocks[len(objs.PortBlocks)-1]

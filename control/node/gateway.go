@@ -19,7 +19,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/natt"
 )
 
-// wireInterval is the interval at which the wire is reconciled: for unanswered handshakes, tunnels that have come up, key rotation.
+// wireInterval is the interval at which the wire is reconciled: for unanswered handshakes, tunnels
+// that have come up, key rotation.
 const wireInterval = 5 * time.Second
 
 // wireRetry is the interval instead while a tunnel is expected to come up or to get a new key.
@@ -59,7 +60,8 @@ func (g *gateway) setAnswering(answering map[string]bool) (changed bool) {
 	return changed
 }
 
-// updateRoles records which gateways come and go, this node and remote ones. It returns the remote gateways that are draining.
+// updateRoles records which gateways come and go, this node and remote ones. It returns the remote
+// gateways that are draining.
 func (d *Daemon) updateRoles(objs tables.Objects) (draining map[netip.Addr]dataplane.Peer) {
 	now := time.Now()
 	ended := d.gateway.role.update(tables.Wanted(objs), resumed(objs, bootID()), now)
@@ -70,8 +72,9 @@ func (d *Daemon) updateRoles(objs tables.Objects) (draining map[netip.Addr]datap
 	return draining
 }
 
-// ensureReach resolves how this gateway is reached and how it reaches others. It returns the objects as this gateway uses them: with
-// its own port, and with one address for each remote gateway. It does not block.
+// ensureReach resolves how this gateway is reached and how it reaches others. It returns the
+// objects as this gateway uses them: with its own port, and with one address for each remote
+// gateway. It does not block.
 func (d *Daemon) ensureReach(objs tables.Objects) (tables.Objects, tables.Reach, []string) {
 	g := &d.gateway
 	if !tables.Wanted(objs) && !g.role.gateway && !g.role.isDraining(time.Now()) {
@@ -157,8 +160,8 @@ func (d *Daemon) openDiscovery(objs tables.Objects, port uint16) error {
 	return err
 }
 
-// publicAddress is the public address to report. While there is no result, or after a restart, the former address stays as long as
-// its source is wanted.
+// publicAddress is the public address to report. While there is no result, or after a restart, the
+// former address stays as long as its source is wanted.
 func publicAddress(former *pelagov1alpha1.PublicIP, wanted []tables.PublicIPSource, r PublicIP) *pelagov1alpha1.PublicIP {
 	if len(wanted) == 0 {
 		return nil
@@ -181,9 +184,10 @@ func behindLB(wanted []tables.PublicIPSource, source string) bool {
 	return slices.ContainsFunc(wanted, func(s tables.PublicIPSource) bool { return s.Method == tables.LoadBalancer && s.String() == source })
 }
 
-// ensureWire configures the wire for the accepted peers, or removes it where the node is no gateway. Draining remote gateways keep
-// their tunnels while packets of them are accepted. Errors of one peer are returned as problems and do not affect the others.
-// underlay is the MTU of the uplinks in bytes.
+// ensureWire configures the wire for the accepted peers, or removes it where the node is no
+// gateway. Draining remote gateways keep their tunnels while packets of them are accepted. Errors
+// of one peer are returned as problems and do not affect the others. underlay is the MTU of the
+// uplinks in bytes.
 func (d *Daemon) ensureWire(objs tables.Objects, underlay int, draining map[netip.Addr]dataplane.Peer) (tables.Wire, []string) {
 	g := &d.gateway
 	if !tables.Wanted(objs) && !g.role.isDraining(time.Now()) {
@@ -252,8 +256,8 @@ func (g *gateway) closeWire() []string {
 	return nil
 }
 
-// rotateKeys has the wire rotate its keys if the node's annotation requests it, once for each value, and returns the progress. It is
-// called in every reconcile.
+// rotateKeys has the wire rotate its keys if the node's annotation requests it, once for each
+// value, and returns the progress. It is called in every reconcile.
 func rotateKeys(w cable.Wire, objs tables.Objects) (cable.Rotation, []string) {
 	request := tables.OwnNode(objs).Annotations[pelagov1alpha1.AnnotationRotateKeys]
 	if request == "" {
@@ -284,7 +288,8 @@ func noKeys(driver string) string {
 	return fmt.Sprintf("IKE changes the keys of the wire %s by itself", driver)
 }
 
-// wireStatus returns the status of the wire's peers by fabric address, at most statusInterval old. Without it the probes suffice.
+// wireStatus returns the status of the wire's peers by fabric address, at most statusInterval old.
+// Without it the probes suffice.
 func (d *Daemon) wireStatus(now time.Time) map[netip.Addr]cable.Status {
 	g := &d.gateway
 	if g.wire == nil {

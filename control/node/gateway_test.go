@@ -10,7 +10,8 @@ import (
 	"github.com/pelago-net/pelago/control/node/tables"
 )
 
-// A public address that was once found stays while its source is wanted, also over a restart with nobody to ask.
+// A public address that was once found stays while its source is wanted, also over a restart with
+// nobody to ask.
 func TestPublicAddress(t *testing.T) {
 	name := tables.PublicIPSource{Method: tables.DNS, Argument: "gw.example.org"}
 	found := PublicIP{Address: ip("198.51.100.7"), Source: name}

@@ -16,8 +16,8 @@ import (
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
-// handover is a cluster with the gateways n1 and n3 and the plain node n2, of which from is looked at: the reconcile of its
-// daemon without the kernel.
+// handover is a cluster with the gateways n1 and n3 and the plain node n2, of which from is looked
+// at: the reconcile of its daemon without the kernel.
 type handover struct {
 	objs    tables.Objects
 	host    tables.Host
@@ -56,7 +56,8 @@ func (h *handover) report(name string, serving bool) {
 	}
 }
 
-// run lets a time pass, in which paths are watched and the node is reconciled at the intervals of the daemon.
+// run lets a time pass, in which paths are watched and the node is reconciled at the intervals of
+// the daemon.
 func (h *handover) run(d time.Duration) tables.Result {
 	var r tables.Result
 	for end := h.now.Add(d); ; h.now = h.now.Add(watchInterval) {
@@ -77,8 +78,9 @@ func (h *handover) run(d time.Duration) tables.Result {
 	}
 }
 
-// A rolling upgrade of the nodes: n1 is uncordoned when its kubelet is ready, then n3 is cordoned, while the daemon of n1 still
-// starts. Only n1 writes the status of its NodeIndex, which reports ready throughout.
+// A rolling upgrade of the nodes: n1 is uncordoned when its kubelet is ready, then n3 is cordoned,
+// while the daemon of n1 still starts. Only n1 writes the status of its NodeIndex, which reports
+// ready throughout.
 func TestCordonedGatewayStaysUntilAnotherServes(t *testing.T) {
 	notReady, cut := clusterset.Answering(), clusterset.Answering().WithUnreachable(2)
 	notReady.Ready = false
@@ -112,7 +114,8 @@ func TestCordonedGatewayStaysUntilAnotherServes(t *testing.T) {
 	}
 }
 
-// The upgrade goes on: at every moment the gateways that nodes use include one that works, and n3 switches on while it is left.
+// The upgrade goes on: at every moment the gateways that nodes use include one that works, and n3
+// switches on while it is left.
 func TestHandoverOverlaps(t *testing.T) {
 	last, worker := newHandover("n3"), newHandover("n2")
 	working := map[string]bool{"n1": false, "n3": true}

@@ -101,8 +101,8 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 // defaultMTU is the Ethernet MTU in bytes, used until a peer is known.
 const defaultMTU = 1500
 
-// underlayMTU returns the smallest MTU of the uplinks. The underlays of other nodes and clusters are assumed to be like this node's;
-// where they are not, large probes detect it.
+// underlayMTU returns the smallest MTU of the uplinks. The underlays of other nodes and clusters
+// are assumed to be like this node's; where they are not, large probes detect it.
 func underlayMTU(hops map[netip.Addr]dataplane.Hop) (int, error) {
 	mtu := 0
 	seen := map[uint32]bool{}
@@ -125,8 +125,8 @@ func underlayMTU(hops map[netip.Addr]dataplane.Hop) (int, error) {
 	return mtu, nil
 }
 
-// CableToken derives the 24-bit secret of the vxlan cable from the clusterset's pre-shared key (RFC 2104). It authenticates packets
-// of the cable and does not encrypt them.
+// CableToken derives the 24-bit secret of the vxlan cable from the clusterset's pre-shared key (RFC
+// 2104). It authenticates packets of the cable and does not encrypt them.
 func CableToken(psk []byte) uint32 {
 	mac := hmac.New(sha256.New, psk)
 	mac.Write([]byte("pelago vxlan cable token 1"))
@@ -168,7 +168,8 @@ func (d *Daemon) watchHost(ctx context.Context) {
 	)
 }
 
-// subscribe calls changed at changes of one kind until done is closed or the kernel ends the notifications, and then ended.
+// subscribe calls changed at changes of one kind until done is closed or the kernel ends the
+// notifications, and then ended.
 type subscribe func(done <-chan struct{}, changed, ended func()) error
 
 func subscription[T any](to func(chan<- T, <-chan struct{}) error, matters func(T) bool) subscribe {
@@ -189,8 +190,9 @@ func subscription[T any](to func(chan<- T, <-chan struct{}) error, matters func(
 	}
 }
 
-// watchChanges wakes the daemon at changes of all kinds until ctx ends. The kernel ends notifications that come faster than they are
-// read (ENOBUFS, netlink(7)); then it subscribes again and wakes the daemon, since some were lost.
+// watchChanges wakes the daemon at changes of all kinds until ctx ends. The kernel ends
+// notifications that come faster than they are read (ENOBUFS, netlink(7)); then it subscribes again
+// and wakes the daemon, since some were lost.
 func (d *Daemon) watchChanges(ctx context.Context, kinds ...subscribe) {
 	for backoff := retry; ; backoff = min(2*backoff, resync) {
 		watching, end := context.WithCancel(ctx)

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// kernelNotifications are those of one kind: subscribe fails with the errors first, and then with none.
+// kernelNotifications are those of one kind: subscribe fails with the errors first, and then with
+// none.
 type kernelNotifications struct {
 	errs       []error
 	subscribed atomic.Int32
@@ -48,7 +49,8 @@ func (k *kernelNotifications) subscribe(updates chan<- int, done <-chan struct{}
 	return nil
 }
 
-// What ends notifications of one kind, or prevents them, ends none for good, and leaves no goroutine (synctest waits for all).
+// What ends notifications of one kind, or prevents them, ends none for good, and leaves no
+// goroutine (synctest waits for all).
 func TestNotificationsThatEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Daemon{log: slog.New(slog.DiscardHandler), trigger: make(chan struct{}, 1)}

@@ -25,30 +25,33 @@ type kernel struct {
 	gateway bool
 	// edge is the interface index of pelago0, mtu its MTU in bytes; the prober reads them.
 	edge, mtu atomic.Int64
-	// firewall, attached and guarded identify the firewall rules, attachments and guarded ports that were installed last.
+	// firewall, attached and guarded identify the firewall rules, attachments and guarded ports
+	// that were installed last.
 	firewall, attached, guarded string
 	// clusterIPs are the ranges that the firewall rules protect (netdev.Filter).
 	clusterIPs []netip.Prefix
 	// xdp: some uplink is to have XDP; xdpProblems are why some have none.
 	xdp         bool
 	xdpProblems []string
-	// owners are the pods of the local addresses in the tables; stale are addresses of pods that are gone, whose flows are to be
-	// removed.
+	// owners are the pods of the local addresses in the tables; stale are addresses of pods that
+	// are gone, whose flows are to be removed.
 	owners map[netip.Addr]types.UID
 	stale  map[netip.Addr]bool
 	// purged: the flows that an earlier process left were compared with the tables.
 	purged bool
 	// audiences are those whose flows were compared with the table of flows last.
 	audiences map[netip.Addr]dataplane.ClusterSet
-	// mapped are the egress IPs with mappings whose flows were compared with the table of flows last.
+	// mapped are the egress IPs with mappings whose flows were compared with the table of flows
+	// last.
 	mapped map[netip.Addr]bool
 }
 
 // overlay returns the interface index and the MTU of pelago0.
 func (k *kernel) overlay() (ifindex, mtu int) { return int(k.edge.Load()), int(k.mtu.Load()) }
 
-// install configures devices, routes and firewall, and attaches the programs: uplinks are guarded before the first packet goes out. It
-// continues after an error. checked: packets are checked as the tables of s require, so these may be written.
+// install configures devices, routes and firewall, and attaches the programs: uplinks are guarded
+// before the first packet goes out. It continues after an error. checked: packets are checked as
+// the tables of s require, so these may be written.
 func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) (checked bool, err error) {
 	k := &d.kernel
 	if !s.Settings.Ready {
@@ -64,13 +67,14 @@ func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) (checked 
 		errs = append(errs, netdev.LenientConntrack())
 	}
 	err = d.attach(s, host, xdp)
-	// Of the rules, only those against forged ClusterIPs check packets. Without the others, some packets are merely lost.
+	// Of the rules, only those against forged ClusterIPs check packets. Without the others, some
+	// packets are merely lost.
 	checked = err == nil && slices.Equal(k.clusterIPs, filter.ClusterIPs)
 	return checked, errors.Join(append(errs, err)...)
 }
 
-// installFirewall writes the firewall rules, which takes a dozen commands, only when something of them changed, or to reapply
-// everything.
+// installFirewall writes the firewall rules, which takes a dozen commands, only when something of
+// them changed, or to reapply everything.
 func (d *Daemon) installFirewall(filter netdev.Filter) error {
 	k := &d.kernel
 	firewall := fmt.Sprint(filter)
@@ -170,7 +174,8 @@ func podDevices(s dataplane.State) []int {
 	return slices.Compact(out)
 }
 
-// apply writes the tables and removes the flows that they do not allow any more. What fails is repeated in the next reconcile.
+// apply writes the tables and removes the flows that they do not allow any more. What fails is
+// repeated in the next reconcile.
 func (d *Daemon) apply(r tables.Result) error {
 	if err := d.loader.Apply(r.State); err != nil {
 		return err
@@ -178,7 +183,8 @@ func (d *Daemon) apply(r tables.Result) error {
 	return errors.Join(d.revoke(r.State), d.unmap(r.State), d.purge(r))
 }
 
-// purge removes the flows of pods that are gone: the next pod of an address must get none of their packets.
+// purge removes the flows of pods that are gone: the next pod of an address must get none of their
+// packets.
 func (d *Daemon) purge(r tables.Result) error {
 	k := &d.kernel
 	for a, uid := range k.owners {
@@ -208,7 +214,8 @@ func (d *Daemon) purge(r tables.Result) error {
 	return nil
 }
 
-// revoke removes the flows of clusters to which a service is not exported any more: after a change, and once after the start.
+// revoke removes the flows of clusters to which a service is not exported any more: after a change,
+// and once after the start.
 func (d *Daemon) revoke(s dataplane.State) error {
 	if maps.Equal(d.kernel.audiences, s.Audiences) {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
-// pelago0 keeps its MTU where packets of one cluster must be smaller: that cluster's routes have the limit, and that of ClusterSetIPs, which
-// it may serve.
+// pelago0 keeps its MTU where packets of one cluster must be smaller: that cluster's routes have
+// the limit, and that of ClusterSetIPs, which it may serve.
 func TestDeviceConfig(t *testing.T) {
 	for name, limits := range map[string]map[uint16]int{"no limit": nil, "g2 has one": {2: 1300}} {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +49,8 @@ func TestPodDevices(t *testing.T) {
 	}
 }
 
-// Flows that the tables do not allow any more are removed once: again after a failure, not again without a change.
+// Flows that the tables do not allow any more are removed once: again after a failure, not again
+// without a change.
 func TestPurgesAreRepeatedUntilTheySucceed(t *testing.T) {
 	path := filepath.Join(bpffs.Mount(t), "pelago")
 	works, err := loader.Open(loader.Options{PinPath: path, MaxFlows: 1024})

@@ -11,13 +11,14 @@ import (
 )
 
 const (
-	// still is how long no packet may have passed before a gateway leaves: longer than the probe interval of an idle path plus its
-	// round-trip time, because the others learn from probe replies that it is leaving.
+	// still is how long no packet may have passed before a gateway leaves: longer than the probe
+	// interval of an idle path plus its round-trip time, because the others learn from probe
+	// replies that it is leaving.
 	still = 250 * time.Millisecond
 	// countInterval is the interval at which the counters are read.
 	countInterval = 25 * time.Millisecond
-	// longest bounds the wait. On a busy node packets have waited for 5 s in the queues of other processes. kubelet grants the pod 15 s,
-	// and an IKE daemon that does ESP itself 10.5 s.
+	// longest bounds the wait. On a busy node packets have waited for 5 s in the queues of other
+	// processes. kubelet grants the pod 15 s, and an IKE daemon that does ESP itself 10.5 s.
 	longest = 10 * time.Second
 )
 
@@ -32,8 +33,9 @@ func (g *gateway) left() error {
 	return nil
 }
 
-// leave moves the flows of a gateway to others before its wire, or the wire's keys, end with this pod. If wire and keys outlive the pod,
-// or there is no other gateway, it does nothing. The next process of the daemon reverts it.
+// leave moves the flows of a gateway to others before its wire, or the wire's keys, end with this
+// pod. If wire and keys outlive the pod, or there is no other gateway, it does nothing. The next
+// process of the daemon reverts it.
 func (d *Daemon) leave() error {
 	d.mu.Lock()
 	snap := d.latest
@@ -72,12 +74,14 @@ func (d *Daemon) leave() error {
 
 // observation is what a gateway that leaves sees of the wire.
 type observation struct {
-	passed  uint64        // packets until now
-	waiting bool          // some wait in the queues of this process
-	heard   time.Duration // since the last probe of the remote gateway that has been silent the longest
+	passed  uint64 // packets until now
+	waiting bool   // some wait in the queues of this process
+	// since the last probe of the remote gateway that has been silent the longest
+	heard time.Duration
 }
 
-// heard returns observation.heard. A gateway that has been silent for longest counts as down and is ignored.
+// heard returns observation.heard. A gateway that has been silent for longest counts as down and is
+// ignored.
 func (d *Daemon) heard(peers map[netip.Addr]dataplane.Peer) (out time.Duration, err error) {
 	paths, err := d.loader.Paths()
 	for address, path := range paths {
@@ -88,10 +92,11 @@ func (d *Daemon) heard(peers map[netip.Addr]dataplane.Peer) (out time.Duration, 
 	return out, err
 }
 
-// quiet waits until, for the time still, nothing has passed or been queued, and every remote gateway has been heard meanwhile: packets
-// that a busy gateway had queued for a tunnel arrive before its probe through that tunnel. With several tunnels, one may lag behind.
-// It returns how long that took, or longest if it never became quiet. It counts samples rather than time: while this process was not
-// scheduled, neither were the packets in it.
+// quiet waits until, for the time still, nothing has passed or been queued, and every remote
+// gateway has been heard meanwhile: packets that a busy gateway had queued for a tunnel arrive
+// before its probe through that tunnel. With several tunnels, one may lag behind. It returns how
+// long that took, or longest if it never became quiet. It counts samples rather than time: while
+// this process was not scheduled, neither were the packets in it.
 func quiet(look func() (observation, error)) (time.Duration, error) {
 	begin := time.Now()
 	since, looks, before := begin, 0, uint64(0)

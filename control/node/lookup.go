@@ -75,7 +75,8 @@ func (l lookup) one(ctx context.Context, s tables.PublicIPSource) (netip.Addr, e
 	return address, tables.UsableAddress(address)
 }
 
-// name returns the lowest A record, so that all gateways and all look-ups choose the same of several.
+// name returns the lowest A record, so that all gateways and all look-ups choose the same of
+// several.
 func (l lookup) name(ctx context.Context, host string) (netip.Addr, error) {
 	all, err := l.names.LookupNetIP(ctx, "ip4", host)
 	if err != nil {
@@ -141,7 +142,8 @@ func (l lookup) api(ctx context.Context, url string) (netip.Addr, error) {
 	return address, nil
 }
 
-// firstIPv4 finds the first dotted quad that stands by itself: not part of a word, a version or a longer row of numbers.
+// firstIPv4 finds the first dotted quad that stands by itself: not part of a word, a version or a
+// longer row of numbers.
 func firstIPv4(text []byte) (netip.Addr, bool) {
 	part := func(c byte) bool { return c == '.' || c >= '0' && c <= '9' }
 	word := func(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' || c == '-' }
@@ -166,7 +168,8 @@ func firstIPv4(text []byte) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// publicIPClient returns a client for https only, also after a redirect. It dials by IPv4, so that the server sees our IPv4 address.
+// publicIPClient returns a client for https only, also after a redirect. It dials by IPv4, so that
+// the server sees our IPv4 address.
 func publicIPClient(transport http.RoundTripper) *http.Client {
 	if transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()

@@ -83,7 +83,8 @@ func service(_ context.Context, name string) (*corev1.Service, error) {
 
 // say answers.
 func say(w io.Writer, text string) {
-	_, _ = io.WriteString(w, text) // what the asker does not get it complains of, and every case looks at what it says
+	// what the asker does not get it complains of, and every case looks at what it says
+	_, _ = io.WriteString(w, text)
 }
 
 // web starts an https server; the transport leads every name to it.
@@ -170,7 +171,8 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// A server that says nothing, or something without end, costs its time and no more; then the next source is asked.
+// A server that says nothing, or something without end, costs its time and no more; then the next
+// source is asked.
 func TestSlowSources(t *testing.T) {
 	l := lookup{names: names(t), service: func(ctx context.Context, _ string) (*corev1.Service, error) {
 		<-ctx.Done() // a cache that never gets its first list
@@ -193,7 +195,8 @@ func TestSlowSources(t *testing.T) {
 	}
 }
 
-// The client that is used when none is given asks by IPv4, also where a name has addresses of both families.
+// The client that is used when none is given asks by IPv4, also where a name has addresses of both
+// families.
 func TestDefaultTransportUsesIPv4(t *testing.T) {
 	var from string
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

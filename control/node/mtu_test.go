@@ -18,7 +18,8 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// pelago0, the MSS and the wire's device follow the MTU of the uplink, of whose change the daemon hears.
+// pelago0, the MSS and the wire's device follow the MTU of the uplink, of whose change the daemon
+// hears.
 func TestMTUFollowsUplink(t *testing.T) {
 	netns.Require(t)
 	for _, driver := range []string{config.CableVXLAN, config.CableWireGuard} {
@@ -54,7 +55,8 @@ func TestMTUFollowsUplink(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					wire, _ := d.ensureWire(objs, host.Underlay, nil) // it complains of the peers, whose keys are none
+					// it complains of the peers, whose keys are none
+					wire, _ := d.ensureWire(objs, host.Underlay, nil)
 					r := tables.Desired(objs, host)
 					if err := netdev.Ensure(deviceConfig(r.State, host)); err != nil {
 						return err

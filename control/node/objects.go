@@ -16,19 +16,21 @@ import (
 	"github.com/pelago-net/pelago/control/node/tables"
 )
 
-// A node whose daemon starts while the API server is away works from what an earlier process has saved on the node, until the
-// API server's own objects have been read. The wire of a gateway may have ended with that process, and nothing else can restore it.
+// A node whose daemon starts while the API server is away works from what an earlier process has
+// saved on the node, until the API server's own objects have been read. The wire of a gateway may
+// have ended with that process, and nothing else can restore it.
 
 const (
-	// startTimeout is how long a start waits for the API server's objects before it uses the saved ones. TCP doubles its retransmission
-	// timeout while tunnels are down: time lost here is lost twice.
+	// startTimeout is how long a start waits for the API server's objects before it uses the saved
+	// ones. TCP doubles its retransmission timeout while tunnels are down: time lost here is lost
+	// twice.
 	startTimeout = 2 * time.Second
 	// saveInterval is the shortest time between two writes of the file.
 	saveInterval = 2 * time.Second
 )
 
-// objectSource reads the objects that the tables are derived from: from the API server's cache, or before that has synced once,
-// from a file.
+// objectSource reads the objects that the tables are derived from: from the API server's cache, or
+// before that has synced once, from a file.
 type objectSource struct {
 	node, namespace string
 	cache           cache.Cache
@@ -39,7 +41,8 @@ type objectSource struct {
 	file   cacheFile
 	saves  outbox[tables.Objects] // to file
 	synced syncer
-	// saved is used until the API server's objects have been read; nil then. Of the loop of Daemon.Run.
+	// saved is used until the API server's objects have been read; nil then. Of the loop of
+	// Daemon.Run.
 	saved     *tables.Objects
 	fromCache atomic.Bool // saved != nil
 }
@@ -84,8 +87,9 @@ func (s *syncer) problem() error {
 	return s.err
 }
 
-// begin returns once there are objects. live is closed once those of the API server have been read; until then the saved ones are used.
-// It fails if there are none and the API server returns an error; while it does not answer, begin waits.
+// begin returns once there are objects. live is closed once those of the API server have been read;
+// until then the saved ones are used. It fails if there are none and the API server returns an
+// error; while it does not answer, begin waits.
 func (s *objectSource) begin(ctx context.Context, log *slog.Logger) (live <-chan struct{}, err error) {
 	go s.synced.run(ctx, s.sync)
 	select {

@@ -52,7 +52,8 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// newDaemon makes the daemon of node n1 as cmd/pelago-node does, without a kernel: it reads and saves. It ends with the test.
+// newDaemon makes the daemon of node n1 as cmd/pelago-node does, without a kernel: it reads and
+// saves. It ends with the test.
 func newDaemon(t *testing.T, cfg *rest.Config, file string) (*Daemon, *logged) {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -101,7 +102,8 @@ func peerNames(t *testing.T, d *Daemon) []string {
 	return names
 }
 
-// A daemon saves what it reads; the next one, which starts without the API server, has the same, until the API server is back.
+// A daemon saves what it reads; the next one, which starts without the API server, has the same,
+// until the API server is back.
 func TestStartWithoutTheAPIServer(t *testing.T) {
 	server := apiserver.Start(t, apiserver.CRDs())
 	c := apiserver.Connect(t, server, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme)

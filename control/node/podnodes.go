@@ -19,14 +19,15 @@ import (
 	"github.com/pelago-net/pelago/control/node/tables"
 )
 
-// podsPage bounds how many whole pods of a list are in memory at once, where the API server does not stream it.
+// podsPage bounds how many whole pods of a list are in memory at once, where the API server does
+// not stream it.
 const podsPage = 500
 
 // podsTimeout bounds how long a reconcile waits for the first list of the cluster's pods.
 const podsTimeout = 10 * time.Second
 
-// podNodes knows the node of every pod of the cluster. It watches on gateways without globalnet only, and keeps name, address, node
-// and creation time of a pod.
+// podNodes knows the node of every pod of the cluster. It watches on gateways without globalnet
+// only, and keeps name, address, node and creation time of a pod.
 type podNodes struct {
 	source  clientcache.ListerWatcher
 	changed func() // called after each change of the result of all
@@ -38,8 +39,8 @@ type podNodes struct {
 	known  map[netip.Addr]string
 }
 
-// needsPodNodes reports whether the node forwards packets by the addresses of pods: as a gateway of a cluster without globalnet, also
-// while it drains, or is about to (its role is not updated yet).
+// needsPodNodes reports whether the node forwards packets by the addresses of pods: as a gateway of
+// a cluster without globalnet, also while it drains, or is about to (its role is not updated yet).
 func needsPodNodes(objs tables.Objects, r role, now time.Time) bool {
 	return !objs.Config.Globalnet() && (tables.Wanted(objs) || r.gateway || r.isDraining(now))
 }
@@ -54,8 +55,9 @@ func newPodNodes(source clientcache.ListerWatcher, changed func()) *podNodes {
 	return &podNodes{source: source, changed: changed}
 }
 
-// all returns the node names by pod address. It starts to watch if necessary, until ctx ends or end is called, and waits for the first
-// list to be complete: tables built from a part of it would lack the other pods. The result must not be changed.
+// all returns the node names by pod address. It starts to watch if necessary, until ctx ends or end
+// is called, and waits for the first list to be complete: tables built from a part of it would lack
+// the other pods. The result must not be changed.
 func (p *podNodes) all(ctx context.Context) (map[netip.Addr]string, error) {
 	p.mu.Lock()
 	if p.stop == nil {
@@ -80,7 +82,8 @@ func (p *podNodes) all(ctx context.Context) (map[netip.Addr]string, error) {
 		p.known = make(map[netip.Addr]string, len(p.pods))
 		newest := make(map[netip.Addr]podNode, len(p.pods))
 		for _, pod := range p.pods {
-			// The newest pod of an address has it: the end of the older one has not been observed yet.
+			// The newest pod of an address has it: the end of the older one has not been observed
+			// yet.
 			if other, taken := newest[pod.address]; !taken || pod.created > other.created {
 				newest[pod.address] = pod
 				p.known[pod.address] = pod.node.Value()
@@ -143,7 +146,8 @@ func (s *podNodesStore) update(obj any, exists bool) error {
 	return nil
 }
 
-// podNodeOf returns the node of a pod; ok is false for a pod without an address of its own, or one that has ended.
+// podNodeOf returns the node of a pod; ok is false for a pod without an address of its own, or one
+// that has ended.
 func podNodeOf(pod *corev1.Pod) (podNode, bool) {
 	address, ok := tables.PodIP(pod)
 	if !ok || tables.Finished(pod) || pod.Spec.HostNetwork || pod.Spec.NodeName == "" {
@@ -179,7 +183,8 @@ func (s *podNodesStore) Replace(list []any, _ string) error {
 
 func (s *podNodesStore) Resync() error { return nil }
 
-// Transformer implements cache.TransformingStore: the reflector keeps a streamed list until it is complete.
+// Transformer implements cache.TransformingStore: the reflector keeps a streamed list until it is
+// complete.
 func (s *podNodesStore) Transformer() clientcache.TransformFunc {
 	return func(obj any) (any, error) {
 		if pod, ok := obj.(*corev1.Pod); ok {
@@ -189,8 +194,8 @@ func (s *podNodesStore) Transformer() clientcache.TransformFunc {
 	}
 }
 
-// PodsOfCluster lists and watches the pods of all nodes for Options.Pods, page by page, and of each only what is kept. The server
-// filters out those without a node and those that have ended.
+// PodsOfCluster lists and watches the pods of all nodes for Options.Pods, page by page, and of each
+// only what is kept. The server filters out those without a node and those that have ended.
 func PodsOfCluster(c kubernetes.Interface) clientcache.ListerWatcher {
 	running := fields.AndSelectors(
 		fields.OneTermNotEqualSelector("spec.nodeName", ""),

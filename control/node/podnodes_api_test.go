@@ -12,7 +12,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// A real API server gives the pods page by page, then one by one, and leaves out those that have no place.
+// A real API server gives the pods page by page, then one by one, and leaves out those that have no
+// place.
 func TestPodsOfCluster(t *testing.T) {
 	const many = podsPage + 20
 	c, err := kubernetes.NewForConfig(apiserver.Start(t))

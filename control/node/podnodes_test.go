@@ -98,7 +98,8 @@ func TestPodNodes(t *testing.T) {
 	change("a pod that got an address")
 	is(map[netip.Addr]string{ip("10.7.1.5"): "n1", ip("10.7.2.5"): "n2", ip("10.7.2.6"): "n2"})
 
-	heir := clusterset.Pod("d", "n1", "10.7.2.5") // of an address whose former pod is not known to be gone
+	// of an address whose former pod is not known to be gone
+	heir := clusterset.Pod("d", "n1", "10.7.2.5")
 	heir.CreationTimestamp = metav1.NewTime(time.Unix(100, 0))
 	s.events.Add(&heir)
 	change("an heir")

@@ -30,8 +30,8 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// natted is a gateway in a namespace of its own, with the daemon's part that makes the way to others. Its API objects are
-// made by the test: of the other it knows what an Endpoint would tell.
+// natted is a gateway in a namespace of its own, with the daemon's part that makes the way to
+// others. Its API objects are made by the test: of the other it knows what an Endpoint would tell.
 type natted struct {
 	t       *testing.T
 	ns      *netns.NS
@@ -52,7 +52,8 @@ func newNatted(t *testing.T, ns *netns.NS, cluster uint16, private, driver strin
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	keys, prefix := t.TempDir(), fmt.Sprintf("r%dc%d", os.Getpid(), cluster) // control sockets of all namespaces are in one directory
+	// control sockets of all namespaces are in one directory
+	keys, prefix := t.TempDir(), fmt.Sprintf("r%dc%d", os.Getpid(), cluster)
 	g := &natted{t: t, ns: ns, private: private, d: &Daemon{
 		log: log, trigger: make(chan struct{}, 1),
 		opts: Options{PSKDir: psk, Logger: log, OpenWire: func(driver string) (cable.Wire, error) {
@@ -124,7 +125,8 @@ func (g *natted) learn(o *natted) {
 	}}
 }
 
-// until reconciles as the daemon would, woken every now and then, until the way to the peer is as it should be.
+// until reconciles as the daemon would, woken every now and then, until the way to the peer is as
+// it should be.
 func (g *natted) until(what string, ok func(natt.Reachability) bool) natt.Reachability {
 	g.t.Helper()
 	var problems []string
@@ -140,8 +142,8 @@ func (g *natted) until(what string, ok func(natt.Reachability) bool) natt.Reacha
 	return natt.Reachability{}
 }
 
-// behindNAT makes two gateways: one with an address that everybody can reach, and one behind a router that masquerades and
-// lets nothing in.
+// behindNAT makes two gateways: one with an address that everybody can reach, and one behind a
+// router that masquerades and lets nothing in.
 //
 //	c1 192.0.2.1 ── internet ── 203.0.113.2 router 10.0.0.254 ── 10.0.0.2 c2
 func behindNAT(t *testing.T, driver string) (router *netns.NS, open, hidden *natted) {
@@ -172,7 +174,8 @@ func behindNAT(t *testing.T, driver string) (router *netns.NS, open, hidden *nat
 	return router, newNatted(t, one, 1, "192.0.2.1", driver), newNatted(t, two, 2, "10.0.0.2", driver)
 }
 
-// masquerade gives what leaves the router its address and ports of the thousand from base on, and forgets all mappings.
+// masquerade gives what leaves the router its address and ports of the thousand from base on, and
+// forgets all mappings.
 func masquerade(t *testing.T, router *netns.NS, base int) {
 	t.Helper()
 	rules := fmt.Sprintf("table ip nat\ndelete table ip nat\ntable ip nat {\n\tchain post { type nat hook postrouting priority 100; "+
@@ -185,8 +188,9 @@ func masquerade(t *testing.T, router *netns.NS, base int) {
 	}
 }
 
-// A cluster behind NAT without any inbound connects, and stays connected when its mapping changes. The traffic is the hard
-// case: everything goes towards the hidden gateway, which sends nothing back but the probes of its data path.
+// A cluster behind NAT without any inbound connects, and stays connected when its mapping changes.
+// The traffic is the hard case: everything goes towards the hidden gateway, which sends nothing
+// back but the probes of its data path.
 func TestBehindNAT(t *testing.T) {
 	router, open, hidden := behindNAT(t, config.CableWireGuard)
 	for _, g := range []*natted{open, hidden} {
@@ -218,7 +222,8 @@ func TestBehindNAT(t *testing.T) {
 		var after cable.Status
 		await.True(t, fmt.Sprintf("the open gateway sends to a port from %d on", base), func() bool {
 			s.run(100 * time.Millisecond)
-			for _, g := range []*natted{open, hidden} { // the daemon goes on meanwhile, and must not spoil it
+			// the daemon goes on meanwhile, and must not spoil it
+			for _, g := range []*natted{open, hidden} {
 				g.reconcile()
 			}
 			after = open.status(hidden)
@@ -297,8 +302,8 @@ func (g *natted) status(o *natted) (st cable.Status) {
 	return st
 }
 
-// stream sends numbered datagrams from one gateway to the other through the wire, 1,000 a second, and the other sends
-// a datagram as often as the data path probes idle paths.
+// stream sends numbered datagrams from one gateway to the other through the wire, 1,000 a second,
+// and the other sends a datagram as often as the data path probes idle paths.
 type stream struct {
 	t        *testing.T
 	from, to net.PacketConn
@@ -343,7 +348,8 @@ func newStream(t *testing.T, from, to *natted) *stream {
 	})
 	s.running.Go(func() {
 		for {
-			_, _ = s.to.WriteTo([]byte("probe"), s.from.LocalAddr()) // a wire that has no keys yet drops it
+			// a wire that has no keys yet drops it
+			_, _ = s.to.WriteTo([]byte("probe"), s.from.LocalAddr())
 			select {
 			case <-s.done:
 				return

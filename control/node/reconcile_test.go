@@ -26,7 +26,8 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// kernelNode is the gateway n1 of cluster g1 in a namespace, with a daemon that has not reconciled yet.
+// kernelNode is the gateway n1 of cluster g1 in a namespace, with a daemon that has not reconciled
+// yet.
 type kernelNode struct {
 	t    *testing.T
 	ns   *netns.NS
@@ -88,7 +89,8 @@ func (n *kernelNode) tables() dataplane.State {
 	return s
 }
 
-// A gateway whose firewall rules cannot be repaired keeps its role, and all that does not depend on them goes on.
+// A gateway whose firewall rules cannot be repaired keeps its role, and all that does not depend on
+// them goes on.
 func TestFailureAfterSuccess(t *testing.T) {
 	objs, _ := clusterset.Globalnet("n1")
 	n := newKernelNode(t, objs)
@@ -129,8 +131,8 @@ func TestFailureAfterSuccess(t *testing.T) {
 	}
 }
 
-// Before its first success a node is not ready. Its programs are attached all the same, since pelago0 exists; the tables are written
-// unless they rely on rules that are missing.
+// Before its first success a node is not ready. Its programs are attached all the same, since
+// pelago0 exists; the tables are written unless they rely on rules that are missing.
 func TestFailureAtStart(t *testing.T) {
 	globalnet, _ := clusterset.Globalnet("n1")
 	flat, _ := clusterset.Flat("n1")

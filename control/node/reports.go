@@ -23,11 +23,13 @@ import (
 const (
 	// writeTime bounds one write to the API server.
 	writeTime = 10 * time.Second
-	// spread bounds the random delay of writes of RouteAgents: when a gateway dies, all nodes report at once.
+	// spread bounds the random delay of writes of RouteAgents: when a gateway dies, all nodes
+	// report at once.
 	spread = time.Second
 )
 
-// outbox decouples a producer from a slow writer: of several values the newest is written. Only one goroutine may put.
+// outbox decouples a producer from a slow writer: of several values the newest is written. Only one
+// goroutine may put.
 type outbox[T any] struct{ next chan T }
 
 func newOutbox[T any]() outbox[T] { return outbox[T]{make(chan T, 1)} }
@@ -41,7 +43,8 @@ func (o outbox[T]) put(v T) {
 	o.next <- v
 }
 
-// run writes until ctx ends, each value after a random delay, and retries the newest until it is written.
+// run writes until ctx ends, each value after a random delay, and retries the newest until it is
+// written.
 func (o outbox[T]) run(ctx context.Context, delay time.Duration, write func(context.Context, T) error, log *slog.Logger) {
 	last, backoff := "", time.Duration(0)
 	for {
@@ -101,11 +104,13 @@ func jitter(most time.Duration) time.Duration {
 type nodeReport struct {
 	// index is this node's NodeIndex with its desired status; nil: it has none.
 	index *pelagov1alpha1.NodeIndex
-	// released are the port blocks that the node does not use any more, as they were when it gave them up.
+	// released are the port blocks that the node does not use any more, as they were when it gave
+	// them up.
 	released []*pelagov1alpha1.PortBlock
 }
 
-// gatewayReport is the status of the Gateway object, and the Node that owns it. Without a status there is to be no object.
+// gatewayReport is the status of the Gateway object, and the Node that owns it. Without a status
+// there is to be no object.
 type gatewayReport struct {
 	status *submarinerv1.GatewayStatus
 	owner  *metav1.OwnerReference
@@ -131,8 +136,8 @@ type reports struct {
 	log      *slog.Logger
 }
 
-// newReports: key names the Gateway and RouteAgent objects of this node, known is a cache, created is called with the creation time
-// of the Gateway object.
+// newReports: key names the Gateway and RouteAgent objects of this node, known is a cache, created
+// is called with the creation time of the Gateway object.
 func newReports(key types.NamespacedName, known client.Reader, c client.Client, created func(time.Time), log *slog.Logger) reports {
 	return reports{
 		node: newOutbox[nodeReport](), gateway: newOutbox[gatewayReport](), agent: newOutbox[status.RouteAgent](),
@@ -163,7 +168,8 @@ func (w *nodeWriter) write(ctx context.Context, r nodeReport) error {
 	for _, p := range r.released {
 		update := p.DeepCopy()
 		update.Status.Released = true
-		// Not if it has been given to another node: that is a conflict, and its event wakes the daemon.
+		// Not if it has been given to another node: that is a conflict, and its event wakes the
+		// daemon.
 		err := w.client.Status().Patch(ctx, update, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{}))
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 			errs = append(errs, fmt.Errorf("report port block %s as released: %w", p.Name, err))
@@ -223,10 +229,12 @@ func (w *gatewayWriter) write(ctx context.Context, r gatewayReport) error {
 	return nil
 }
 
-// recheck is how often a RouteAgent object is read although its report has not changed: others may have changed it.
+// recheck is how often a RouteAgent object is read although its report has not changed: others may
+// have changed it.
 const recheck = 5 * time.Minute
 
-// agentWriter writes the RouteAgent object, and only if worthwhile: a cluster has as many of them as nodes.
+// agentWriter writes the RouteAgent object, and only if worthwhile: a cluster has as many of them
+// as nodes.
 type agentWriter struct {
 	client client.Client
 	key    types.NamespacedName

@@ -184,7 +184,8 @@ func TestOutbox(t *testing.T) {
 	})
 }
 
-// leavingBlock is cluster g1 at n1, with a port block that the agent wants back and that is out of use.
+// leavingBlock is cluster g1 at n1, with a port block that the agent wants back and that is out of
+// use.
 func leavingBlock() (*Daemon, tables.Objects, tables.Result) {
 	objs, host := clusterset.Globalnet("n1")
 	block := pelagov1alpha1.PortBlock{
@@ -196,7 +197,8 @@ func leavingBlock() (*Daemon, tables.Objects, tables.Result) {
 	return d, objs, tables.Desired(objs, host)
 }
 
-// What the reconcile has to report it hands on at once, also while the API server hangs; afterwards the newest is written.
+// What the reconcile has to report it hands on at once, also while the API server hangs; afterwards
+// the newest is written.
 func TestReportsDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, objs, result := leavingBlock()
@@ -255,7 +257,8 @@ func TestReportsDoNotWait(t *testing.T) {
 	})
 }
 
-// What is known already is not written again, and a block or an index that has become another's meanwhile stays as it is.
+// What is known already is not written again, and a block or an index that has become another's
+// meanwhile stays as it is.
 func TestReportsAreOfWhatWasRead(t *testing.T) {
 	d, objs, result := leavingBlock()
 	block := objs.PortBlocks[len(objs.PortBlocks)-1].DeepCopy()

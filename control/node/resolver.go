@@ -29,7 +29,8 @@ type ResolverOptions struct {
 	Service func(ctx context.Context, name string) (*corev1.Service, error)
 	// Names resolves DNS names; default net.DefaultResolver.
 	Names NameResolver
-	// Transport carries `api:` requests; default one that dials by IPv4 and obeys HTTPS_PROXY and NO_PROXY.
+	// Transport carries `api:` requests; default one that dials by IPv4 and obeys HTTPS_PROXY and
+	// NO_PROXY.
 	Transport http.RoundTripper
 	// Changed is called once for each change of the address, from the goroutine of Run.
 	Changed func(PublicIP)
@@ -90,8 +91,9 @@ func NewResolver(o ResolverOptions) *Resolver {
 	}
 }
 
-// Set configures the sources (tables.GatewaySettings.PublicIP); it is idempotent. If the source of the present address is not among the
-// new ones, the address stays until one of those responds or all have failed. Set does not block.
+// Set configures the sources (tables.GatewaySettings.PublicIP); it is idempotent. If the source of
+// the present address is not among the new ones, the address stays until one of those responds or
+// all have failed. Set does not block.
 func (r *Resolver) Set(sources []tables.PublicIPSource) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +127,8 @@ func (r *Resolver) Run(ctx context.Context) {
 			failures = 0
 		}
 		var timer <-chan time.Time
-		if slices.ContainsFunc(sources, func(s tables.PublicIPSource) bool { return s.Method != tables.IPv4 }) { // else nothing can change
+		// else nothing can change
+		if slices.ContainsFunc(sources, func(s tables.PublicIPSource) bool { return s.Method != tables.IPv4 }) {
 			timer = time.After(pause(r.interval, failures))
 		}
 		select {
@@ -187,7 +190,8 @@ func noServices(_ context.Context, name string) (*corev1.Service, error) {
 	return nil, fmt.Errorf("get Service %s: this program reads no Services", name)
 }
 
-// pause is the time to the next look-up, with jitter so that the gateways of a cluster do not query at once.
+// pause is the time to the next look-up, with jitter so that the gateways of a cluster do not query
+// at once.
 func pause(interval time.Duration, failures int) time.Duration {
 	if failures > 0 {
 		interval = min(interval, soonest<<min(failures-1, 10))

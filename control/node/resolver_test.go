@@ -125,8 +125,8 @@ func TestKeepsTheLastGoodOne(t *testing.T) {
 	})
 }
 
-// Other sources take effect at once, also while an old one is being waited for. An address goes when its source is not
-// wanted any more and the new ones have failed, not before.
+// Other sources take effect at once, also while an old one is being waited for. An address goes
+// when its source is not wanted any more and the new ones have failed, not before.
 func TestSetWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var waiting atomic.Int32
@@ -156,7 +156,8 @@ func TestSetWhileWaiting(t *testing.T) {
 		want(t, r, "invalid IP", true)
 		r.Set([]tables.PublicIPSource{{Method: tables.DNS, Argument: "missing"}, {Method: tables.IPv4, Argument: "198.51.100.7"}})
 		want(t, r, "198.51.100.7", false)
-		r.Set([]tables.PublicIPSource{{Method: tables.DNS, Argument: "missing"}, {Method: tables.IPv4, Argument: "198.51.100.7"}}) // the same
+		// the same
+		r.Set([]tables.PublicIPSource{{Method: tables.DNS, Argument: "missing"}, {Method: tables.IPv4, Argument: "198.51.100.7"}})
 		if diff := cmp.Diff([]string{"198.51.100.7", "invalid IP", "198.51.100.7"}, *told); diff != "" {
 			t.Errorf("told (-want +got):\n%s", diff)
 		}

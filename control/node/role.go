@@ -12,15 +12,16 @@ import (
 	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
-// Gateways change without loss because their service overlaps: a new one is used (serves) only once the others know it; a
-// drained one leaves only once another is seen to serve, and then forwards for drainTime, in which the remote gateways accept
-// packets from it.
+// Gateways change without loss because their service overlaps: a new one is used (serves) only once
+// the others know it; a drained one leaves only once another is seen to serve, and then forwards
+// for drainTime, in which the remote gateways accept packets from it.
 
 const (
-	// introduction bounds how long a new gateway waits for replies of remote gateways, which may be down.
+	// introduction bounds how long a new gateway waits for replies of remote gateways, which may be
+	// down.
 	introduction = 10 * time.Second
-	// drainTime is how long a node forwards after it ceased to be a gateway, and how long remote gateways accept packets from it:
-	// until every node and every remote cluster has been notified.
+	// drainTime is how long a node forwards after it ceased to be a gateway, and how long remote
+	// gateways accept packets from it: until every node and every remote cluster has been notified.
 	drainTime = 30 * time.Second
 )
 
@@ -49,8 +50,8 @@ func (r *role) current(now time.Time) status.Role {
 // isDraining reports whether the node is no gateway any more and still forwards.
 func (r *role) isDraining(now time.Time) bool { return now.Before(r.until) }
 
-// update records whether the node is a gateway and reports whether the role has just ended. resumed: an earlier process of this boot
-// was a gateway that served.
+// update records whether the node is a gateway and reports whether the role has just ended.
+// resumed: an earlier process of this boot was a gateway that served.
 func (r *role) update(gateway, resumed bool, now time.Time) (ended bool) {
 	ended = r.gateway && !gateway
 	switch {
@@ -63,8 +64,9 @@ func (r *role) update(gateway, resumed bool, now time.Time) (ended bool) {
 	return ended
 }
 
-// introduce reports whether the node serves from now on: every remote gateway has answered a probe since the role began. A gateway
-// answers only those that it accepts packets from. waiting: some of them have no tunnel yet.
+// introduce reports whether the node serves from now on: every remote gateway has answered a probe
+// since the role began. A gateway answers only those that it accepts packets from. waiting: some of
+// them have no tunnel yet.
 func (r *role) introduce(remote map[uint16][]dataplane.RemoteGateway, waiting bool, paths map[netip.Addr]liveness.Path, now time.Time) (begins bool) {
 	if !r.gateway || r.serves {
 		return false
@@ -97,8 +99,9 @@ type drainingPeer struct {
 	until time.Time
 }
 
-// update records the peers and returns the former gateways from which packets are still accepted. Those of a cluster that is no
-// longer accepted are not among them: revoking a cluster acts at once. some: one has left since the last call.
+// update records the peers and returns the former gateways from which packets are still accepted.
+// Those of a cluster that is no longer accepted are not among them: revoking a cluster acts at
+// once. some: one has left since the last call.
 func (f *drainingPeers) update(c config.Config, peers []pelagov1alpha1.Peer, now time.Time) (draining map[netip.Addr]dataplane.Peer, some bool) {
 	current, clusters := tables.AcceptedGateways(c, peers)
 	for a, peer := range f.current {

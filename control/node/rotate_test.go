@@ -85,7 +85,8 @@ func TestRotateKeys(t *testing.T) {
 	}
 }
 
-// The annotation wakes the daemon; the wire's rotation is reported of gateways only, and while it runs the wire is looked at often.
+// The annotation wakes the daemon; the wire's rotation is reported of gateways only, and while it
+// runs the wire is looked at often.
 func TestRotationIsFollowed(t *testing.T) {
 	before := corev1.Node{}
 	after := *before.DeepCopy()

@@ -62,10 +62,12 @@ func watched() []client.Object {
 	}
 }
 
-// mcsVersions are those of the kinds ServiceExport and ServiceImport that a cluster may serve, in order of preference.
+// mcsVersions are those of the kinds ServiceExport and ServiceImport that a cluster may serve, in
+// order of preference.
 var mcsVersions = []string{"v1beta1", "v1alpha1"}
 
-// mcsKind returns a kind of the MCS API in the version that the cluster serves. Of ServiceExports only their metadata are read.
+// mcsKind returns a kind of the MCS API in the version that the cluster serves. Of ServiceExports
+// only their metadata are read.
 func (s *objectSource) mcsKind(name string) (schema.GroupVersionKind, error) {
 	kind := schema.GroupKind{Group: mcs.GroupName, Kind: name}
 	mapping, err := s.mapper.RESTMapping(kind, mcsVersions...)
@@ -200,7 +202,8 @@ func (s *objectSource) read(ctx context.Context, g *gateway) (tables.Objects, er
 	return objs, errors.Join(errs...)
 }
 
-// readImports adds the ServiceImports with a ClusterSetIP, and of all EndpointSlices those that belong to them.
+// readImports adds the ServiceImports with a ClusterSetIP, and of all EndpointSlices those that
+// belong to them.
 func (s *objectSource) readImports(ctx context.Context, endpointSlices []discoveryv1.EndpointSlice, objs *tables.Objects) error {
 	kind, err := s.mcsKind(mcs.ServiceImportKindName)
 	if err != nil {
@@ -268,8 +271,9 @@ func (s *objectSource) readExports(ctx context.Context, objs *tables.Objects) er
 	return nil
 }
 
-// mapper maps the kinds that the daemon watches without discovery: a cache that needs discovery cannot be created while the API server
-// is away. It has both versions of the MCS kinds; mcsKind selects the one that is served.
+// mapper maps the kinds that the daemon watches without discovery: a cache that needs discovery
+// cannot be created while the API server is away. It has both versions of the MCS kinds; mcsKind
+// selects the one that is served.
 func mapper() *meta.DefaultRESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	add := func(scope meta.RESTScope, version schema.GroupVersion, resources map[string]string) {

@@ -39,7 +39,8 @@ func (x XDP) or(c config.Config) XDP {
 	return XDP(c.XDP)
 }
 
-// devices returns those of a gateway's uplinks that use XDP. kind returns the kind of a device as the kernel names it.
+// devices returns those of a gateway's uplinks that use XDP. kind returns the kind of a device as
+// the kernel names it.
 func (x XDP) devices(gateway bool, uplinks []int, kind func(ifindex int) string) []int {
 	if !gateway || x == XDPOff || x == "" {
 		return nil
@@ -62,7 +63,8 @@ func deviceKind(ifindex int) string {
 	return link.Type()
 }
 
-// handshakePeers are the addresses of remote gateways: the published ones, and those from which an authenticated peer last sent.
+// handshakePeers are the addresses of remote gateways: the published ones, and those from which an
+// authenticated peer last sent.
 func handshakePeers(peers []cable.Peer, status map[netip.Addr]cable.Status) []netip.Addr {
 	known := map[netip.Addr]bool{}
 	for _, p := range peers {

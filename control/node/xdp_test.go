@@ -58,10 +58,12 @@ func TestCallers(t *testing.T) {
 		{Fabric: two, Address: netip.MustParseAddr("203.0.113.2")}, {Fabric: one, Address: netip.MustParseAddr("203.0.113.1")}, {Fabric: three},
 	}
 	status := map[netip.Addr]cable.Status{
-		one:                               {Endpoint: netip.MustParseAddrPort("198.51.100.1:4500")}, // called, and has not answered
-		two:                               {Endpoint: netip.MustParseAddrPort("[::ffff:198.51.100.2]:999"), Handshake: time.Now()},
-		three:                             {Endpoint: netip.MustParseAddrPort("198.51.100.3:4500"), Handshake: time.Now()},
-		netip.MustParseAddr("241.0.64.9"): {Endpoint: netip.MustParseAddrPort("198.51.100.9:4500"), Handshake: time.Now()}, // gone
+		// called, and has not answered
+		one:   {Endpoint: netip.MustParseAddrPort("198.51.100.1:4500")},
+		two:   {Endpoint: netip.MustParseAddrPort("[::ffff:198.51.100.2]:999"), Handshake: time.Now()},
+		three: {Endpoint: netip.MustParseAddrPort("198.51.100.3:4500"), Handshake: time.Now()},
+		// gone
+		netip.MustParseAddr("241.0.64.9"): {Endpoint: netip.MustParseAddrPort("198.51.100.9:4500"), Handshake: time.Now()},
 	}
 	want := []string{"198.51.100.2", "198.51.100.3", "203.0.113.1", "203.0.113.2"}
 	var got []string

@@ -37,27 +37,32 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Names of Cluster API (its api/core/v1beta1 and v1beta2, util/secret, cmd/clusterctl/api/v1alpha3).
+// Names of Cluster API (its api/core/v1beta1 and v1beta2, util/secret,
+// cmd/clusterctl/api/v1alpha3).
 const (
 	capiGroup       = "cluster.x-k8s.io"
 	capiSecretType  = "cluster.x-k8s.io/secret"
 	capiSecretLabel = "cluster.x-k8s.io/cluster-name"
 	capiSecretKey   = "value" // of the Secret <cluster>-kubeconfig
-	// capiMoved is the annotation, with an empty value, on objects that `clusterctl move` deletes here because they now live in another
-	// management cluster. It replaces all other annotations.
+	// capiMoved is the annotation, with an empty value, on objects that `clusterctl move` deletes
+	// here because they now live in another management cluster. It replaces all other annotations.
 	capiMoved = "clusterctl.cluster.x-k8s.io/delete-for-move"
 )
 
 const (
-	// giveUpAfter is how long a leaving member may be not ready before its propagated objects are abandoned there.
+	// giveUpAfter is how long a leaving member may be not ready before its propagated objects are
+	// abandoned there.
 	giveUpAfter = 5 * time.Minute
 	// leaveTimeout bounds how long `pelago unjoin` waits; the hub continues the removal afterwards.
 	leaveTimeout = 10 * time.Second
-	// leaveInterval is the pause before unjoin is repeated: the cluster may remain reachable for only a few seconds.
+	// leaveInterval is the pause before unjoin is repeated: the cluster may remain reachable for
+	// only a few seconds.
 	leaveInterval = 2 * time.Second
-	// capiWorkers is the number of clusters that are joined concurrently: an unreachable one takes half a minute.
+	// capiWorkers is the number of clusters that are joined concurrently: an unreachable one takes
+	// half a minute.
 	capiWorkers = 4
-	// capiOwner is the field manager of the fields in the hub's Clusters that are derived from the object.
+	// capiOwner is the field manager of the fields in the hub's Clusters that are derived from the
+	// object.
 	capiOwner = "pelago-operator"
 )
 
@@ -73,7 +78,8 @@ const (
 	reasonLeaveFailed = "LeaveFailed"
 )
 
-// capi joins the clusters of Cluster API that have LabelJoin. That a cluster has joined is recorded at the hub (AnnotationClusterAPI).
+// capi joins the clusters of Cluster API that have LabelJoin. That a cluster has joined is recorded
+// at the hub (AnnotationClusterAPI).
 type capi struct {
 	*operator
 	manager ctrl.Manager
@@ -89,7 +95,8 @@ type capi struct {
 	hub    *hubAccess
 }
 
-// capiState is what the operator knows about one object. Only the object's reconcile writes it, except for member.
+// capiState is what the operator knows about one object. Only the object's reconcile writes it,
+// except for member.
 type capiState struct {
 	applied applied
 	member  string // its name at the hub; under capi.mu
@@ -194,11 +201,13 @@ func capiInput(u *unstructured.Unstructured) string {
 	return fmt.Sprint(u.GetUID(), u.GetLabels(), u.GetAnnotations(), u.GetDeletionTimestamp() != nil, initialized(u))
 }
 
-// initialized reports whether the control plane of a cluster can serve requests: in v1beta2 status.initialization.controlPlaneInitialized, in
-// v1beta1 status.controlPlaneReady or, without an object for the control plane, the condition ControlPlaneInitialized.
+// initialized reports whether the control plane of a cluster can serve requests: in v1beta2
+// status.initialization.controlPlaneInitialized, in v1beta1 status.controlPlaneReady or, without an
+// object for the control plane, the condition ControlPlaneInitialized.
 func initialized(u *unstructured.Unstructured) bool {
 	for _, field := range [][]string{{"status", "initialization", "controlPlaneInitialized"}, {"status", "controlPlaneReady"}} {
-		if is, _, _ := unstructured.NestedBool(u.Object, field...); is { // another type is as good as none
+		// another type is as good as none
+		if is, _, _ := unstructured.NestedBool(u.Object, field...); is {
 			return true
 		}
 	}
@@ -209,7 +218,8 @@ func initialized(u *unstructured.Unstructured) bool {
 	})
 }
 
-// sweep enqueues members whose object was deleted, or lost its label, while the operator was not running, so no finalizer is needed.
+// sweep enqueues members whose object was deleted, or lost its label, while the operator was not
+// running, so no finalizer is needed.
 func (r *capi) sweep(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	go func() {
 		for ; ctx.Err() == nil && r.objects.WaitForCacheSync(ctx); sleep(ctx, r.retries()) {
@@ -338,8 +348,8 @@ func (r *capi) report(key client.ObjectKey, u *unstructured.Unstructured, s *cap
 	r.events.Event(ref, kind, reason, message)
 }
 
-// member returns the hub's Cluster as which an object has joined, nil if it has not joined. It refuses the wanted name if the member of
-// another object has it.
+// member returns the hub's Cluster as which an object has joined, nil if it has not joined. It
+// refuses the wanted name if the member of another object has it.
 func (r *capi) member(ctx context.Context, hub *hubAccess, key client.ObjectKey, wanted string) (*clusterv1alpha1.Cluster, error) {
 	r.mu.Lock()
 	name := cmp.Or(r.states[key].member, wanted)

@@ -85,7 +85,8 @@ type credential struct {
 func (c credential) config() (*rest.Config, error) {
 	cfg, err := clientcmd.RESTConfigFromKubeConfig(c.content)
 	if err != nil {
-		return nil, fmt.Errorf("%s gives no access to a cluster: check its certificates", c.from) // the cause could quote it
+		// the cause could quote it
+		return nil, fmt.Errorf("%s gives no access to a cluster: check its certificates", c.from)
 	}
 	return cfg, nil
 }

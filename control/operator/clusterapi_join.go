@@ -187,7 +187,8 @@ func (r *capi) wanted(ctx context.Context, u *unstructured.Unstructured, name st
 	return w, nil
 }
 
-// apply joins the cluster. Fields in the error are those of annotations; the spec of a Cluster belongs to Cluster API.
+// apply joins the cluster. Fields in the error are those of annotations; the spec of a Cluster
+// belongs to Cluster API.
 func (w wanted) apply(ctx context.Context, hub manifests.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
@@ -227,8 +228,9 @@ func (r *capi) release(name string) {
 	delete(r.names, name)
 }
 
-// mark applies the labels and the place derived from the object to the hub's Cluster, and the labels to the network's Cluster, if there is
-// one. Fields that the operator applied before and does not apply again are removed.
+// mark applies the labels and the place derived from the object to the hub's Cluster, and the
+// labels to the network's Cluster, if there is one. Fields that the operator applied before and
+// does not apply again are removed.
 func (r *capi) mark(ctx context.Context, hub *hubAccess, key client.ObjectKey, name string, set map[string]string, place map[string]any) error {
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": place}}
 	if len(place) == 0 {

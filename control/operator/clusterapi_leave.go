@@ -15,7 +15,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/member"
 )
 
-// leave ends the membership of the cluster of an object, which is nil if it is gone: first at the hub, then in the cluster.
+// leave ends the membership of the cluster of an object, which is nil if it is gone: first at the
+// hub, then in the cluster.
 func (r *capi) leave(ctx context.Context, hub *hubAccess, key client.ObjectKey, u *unstructured.Unstructured, s *capiState) error {
 	have, err := r.member(ctx, hub, key, "")
 	if err != nil || have == nil && s.leaving == "" {
@@ -59,7 +60,8 @@ func (r *capi) leave(ctx context.Context, hub *hubAccess, key client.ObjectKey, 
 	return reported{reasonLeft, fmt.Sprintf("member %s has left the hub%s", name, message)}
 }
 
-// lost reports whether a member has been not ready for longer than giveUp, counted from since or, if later, from when that began.
+// lost reports whether a member has been not ready for longer than giveUp, counted from since or,
+// if later, from when that began.
 func (r *capi) lost(c *clusterv1alpha1.Cluster, since time.Time) bool {
 	if ready := c.Ready(); ready != nil {
 		if ready.Status == metav1.ConditionTrue {

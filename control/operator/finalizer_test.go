@@ -16,7 +16,8 @@ import (
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 )
 
-// A spec that is edited while the finalizer is added is read again: the response to the patch has lost its unknown fields.
+// A spec that is edited while the finalizer is added is read again: the response to the patch has
+// lost its unknown fields.
 func TestEditedWithTheFinalizer(t *testing.T) {
 	s := runtime.NewScheme()
 	must(t, errors.Join(scheme.AddToScheme(s), v1alpha1.AddToScheme(s)))

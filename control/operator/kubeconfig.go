@@ -9,11 +9,13 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// maxKubeconfig bounds a kubeconfig, bytes: whoever can write a Secret decides what the operator parses.
+// maxKubeconfig bounds a kubeconfig, bytes: whoever can write a Secret decides what the operator
+// parses.
 const maxKubeconfig = 64 << 10
 
-// vetted returns the kubeconfig of a Secret, reduced to its current context. Whoever can write the Secret controls its content, so anything
-// that would run a program or read a file in the operator's pod is refused. No error quotes the content, since it has credentials.
+// vetted returns the kubeconfig of a Secret, reduced to its current context. Whoever can write the
+// Secret controls its content, so anything that would run a program or read a file in the
+// operator's pod is refused. No error quotes the content, since it has credentials.
 func vetted(text []byte) ([]byte, error) {
 	if len(text) > maxKubeconfig {
 		return nil, fmt.Errorf("the kubeconfig has %d bytes: at most %d are allowed", len(text), maxKubeconfig)

@@ -8,7 +8,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// TestVetted: nothing of a kubeconfig that would be executed, or read from the operator's pod, gets past, and no error quotes it.
+// TestVetted: nothing of a kubeconfig that would be executed, or read from the operator's pod, gets
+// past, and no error quotes it.
 func TestVetted(t *testing.T) {
 	const secret = "s3cr3t"
 	of := func(change func(*clientcmdapi.Config, *clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) []byte {

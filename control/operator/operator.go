@@ -135,7 +135,8 @@ func Add(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) (out []reconcile.Request) {
 			list := &unstructured.UnstructuredList{}
 			list.SetGroupVersionKind(kind.GroupVersionKind())
-			if r.client.List(ctx, list, client.InNamespace(r.namespace)) != nil { // retried with the interval
+			// retried with the interval
+			if r.client.List(ctx, list, client.InNamespace(r.namespace)) != nil {
 				return nil
 			}
 			for i := range list.Items {

@@ -18,7 +18,8 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 )
 
-// With a Submariner goes the membership that it has made, under whatever id its spec has by then, and no other one.
+// With a Submariner goes the membership that it has made, under whatever id its spec has by then,
+// and no other one.
 func TestRemoveSubmariner(t *testing.T) {
 	s := runtime.NewScheme()
 	must(t, errors.Join(scheme.AddToScheme(s), submarinerv1.AddToScheme(s), v1alpha1.AddToScheme(s)))

@@ -19,8 +19,9 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 )
 
-// newFailures is the counter of failed reconciles. Their errors are reported in conditions and Events and retried at a fixed interval,
-// so they are not returned to controller-runtime, which therefore does not count them.
+// newFailures is the counter of failed reconciles. Their errors are reported in conditions and
+// Events and retried at a fixed interval, so they are not returned to controller-runtime, which
+// therefore does not count them.
 func newFailures() *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pelago_operator_failures_total",
 		Help: "Reconciles by the operator that failed."}, []string{"kind"})

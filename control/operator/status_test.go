@@ -178,7 +178,8 @@ func TestMembership(t *testing.T) {
 	}
 }
 
-// TestWrongFieldOfTheHub: what the hub refuses is reported at the field that is wrong, though remedies name others.
+// TestWrongFieldOfTheHub: what the hub refuses is reported at the field that is wrong, though
+// remedies name others.
 func TestWrongFieldOfTheHub(t *testing.T) {
 	book, err := broker.Book{Globalnet: true, Range: netip.MustParsePrefix("120.0.0.0/8"), ClusterSize: 256}.WithClusterSetIPs(netip.MustParsePrefix("243.0.0.0/8"))
 	must(t, err)
@@ -218,7 +219,8 @@ func TestWrongFieldOfTheHub(t *testing.T) {
 	}
 }
 
-// condition is the reason and the message of Degraded for an error of the installation of a Submariner.
+// condition is the reason and the message of Degraded for an error of the installation of a
+// Submariner.
 func condition(t *testing.T, err error) string {
 	t.Helper()
 	o, errs := spec.FromSubmariner(v1alpha1.SubmarinerSpec{ClusterID: "c1"}, nil)
@@ -229,7 +231,8 @@ func condition(t *testing.T, err error) string {
 	return c.Reason + ": " + c.Message
 }
 
-// TestWrongCombination: of fields that contradict each other the annotation is named where it is the wrong one.
+// TestWrongCombination: of fields that contradict each other the annotation is named where it is
+// the wrong one.
 func TestWrongCombination(t *testing.T) {
 	o, errs := spec.FromSubmariner(v1alpha1.SubmarinerSpec{ClusterID: "c1", CableDriver: "vxlan"}, map[string]string{v1alpha1.AnnotationFlags: "--cable-tunnels=4"})
 	must(t, spec.Join(errs))

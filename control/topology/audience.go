@@ -15,14 +15,16 @@ const (
 	maxNamed     = 1023 // clusters of a clusterset
 )
 
-// Audience is the set of clusters to which a service is exported (annotation pelago.io/export-to of a ServiceExport).
+// Audience is the set of clusters to which a service is exported (annotation pelago.io/export-to of
+// a ServiceExport).
 type Audience struct {
 	named    []string        // sorted
 	selector labels.Selector // nil: clusters are named
 }
 
-// ParseAudience reads a comma list of cluster ids, or a label selector over the labels that the administrator of the hub gave to the
-// clusters. A word alone is the id of a cluster: write `key in (a,b)`, `key=value` or `!key` to select.
+// ParseAudience reads a comma list of cluster ids, or a label selector over the labels that the
+// administrator of the hub gave to the clusters. A word alone is the id of a cluster: write `key in
+// (a,b)`, `key=value` or `!key` to select.
 func ParseAudience(text string) (Audience, error) {
 	if strings.ContainsAny(text, "=!(") {
 		selector, err := labels.Parse(text)

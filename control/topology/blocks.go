@@ -14,8 +14,9 @@ type PortRange struct {
 	First uint16
 }
 
-// UsablePorts lists the ports of a pool in which a node may open flows, by address and port: those of its Active blocks.
-// A block of an earlier Node object of the same name, an orphaned one and a released one are not usable.
+// UsablePorts lists the ports of a pool in which a node may open flows, by address and port: those
+// of its Active blocks. A block of an earlier Node object of the same name, an orphaned one and a
+// released one are not usable.
 func UsablePorts(blocks []pelagov1alpha1.PortBlock, nodeUID string, pool pelagov1alpha1.EgressPool) []PortRange {
 	var ports []PortRange
 	for i := range blocks {

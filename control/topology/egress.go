@@ -15,7 +15,8 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// EgressRank is the rule that gives a pod its egress. A lower number wins, as in Submariner's egress chains.
+// EgressRank is the rule that gives a pod its egress. A lower number wins, as in Submariner's
+// egress chains.
 type EgressRank int
 
 // Ranks, strongest first.
@@ -26,7 +27,8 @@ const (
 	HeadlessPod
 	// Namespace: a GlobalEgressIP without podSelector in the pod's namespace.
 	Namespace
-	// Cluster: the ClusterGlobalEgressIP; also for pods in the host's network, which have no address of their own.
+	// Cluster: the ClusterGlobalEgressIP; also for pods in the host's network, which have no
+	// address of their own.
 	Cluster
 	// None: the cluster has no ClusterGlobalEgressIP.
 	None
@@ -53,8 +55,9 @@ type EgressChoice struct {
 	Rank EgressRank
 	// Pool is the egress object; zero for HeadlessPod and None.
 	Pool pelagov1alpha1.EgressPool
-	// IPs are the addresses allocated to the pool, or the pod's own one. Empty while nothing is allocated, and for a
-	// pool of size 0: such a pod has no egress, it does not fall back to the next rank.
+	// IPs are the addresses allocated to the pool, or the pod's own one. Empty while nothing is
+	// allocated, and for a pool of size 0: such a pod has no egress, it does not fall back to the
+	// next rank.
 	IPs []netip.Addr
 	// NAT is the behaviour that the egress object sets.
 	NAT NATBehavior
@@ -62,7 +65,8 @@ type EgressChoice struct {
 	Shadowed []pelagov1alpha1.EgressPool
 }
 
-// EgressTable holds the egress objects of a cluster, or of the namespaces of interest, prepared for look-ups.
+// EgressTable holds the egress objects of a cluster, or of the namespaces of interest, prepared for
+// look-ups.
 type EgressTable struct {
 	cluster    *pool
 	namespaces map[string]*rules
@@ -87,8 +91,9 @@ type address struct {
 	pod types.UID // empty: unknown
 }
 
-// NewEgressTable prepares the objects for look-ups. cluster may be nil. A GlobalEgressIP whose selector is malformed
-// selects nothing, a GlobalIngressIP counts once its address is allocated and all gateways have it.
+// NewEgressTable prepares the objects for look-ups. cluster may be nil. A GlobalEgressIP whose
+// selector is malformed selects nothing, a GlobalIngressIP counts once its address is allocated and
+// all gateways have it.
 func NewEgressTable(cluster *submarinerv1.ClusterGlobalEgressIP, pools []submarinerv1.GlobalEgressIP, ingress []submarinerv1.GlobalIngressIP) *EgressTable {
 	t := &EgressTable{namespaces: map[string]*rules{}, own: map[types.NamespacedName]address{}}
 	if cluster != nil && cluster.Name == submarinerv1.ClusterGlobalEgressIPName && cluster.DeletionTimestamp == nil {
@@ -171,7 +176,8 @@ func (t *EgressTable) Choose(pod EgressPod) EgressChoice {
 	return EgressChoice{Rank: None}
 }
 
-// Shadowed lists the namespace-wide pools of a namespace that lose to an older one, with the winner.
+// Shadowed lists the namespace-wide pools of a namespace that lose to an older one, with the
+// winner.
 func (t *EgressTable) Shadowed(namespace string) (winner pelagov1alpha1.EgressPool, losers []pelagov1alpha1.EgressPool) {
 	if r := t.namespaces[namespace]; r != nil {
 		if c, ok := first(Namespace, r.general); ok {
@@ -191,7 +197,8 @@ func (r *rules) matching(pod EgressPod) []pool {
 	return found
 }
 
-// belongsTo says whether the address was given to this very pod, not to an earlier one of the same name.
+// belongsTo says whether the address was given to this very pod, not to an earlier one of the same
+// name.
 func (a address) belongsTo(pod EgressPod) bool {
 	return a.pod == "" || pod.UID == "" || a.pod == pod.UID
 }

@@ -17,19 +17,22 @@ import (
 // GatewayReady reports whether the node is a gateway with its tables in the kernel.
 func GatewayReady(n *v1alpha1.NodeIndex) bool { return n.Status.Gateway && n.Status.Ready }
 
-// GatewayServing reports whether the node has reported in its present boot that it is a gateway which all remote gateways
-// know. It is not proof of life: the status of a node that has crashed remains until its daemon runs again.
+// GatewayServing reports whether the node has reported in its present boot that it is a gateway
+// which all remote gateways know. It is not proof of life: the status of a node that has crashed
+// remains until its daemon runs again.
 func GatewayServing(node *corev1.Node, n *v1alpha1.NodeIndex) bool {
 	return GatewayReady(n) && n.Status.Serving && ThisBoot(node, n)
 }
 
-// ThisBoot reports whether the status of the NodeIndex is not known to be of an earlier boot of the node.
+// ThisBoot reports whether the status of the NodeIndex is not known to be of an earlier boot of the
+// node.
 func ThisBoot(node *corev1.Node, n *v1alpha1.NodeIndex) bool {
 	now, then := node.Status.NodeInfo.BootID, n.Status.NodeBootID
 	return now == "" || then == "" || now == then
 }
 
-// NodeIndexChanged reports whether an update may have brought the last missing acknowledgement of an object.
+// NodeIndexChanged reports whether an update may have brought the last missing acknowledgement of
+// an object.
 func NodeIndexChanged(was, is *v1alpha1.NodeIndex) bool {
 	return GatewayReady(was) != GatewayReady(is) || GatewayReady(is) && !slices.Equal(was.Status.Acks, is.Status.Acks)
 }
@@ -54,7 +57,8 @@ func (i GatewayIndex) List(ctx context.Context, cache client.Reader) (Gateways, 
 // Gateways are the ready gateways of a cluster.
 type Gateways []v1alpha1.NodeIndex
 
-// Have reports whether every ready gateway has acknowledged the object; false without a ready gateway.
+// Have reports whether every ready gateway has acknowledged the object; false without a ready
+// gateway.
 func (l Gateways) Have(object types.UID) bool {
 	for i := range l {
 		if !slices.Contains(l[i].Status.Acks, string(object)) {

@@ -8,13 +8,16 @@ import (
 
 // NATBehavior is how the UDP of pods behind an egress object is translated (RFC 4787).
 type NATBehavior struct {
-	// Mapped: a pod's address and port are translated to the same egress IP and port for all remote endpoints (REQ-1).
+	// Mapped: a pod's address and port are translated to the same egress IP and port for all remote
+	// endpoints (REQ-1).
 	Mapped bool
-	// Open: accepted clusters may send to that IP and port even if the pod has not sent to them (REQ-8).
+	// Open: accepted clusters may send to that IP and port even if the pod has not sent to them
+	// (REQ-8).
 	Open bool
 }
 
-// ParseNATBehavior reads the annotations of an egress object. With an error, it returns the default, which is endpoint-dependent.
+// ParseNATBehavior reads the annotations of an egress object. With an error, it returns the
+// default, which is endpoint-dependent.
 func ParseNATBehavior(annotations map[string]string) (NATBehavior, error) {
 	var b NATBehavior
 	for _, a := range []struct {

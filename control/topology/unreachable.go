@@ -20,8 +20,8 @@ import (
 const UnreachableClustersSocket = "/run/pelago/verdict.sock"
 
 const (
-	// keep is how long a watcher holds on to the last verdict of a server that has gone: a restart of the daemon must not
-	// bring an unreachable cluster back.
+	// keep is how long a watcher holds on to the last verdict of a server that has gone: a restart
+	// of the daemon must not bring an unreachable cluster back.
 	keep = 30 * time.Second
 	// again is the pause between two attempts to reach the server.
 	again = 500 * time.Millisecond
@@ -128,8 +128,9 @@ func (s *UnreachableClustersServer) tell(ctx context.Context, c net.Conn) {
 	}
 }
 
-// WatchUnreachableClusters calls set with the first verdict, and whenever the unreachable clusters change, until ctx ends. While there is
-// no server the last verdict, also that of a watcher before this one, holds for half a minute; then none is dead.
+// WatchUnreachableClusters calls set with the first verdict, and whenever the unreachable clusters
+// change, until ctx ends. While there is no server the last verdict, also that of a watcher before
+// this one, holds for half a minute; then none is dead.
 func WatchUnreachableClusters(ctx context.Context, socket string, set func(dead []string), log *slog.Logger) {
 	var lost time.Time
 	last, heard := []string{}, false

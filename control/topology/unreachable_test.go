@@ -31,7 +31,8 @@ func TestDamper(t *testing.T) {
 		{9 * time.Second, map[string]bool{"g2": false, "g3": false}, []string{"g3"}},
 		{10 * time.Second, map[string]bool{"g2": false, "g3": false}, []string{}},
 		{11 * time.Second, map[string]bool{"g2": true, "g3": true}, []string{"g2", "g3"}},
-		{12 * time.Second, map[string]bool{"g3": true}, []string{"g3"}}, // g2 has left the clusterset
+		// g2 has left the clusterset
+		{12 * time.Second, map[string]bool{"g3": true}, []string{"g3"}},
 	} {
 		if diff := cmp.Diff(step.want, d.Note(step.seen, start.Add(step.at))); diff != "" {
 			t.Errorf("after %s (-want +got):\n%s", step.at, diff)
@@ -100,7 +101,8 @@ func TestWatch(t *testing.T) {
 	next(t, got)
 }
 
-// If no server ever appears, no cluster is dead after a while: a watcher must not keep the verdict of a previous watcher for ever.
+// If no server ever appears, no cluster is dead after a while: a watcher must not keep the verdict
+// of a previous watcher for ever.
 func TestWatchWithoutServer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "verdict.sock")
 	var at []time.Duration
@@ -121,7 +123,8 @@ func TestWatchWithoutServer(t *testing.T) {
 	}
 }
 
-// Without a server for long, nobody is dead: the verdict of a node whose daemon is gone must not stand for ever.
+// Without a server for long, nobody is dead: the verdict of a node whose daemon is gone must not
+// stand for ever.
 func TestWatchForgets(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "verdict.sock")
 	l, err := net.Listen("unix", socket)

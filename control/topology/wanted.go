@@ -10,8 +10,8 @@ import (
 // IsGateway reports whether the node has the gateway label.
 func IsGateway(n *corev1.Node) bool { return n.Labels[submarinerv1.LabelGateway] == "true" }
 
-// Drained reports whether a gateway is drained, and by what: the annotation set by `pelago gateway drain`, or a cordon,
-// with which `kubectl drain` begins.
+// Drained reports whether a gateway is drained, and by what: the annotation set by `pelago gateway
+// drain`, or a cordon, with which `kubectl drain` begins.
 func Drained(n *corev1.Node) (by string, drained bool) {
 	switch {
 	case n.Annotations[v1alpha1.AnnotationDrained] == "true":
@@ -22,12 +22,13 @@ func Drained(n *corev1.Node) (by string, drained bool) {
 	return "", false
 }
 
-// WantedGateways returns the names of the nodes that are to be gateways: those labelled and not drained. Until one of
-// these serves, the drained ones are wanted as well, and if none of those serves either, so are former gateways that still
-// serve although their label was removed. Without any labelled node there is no gateway.
+// WantedGateways returns the names of the nodes that are to be gateways: those labelled and not
+// drained. Until one of these serves, the drained ones are wanted as well, and if none of those
+// serves either, so are former gateways that still serve although their label was removed. Without
+// any labelled node there is no gateway.
 //
-// serving reports whether a node works as a gateway. It is up to the caller how to tell: labels and cordons do not show that
-// a node has crashed or is still booting.
+// serving reports whether a node works as a gateway. It is up to the caller how to tell: labels and
+// cordons do not show that a node has crashed or is still booting.
 func WantedGateways(nodes []corev1.Node, serving func(node string) bool) map[string]bool {
 	wanted := map[string]bool{}
 	var drained, former []string

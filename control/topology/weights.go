@@ -12,8 +12,8 @@ import (
 // maxWeight bounds the weight of a cluster, which is a share of the slots of a ClusterSetIP.
 const maxWeight = 1 << 16
 
-// Weights reads the weights of clusters, by id, from the annotations of a ServiceImport. problems are those without effect, as messages
-// for an operator, sorted.
+// Weights reads the weights of clusters, by id, from the annotations of a ServiceImport. problems
+// are those without effect, as messages for an operator, sorted.
 func Weights(annotations map[string]string) (weights map[string]int, problems []string) {
 	for key, value := range annotations {
 		cluster, ok := strings.CutPrefix(key, submarinerv1.AnnotationWeightPrefix)

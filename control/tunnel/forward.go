@@ -9,9 +9,10 @@ import (
 	"sync/atomic"
 )
 
-// Forward sends requests to the API server at a URL: those that switch protocols (SPDY, WebSocket) by upgrade, which must not
-// negotiate HTTP/2, all others by plain. No credential of a request is forwarded, and impersonation only if the caller's set adds it.
-// Answers are forwarded as they come, as logs and watches need it. The caller may set ModifyResponse and ErrorHandler.
+// Forward sends requests to the API server at a URL: those that switch protocols (SPDY, WebSocket)
+// by upgrade, which must not negotiate HTTP/2, all others by plain. No credential of a request is
+// forwarded, and impersonation only if the caller's set adds it. Answers are forwarded as they
+// come, as logs and watches need it. The caller may set ModifyResponse and ErrorHandler.
 func Forward(to *url.URL, plain, upgrade http.RoundTripper, set func(in, out *http.Request)) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		FlushInterval: -1,
@@ -24,7 +25,8 @@ func Forward(to *url.URL, plain, upgrade http.RoundTripper, set func(in, out *ht
 					p.Out.Header.Del(name)
 				}
 			}
-			if from := p.In.Header["X-Forwarded-For"]; from != nil { // for the audit log of the API server
+			// for the audit log of the API server
+			if from := p.In.Header["X-Forwarded-For"]; from != nil {
 				p.Out.Header["X-Forwarded-For"] = from
 			}
 			if p.Out.Body != nil && p.Out.Body != http.NoBody {
@@ -45,7 +47,8 @@ func (b byProtocol) RoundTrip(q *http.Request) (*http.Response, error) {
 	return b.plain.RoundTrip(q)
 }
 
-// unread is a body that may be sent by another attempt as long as none has read from it. The server closes it.
+// unread is a body that may be sent by another attempt as long as none has read from it. The server
+// closes it.
 type unread struct {
 	io.ReadCloser
 	begun atomic.Bool

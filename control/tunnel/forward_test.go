@@ -13,8 +13,9 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (r roundTripper) RoundTrip(q *http.Request) (*http.Response, error) { return r(q) }
 
-// TestForward: credentials and impersonation of the client are not forwarded, also if it names those headers in Connection; a request
-// that was not sent can be sent again with its body, one of which a part was read cannot.
+// TestForward: credentials and impersonation of the client are not forwarded, also if it names
+// those headers in Connection; a request that was not sent can be sent again with its body, one of
+// which a part was read cannot.
 func TestForward(t *testing.T) {
 	var got http.Header
 	var body string

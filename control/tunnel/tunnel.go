@@ -1,8 +1,9 @@
-// Package tunnel carries requests of users at the hub to the API server of a pull member: Agent is the
-// end that the member opens, Config the session of both ends (the other is in control/hub/access), and
-// Forward the reverse proxy that both ends use.
+// Package tunnel carries requests of users at the hub to the API server of a pull member: Agent is
+// the end that the member opens, Config the session of both ends (the other is in
+// control/hub/access), and Forward the reverse proxy that both ends use.
 //
-// pelago-agent runs Agent. A request without a user is never forwarded: it would have the agent's rights.
+// pelago-agent runs Agent. A request without a user is never forwarded: it would have the agent's
+// rights.
 package tunnel
 
 import (
@@ -32,14 +33,17 @@ import (
 const (
 	// attachTimeout bounds the connection to the hub and the change of protocol.
 	attachTimeout = 15 * time.Second
-	// minAttach and maxAttach bound the pauses between attempts to attach to a replica of pelago-hub that has no tunnel yet.
+	// minAttach and maxAttach bound the pauses between attempts to attach to a replica of
+	// pelago-hub that has no tunnel yet.
 	minAttach, maxAttach = time.Second, time.Minute
-	// shortSession is the minimum duration of a session after which the next attempt follows without a pause.
+	// shortSession is the minimum duration of a session after which the next attempt follows
+	// without a pause.
 	shortSession = 5 * time.Second
 )
 
-// Agent carries requests of users at the hub to the API server of this cluster, through connections that are opened from here: the
-// hub need not reach the cluster. Each replica of pelago-hub gets one, because any of them may have a request to forward.
+// Agent carries requests of users at the hub to the API server of this cluster, through connections
+// that are opened from here: the hub need not reach the cluster. Each replica of pelago-hub gets
+// one, because any of them may have a request to forward.
 type Agent struct {
 	Cluster string
 	// Server and CA (PEM) are those of the hub; Token returns the bearer token to use now.
@@ -72,7 +76,8 @@ func (a *Agent) Start(ctx context.Context) error {
 	}
 	hub, err := rest.TransportFor(&rest.Config{
 		Host: a.Server, UserAgent: "pelago-agent",
-		TLSClientConfig: rest.TLSClientConfig{CAData: a.CA, NextProtos: []string{"http/1.1"}}, // HTTP/2 cannot change the protocol
+		// HTTP/2 cannot change the protocol
+		TLSClientConfig: rest.TLSClientConfig{CAData: a.CA, NextProtos: []string{"http/1.1"}},
 		Dial:            (&net.Dialer{Timeout: attachTimeout, KeepAlive: 30 * time.Second}).DialContext,
 	})
 	if err != nil {
@@ -119,7 +124,9 @@ func (a *Agent) Start(ctx context.Context) error {
 					a.Log.Info("tunnel to the hub has ended", "replica", replica, "error", err)
 				}
 				if !again {
-					return // the next attempt waits: a hub that ends its sessions at once must not be asked in a loop
+					// the next attempt waits: a hub that ends its sessions at once must not be
+					// asked in a loop
+					return
 				}
 				select {
 				case lost <- struct{}{}:
@@ -137,7 +144,8 @@ func (a *Agent) Start(ctx context.Context) error {
 	return nil
 }
 
-// attach opens a session with a replica that is not among the known ones; nil: one of those answered.
+// attach opens a session with a replica that is not among the known ones; nil: one of those
+// answered.
 func (a *Agent) attach(ctx context.Context, hub http.RoundTripper, known []string) (*yamux.Session, string, error) {
 	ctx, cancel := context.WithCancelCause(ctx) // of the connection, so it has no deadline
 	late := time.AfterFunc(attachTimeout, func() { cancel(errors.New("the hub does not answer in time")) })
@@ -188,11 +196,13 @@ func (a *Agent) attach(ctx context.Context, hub http.RoundTripper, known []strin
 // serve serves the streams of a session until it or ctx ends.
 func (a *Agent) serve(ctx context.Context, session *yamux.Session, handler http.Handler) error {
 	web := &http.Server{Handler: handler, ReadHeaderTimeout: attachTimeout, ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug)}
-	defer context.AfterFunc(ctx, func() { _ = web.Close() })() // what is under way is repeated by its client
+	// what is under way is repeated by its client
+	defer context.AfterFunc(ctx, func() { _ = web.Close() })()
 	return web.Serve(session)
 }
 
-// handler forwards requests to this cluster's API server. One that impersonates no user is refused: it would have the agent's rights.
+// handler forwards requests to this cluster's API server. One that impersonates no user is refused:
+// it would have the agent's rights.
 func (a *Agent) handler() (http.Handler, error) {
 	plain, err := rest.TransportFor(a.Member)
 	if err != nil {
@@ -225,8 +235,8 @@ func (a *Agent) handler() (http.Handler, error) {
 	}), nil
 }
 
-// Config is the session of both ends of the tunnel between pelago-hub and the agent of a pull member: an end that has vanished is
-// noticed within half a minute.
+// Config is the session of both ends of the tunnel between pelago-hub and the agent of a pull
+// member: an end that has vanished is noticed within half a minute.
 func Config() *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.KeepAliveInterval, c.ConnectionWriteTimeout = 15*time.Second, 10*time.Second

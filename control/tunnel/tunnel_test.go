@@ -24,7 +24,8 @@ func TestTunnelPauses(t *testing.T) {
 		if err != nil {
 			return
 		}
-		_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: yamux\r\n\r\n")) // the client may have gone
+		// the client may have gone
+		_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: yamux\r\n\r\n"))
 		conn.Close()
 	}))
 	defer hub.Close()
@@ -41,7 +42,8 @@ func TestTunnelPauses(t *testing.T) {
 	}
 }
 
-// TestTunnelNamesUser: what comes through the tunnel without a user would have the rights of the agent.
+// TestTunnelNamesUser: what comes through the tunnel without a user would have the rights of the
+// agent.
 func TestTunnelNamesUser(t *testing.T) {
 	var user, authorization string
 	member := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {

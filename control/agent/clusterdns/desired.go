@@ -34,8 +34,9 @@ type TableConfig struct {
 // DefaultZone is served in addition to the custom domains.
 const DefaultZone = "clusterset.local"
 
-// Zones are the domains that pelago-dns serves, and that the cluster's DNS forwards to it: clusterset.local, the custom ones,
-// and the reverse zones of addresses that are unique in the clusterset.
+// Zones are the domains that pelago-dns serves, and that the cluster's DNS forwards to it:
+// clusterset.local, the custom ones, and the reverse zones of addresses that are unique in the
+// clusterset.
 func Zones(c config.Config) []string {
 	zones := append([]string{DefaultZone}, c.CustomDomains...)
 	for _, p := range c.NamedRanges() {
@@ -70,7 +71,9 @@ func DesiredTable(imports []mcs.ServiceImport, endpointSlices []discoveryv1.Endp
 	for i := range imports {
 		s := &imports[i]
 		if s.Labels[mcs.LabelSourceCluster] != "" {
-			continue // one cluster's share, kept for people to look at; the service itself is the merged import
+			// one cluster's share, kept for people to look at; the service itself is the merged
+			// import
+			continue
 		}
 		service, err := desiredService(s, of[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}])
 		if err != nil {
@@ -86,7 +89,8 @@ func DesiredTable(imports []mcs.ServiceImport, endpointSlices []discoveryv1.Endp
 	return t, errors.Join(problems...)
 }
 
-// notReady clears the readiness of every contribution of a dead cluster. The own cluster is never dead.
+// notReady clears the readiness of every contribution of a dead cluster. The own cluster is never
+// dead.
 func notReady(t *dns.Table, dead []string) {
 	for i := range t.Services {
 		for j := range t.Services[i].Clusters {
@@ -155,8 +159,8 @@ func desiredService(from *mcs.ServiceImport, of []*discoveryv1.EndpointSlice) (d
 	return s, errors.Join(problems...)
 }
 
-// byPorts groups slices by their ports: an endpoint has only the ports of its own slice, for example where pods define a named target
-// port differently.
+// byPorts groups slices by their ports: an endpoint has only the ports of its own slice, for
+// example where pods define a named target port differently.
 func byPorts(of []*discoveryv1.EndpointSlice) map[string][]*discoveryv1.EndpointSlice {
 	out := map[string][]*discoveryv1.EndpointSlice{}
 	for _, slice := range of {

@@ -43,7 +43,8 @@ type ForwardOptions struct {
 	Custom string
 }
 
-// SetupForward has the manager run a controller for each of Targets, and one for OpenShift's DNS operator where the API server has its kind.
+// SetupForward has the manager run a controller for each of Targets, and one for OpenShift's DNS
+// operator where the API server has its kind.
 func SetupForward(m manager.Manager, o ForwardOptions) error {
 	events := kube.EventRecorder(m, "pelago-agent")
 	var errs []error
@@ -69,7 +70,8 @@ func SetupForward(m manager.Manager, o ForwardOptions) error {
 	return errors.Join(errs...)
 }
 
-// forwarder keeps one object in sync with the Service: it forwards to the Service's ClusterIP, and no longer once the Service is gone.
+// forwarder keeps one object in sync with the Service: it forwards to the Service's ClusterIP, and
+// no longer once the Service is gone.
 type forwarder struct {
 	manager manager.Manager
 	events  record.EventRecorder
@@ -83,7 +85,8 @@ type forwarder struct {
 	reader client.Reader // of the object
 }
 
-// setup gives the controller a cache of its one object, so that neither the rights to read others nor the memory for them are needed.
+// setup gives the controller a cache of its one object, so that neither the rights to read others
+// nor the memory for them are needed.
 func (c *forwarder) setup() error {
 	by := cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", c.name.Name)}
 	if c.name.Namespace != "" {
@@ -115,8 +118,8 @@ func (c *forwarder) setup() error {
 	return nil
 }
 
-// Reconcile brings the object in sync. A problem that only a person can fix is reported by an Event, and not retried until one of the
-// objects changes.
+// Reconcile brings the object in sync. A problem that only a person can fix is reported by an
+// Event, and not retried until one of the objects changes.
 func (c *forwarder) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	obj := c.object.DeepCopyObject().(client.Object)
 	var svc corev1.Service
@@ -159,7 +162,8 @@ func (c *forwarder) Reconcile(ctx context.Context, _ reconcile.Request) (reconci
 	return reconcile.Result{}, nil
 }
 
-// missing reports that there is nothing to change, with the lines that a person has to add elsewhere.
+// missing reports that there is nothing to change, with the lines that a person has to add
+// elsewhere.
 func (c *forwarder) missing(ctx context.Context, svc *corev1.Service, want *Forward) error {
 	if want == nil || c.others == nil {
 		return nil

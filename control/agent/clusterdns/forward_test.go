@@ -139,7 +139,8 @@ func TestController(t *testing.T) {
 	}
 }
 
-// TestElsewhere: the DNS of clusters that have no ConfigMap kube-system/coredns is configured as well, and not reported as missing.
+// TestElsewhere: the DNS of clusters that have no ConfigMap kube-system/coredns is configured as
+// well, and not reported as missing.
 func TestElsewhere(t *testing.T) {
 	api := apiserver.Start(t)
 	scheme := runtime.NewScheme()

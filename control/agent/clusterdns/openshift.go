@@ -8,10 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// OperatorName is the one object of OpenShift's DNS operator, which makes CoreDNS' Corefile from it.
+// OperatorName is the one object of OpenShift's DNS operator, which makes CoreDNS' Corefile from
+// it.
 const OperatorName = "default"
 
-// operatorKind is foreign: of its fields only spec.servers is read and written, so there is no Go type of it.
+// operatorKind is foreign: of its fields only spec.servers is read and written, so there is no Go
+// type of it.
 var operatorKind = schema.GroupVersionKind{Group: "operator.openshift.io", Version: "v1", Kind: "DNS"}
 
 // NewOperator is an empty object of OpenShift's DNS operator, to read into.
@@ -24,8 +26,9 @@ func NewOperator() *unstructured.Unstructured {
 // operatorServer is the name of our entry of spec.servers; operatorPredecessor is Submariner's.
 const operatorServer, operatorPredecessor = "pelago", "lighthouse"
 
-// ApplyOperator makes the object forward as f says, or stop forwarding if f is nil, and reports whether that changed it. The operator has
-// one cache for all zones (spec.cache), which is left as it is.
+// ApplyOperator makes the object forward as f says, or stop forwarding if f is nil, and reports
+// whether that changed it. The operator has one cache for all zones (spec.cache), which is left as
+// it is.
 func ApplyOperator(u *unstructured.Unstructured, f *Forward) (changed bool, err error) {
 	var checked Forward
 	if f != nil {

@@ -30,9 +30,9 @@ func parseServer(key string) server {
 	return s
 }
 
-// servers lists the addresses of all server blocks of a Corefile in order. It follows the grammar as
-// far as needed for that: nested blocks, address lists continued after a comma, snippets, imports,
-// and a last server without braces.
+// servers lists the addresses of all server blocks of a Corefile in order. It follows the grammar
+// as far as needed for that: nested blocks, address lists continued after a comma, snippets,
+// imports, and a last server without braces.
 func servers(corefile string) []server {
 	var out []server
 	tokens := tokenize(corefile)
@@ -100,7 +100,8 @@ type token struct {
 }
 
 // tokenize splits a Corefile into words as CoreDNS does. Only the lexer of its library is used: the
-// parser would read the files of imports and replace environment variables by those of this process.
+// parser would read the files of imports and replace environment variables by those of this
+// process.
 func tokenize(corefile string) []token {
 	var out []token
 	for d := caddyfile.NewDispenser("Corefile", strings.NewReader(corefile)); d.Next(); {

@@ -25,8 +25,8 @@ type Target struct {
 	Optional bool
 }
 
-// TargetOf is the key for a ConfigMap of server blocks that the Corefile imports; if custom is empty, the Corefile itself, in the
-// ConfigMap that kubeadm and most distributions have.
+// TargetOf is the key for a ConfigMap of server blocks that the Corefile imports; if custom is
+// empty, the Corefile itself, in the ConfigMap that kubeadm and most distributions have.
 func TargetOf(custom string) Target {
 	if custom == "" {
 		return corefileOf("coredns")
@@ -38,9 +38,10 @@ func corefileOf(name string) Target {
 	return Target{types.NamespacedName{Namespace: Namespace, Name: name}, "Corefile", false}
 }
 
-// Targets are all that a cluster may have: that of TargetOf, and the Corefiles of RKE2's chart and of NodeLocal DNSCache, under the names
-// of its manifest and of Kubespray. NodeLocal DNSCache sends queries outside cluster.local to upstream name servers, so it needs the
-// block as well as the CoreDNS behind it.
+// Targets are all that a cluster may have: that of TargetOf, and the Corefiles of RKE2's chart and
+// of NodeLocal DNSCache, under the names of its manifest and of Kubespray. NodeLocal DNSCache sends
+// queries outside cluster.local to upstream name servers, so it needs the block as well as the
+// CoreDNS behind it.
 func Targets(custom string) []Target {
 	return []Target{TargetOf(custom), corefileOf("rke2-coredns-rke2-coredns"), corefileOf("node-local-dns"), corefileOf("nodelocaldns")}
 }
@@ -60,7 +61,8 @@ func (t Target) set(cm *corev1.ConfigMap, text string) {
 	cm.Data[t.Key] = text
 }
 
-// apply changes the ConfigMap to forward, or not to if f is nil, and reports whether that is a change.
+// apply changes the ConfigMap to forward, or not to if f is nil, and reports whether that is a
+// change.
 func (t Target) apply(cm *corev1.ConfigMap, f *Forward) (changed bool, err error) {
 	text, ok := cm.Data[t.Key]
 	if !ok && !t.Optional {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// nodeLocal is the Corefile of NodeLocal DNSCache with kube-proxy in mode iptables. The daemon replaces the words in underscores
-// itself, so they are in the ConfigMap.
+// nodeLocal is the Corefile of NodeLocal DNSCache with kube-proxy in mode iptables. The daemon
+// replaces the words in underscores itself, so they are in the ConfigMap.
 const nodeLocal = `cluster.local:53 {
     errors
     cache {
@@ -50,7 +50,8 @@ in-addr.arpa:53 {
     }
 `
 
-// TestDistributions: what is written into the DNS configuration of each distribution, and that removal leaves nothing of it behind.
+// TestDistributions: what is written into the DNS configuration of each distribution, and that
+// removal leaves nothing of it behind.
 func TestDistributions(t *testing.T) {
 	const rke2 = ".:53 {\n    errors \n    health  {\n        lameduck 10s\n    }\n    ready \n    kubernetes   cluster.local  cluster.local in-addr.arpa ip6.arpa {\n" +
 		"        pods insecure\n        fallthrough in-addr.arpa ip6.arpa\n        ttl 30\n    }\n    prometheus   0.0.0.0:9153\n    forward   . /etc/resolv.conf\n    cache   30\n    loop \n    reload \n    loadbalance \n}"

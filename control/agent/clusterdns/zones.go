@@ -57,7 +57,8 @@ func NewTableController(api *rest.Config, c TableConfig, set func(dns.Table) err
 	return &TableController{api: api, config: c, set: set, log: log, poked: make(chan struct{}, 1)}
 }
 
-// SetDead sets the unreachable clusters: the table is recomputed at once, with none of their addresses ready.
+// SetDead sets the unreachable clusters: the table is recomputed at once, with none of their
+// addresses ready.
 func (c *TableController) SetDead(clusters []string) {
 	c.dead.Store(&clusters)
 	select {

@@ -41,7 +41,8 @@ func (r *tables) set(t dns.Table) error {
 	return nil
 }
 
-// address is the first address of a service's first cluster, with "!" before it if it is not ready; "" without one.
+// address is the first address of a service's first cluster, with "!" before it if it is not ready;
+// "" without one.
 func (r *tables) address(namespace, name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -38,7 +38,8 @@ type reconciler struct {
 	recorder record.EventRecorder
 	clock    clock.PassiveClock
 	ledger   *ledger[netip.Addr, pelagov1alpha1.AddressOwner, *Pool]
-	// exhausted owners wait for free addresses, unacknowledged ones for the acknowledgements of gateways.
+	// exhausted owners wait for free addresses, unacknowledged ones for the acknowledgements of
+	// gateways.
 	exhausted, unacknowledged waiters[request]
 }
 
@@ -63,7 +64,8 @@ func SetupAddresses(mgr ctrl.Manager, opts AddressOptions) error {
 	return nil
 }
 
-// Reconcile brings one owner's claims and status in line. One worker does it: allocation has an order.
+// Reconcile brings one owner's claims and status in line. One worker does it: allocation has an
+// order.
 func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, error) {
 	if err := r.ledger.fill(ctx, r.client, &pelagov1alpha1.GlobalAddressList{}, addressOf); err != nil {
 		return ctrl.Result{}, err
@@ -149,8 +151,8 @@ func (r *reconciler) leased(ctx context.Context, ip string) (bool, error) {
 	return len(blocks.Items) > 0, nil
 }
 
-// allocate claims the missing addresses, all or none. The cluster's pool comes first, so that its addresses are the
-// lowest ones whatever the order of events at the start.
+// allocate claims the missing addresses, all or none. The cluster's pool comes first, so that its
+// addresses are the lowest ones whatever the order of events at the start.
 func (r *reconciler) allocate(ctx context.Context, req request, owner object, plan *AddressPlan) error {
 	if plan.Missing == 0 {
 		return nil
@@ -214,9 +216,9 @@ func (r *reconciler) waits(req request, forAddress, forGateways bool) {
 	r.unacknowledged.update(req, forGateways)
 }
 
-// claim creates the GlobalAddress and reports whether it belongs to the owner. An existing one may be ours, created by an
-// earlier attempt whose response was lost; else the pool was stale, and the address stays taken until its claim is observed
-// to be deleted.
+// claim creates the GlobalAddress and reports whether it belongs to the owner. An existing one may
+// be ours, created by an earlier attempt whose response was lost; else the pool was stale, and the
+// address stays taken until its claim is observed to be deleted.
 func (r *reconciler) claim(ctx context.Context, ip netip.Addr, owner pelagov1alpha1.AddressOwner) (bool, error) {
 	address := &pelagov1alpha1.GlobalAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: name(ip)},
@@ -267,7 +269,8 @@ func (r *reconciler) release(ctx context.Context, claims map[netip.Addr]recorded
 			continue // just created; its event requeues the owner
 		}
 		patch := kube.MergeFrom(a.DeepCopy())
-		a.Spec.ReleasedAt = &metav1.Time{Time: r.clock.Now().Add(time.Second).Truncate(time.Second)} // the API keeps seconds
+		// the API keeps seconds
+		a.Spec.ReleasedAt = &metav1.Time{Time: r.clock.Now().Add(time.Second).Truncate(time.Second)}
 		if err := r.client.Patch(ctx, a, patch); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("release %s: %w", ip, err))
 		}
@@ -293,7 +296,8 @@ func name(ip netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(ip.StringExpanded())
 }
 
-// addressOf is the address of a GlobalAddress. ok is false if it is not ours: the agent writes addresses.
+// addressOf is the address of a GlobalAddress. ok is false if it is not ours: the agent writes
+// addresses.
 func addressOf(o runtime.Object) (ip netip.Addr, ok bool) {
 	a, is := o.(*pelagov1alpha1.GlobalAddress)
 	if !is {

@@ -287,7 +287,8 @@ func TestAddressesWaitForAllReadyGateways(t *testing.T) {
 	}
 }
 
-// allDistinct checks what must hold at any moment: no address is shown by two objects, each shown one is claimed.
+// allDistinct checks what must hold at any moment: no address is shown by two objects, each shown
+// one is claimed.
 func (c *cluster) allDistinct() (shown int) {
 	c.Helper()
 	var list submarinerv1.GlobalIngressIPList
@@ -312,7 +313,8 @@ func (c *cluster) allDistinct() (shown int) {
 	return len(owner)
 }
 
-// Twenty agents die between two writes, or right after one that they never hear of; and at last two run at once.
+// Twenty agents die between two writes, or right after one that they never hear of; and at last two
+// run at once.
 func TestKilledAgentsNeverGiveTwice(t *testing.T) {
 	c := newCluster(t)
 	for i := range 100 {

@@ -20,7 +20,8 @@ type supply struct {
 	size int
 }
 
-// egressCondition is the condition of an egress object with count requested addresses, of which it has those of have.
+// egressCondition is the condition of an egress object with count requested addresses, of which it
+// has those of have.
 func egressCondition(refused *refusal, count int, have []netip.Addr, s supply) metav1.Condition {
 	switch {
 	case refused != nil:
@@ -33,8 +34,8 @@ func egressCondition(refused *refusal, count int, have []netip.Addr, s supply) m
 	return allocated()
 }
 
-// ingressCondition is the condition of a GlobalIngressIP. An announced address stays announced: a gateway that joins later
-// adds it to its tables before it becomes ready.
+// ingressCondition is the condition of a GlobalIngressIP. An announced address stays announced: a
+// gateway that joins later adds it to its tables before it becomes ready.
 func ingressCondition(have []netip.Addr, shown string, was *metav1.Condition, gateways topology.Gateways, of types.UID, s supply) metav1.Condition {
 	if len(have) == 0 {
 		return notAllocated(submarinerv1.ReasonIPPoolAllocationFailed, s.exhausted(1, 0))
@@ -51,7 +52,8 @@ func ingressCondition(have []netip.Addr, shown string, was *metav1.Condition, ga
 		"the address is allocated and gets used once every ready gateway has it in its tables")
 }
 
-// natCondition is the condition of an egress object's NAT behaviour; nil if its annotations set none.
+// natCondition is the condition of an egress object's NAT behaviour; nil if its annotations set
+// none.
 func natCondition(annotations map[string]string) *metav1.Condition {
 	_, mapping := annotations[submarinerv1.AnnotationNATMapping]
 	_, filtering := annotations[submarinerv1.AnnotationNATFiltering]

@@ -31,7 +31,8 @@ const podDelay = time.Second
 
 type namespaceQueue = workqueue.TypedRateLimitingInterface[string]
 
-// conflictReconciler keeps the condition Conflict of the GlobalEgressIPs of one namespace (request: its name).
+// conflictReconciler keeps the condition Conflict of the GlobalEgressIPs of one namespace (request:
+// its name).
 type conflictReconciler struct{ client client.Client }
 
 func setupConflicts(mgr ctrl.Manager) error {
@@ -100,8 +101,8 @@ func onPod() handler.TypedEventHandler[*corev1.Pod, string] {
 	}
 }
 
-// conflicts maps the name of each GlobalEgressIP of a namespace that loses pods to an older one to the message of its
-// condition.
+// conflicts maps the name of each GlobalEgressIP of a namespace that loses pods to an older one to
+// the message of its condition.
 func conflicts(pools []submarinerv1.GlobalEgressIP, pods []topology.EgressPod, namespace string) map[string]string {
 	table := topology.NewEgressTable(nil, pools, nil)
 	lost := map[string]string{}
@@ -128,7 +129,8 @@ func selectedTwice(winner pelagov1alpha1.EgressPool, pod topology.EgressPod) str
 	return fmt.Sprintf("GlobalEgressIP %s is older and serves the pods that both select, such as %s", winner.Name, pod.Name)
 }
 
-// conflictCondition turns what a GlobalEgressIP loses into its condition; nil if none has to be written.
+// conflictCondition turns what a GlobalEgressIP loses into its condition; nil if none has to be
+// written.
 func conflictCondition(lost string, was *metav1.Condition) *metav1.Condition {
 	switch {
 	case lost != "":

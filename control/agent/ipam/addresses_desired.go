@@ -8,10 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// AddressRest is the time between the release of an address and its next allocation (RFC 6888 REQ-8).
+// AddressRest is the time between the release of an address and its next allocation (RFC 6888
+// REQ-8).
 const AddressRest = 120 * time.Second
 
-// AddressOwner is what an egress or ingress object requests. The zero value, of a deleted object, requests nothing.
+// AddressOwner is what an egress or ingress object requests. The zero value, of a deleted object,
+// requests nothing.
 type AddressOwner struct {
 	UID   types.UID
 	Count int
@@ -32,18 +34,21 @@ type AddressClaim struct {
 type AddressPlan struct {
 	// Have are the addresses that the owner keeps, in order.
 	Have []netip.Addr
-	// Missing is how many addresses to claim; Lost are addresses of the status without a claim, to be tried first.
+	// Missing is how many addresses to claim; Lost are addresses of the status without a claim, to
+	// be tried first.
 	Missing int
 	Lost    []netip.Addr
-	// Rest are claims to be marked as released, Free claims that have rested long enough to be deleted.
+	// Rest are claims to be marked as released, Free claims that have rested long enough to be
+	// deleted.
 	Rest, Free []netip.Addr
 	// Wait is the time until the next claim has rested; 0 if none rests.
 	Wait time.Duration
 }
 
-// DesiredAddresses plans an owner's addresses. Addresses that other components already know are kept first, then the lowest. A
-// surplus claim is released only once no node leases port blocks of it: until then, packets of live flows carry the address.
-// usable reports whether an address belongs to the pool at all.
+// DesiredAddresses plans an owner's addresses. Addresses that other components already know are
+// kept first, then the lowest. A surplus claim is released only once no node leases port blocks of
+// it: until then, packets of live flows carry the address. usable reports whether an address
+// belongs to the pool at all.
 func DesiredAddresses(o AddressOwner, claims []AddressClaim, usable func(netip.Addr) bool, now time.Time) AddressPlan {
 	var p AddressPlan
 	var held []AddressClaim

@@ -74,15 +74,16 @@ func TestDesired(t *testing.T) {
 	}
 }
 
-// world is what survives a crash: the claims as the API server keeps them, and the owners with their statuses.
+// world is what survives a crash: the claims as the API server keeps them, and the owners with
+// their statuses.
 type world struct {
 	claims map[netip.Addr]AddressClaim
 	owners map[types.UID]*AddressOwner
 	now    time.Time
 }
 
-// step does one reconcile of an owner, crashing after the given number of writes. Its picture of the claims lacks
-// those in unseen, as a slow cache does.
+// step does one reconcile of an owner, crashing after the given number of writes. Its picture of
+// the claims lacks those in unseen, as a slow cache does.
 func (w *world) step(t *rapid.T, p *Pool, uid types.UID, writes int, unseen map[netip.Addr]bool) {
 	crashed := func() bool { writes--; return writes < 0 }
 	owner := w.owners[uid]
@@ -165,8 +166,8 @@ func (w *world) check(t *rapid.T, cidr netip.Prefix) {
 	}
 }
 
-// Crashes between any two writes, slow caches, and several agents at once never give an address to two owners; and
-// when the crashes end, everybody has what the pool can give.
+// Crashes between any two writes, slow caches, and several agents at once never give an address to
+// two owners; and when the crashes end, everybody has what the pool can give.
 func TestNoCrashGivesTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cidr := netip.MustParsePrefix("120.1.0.0/27")

@@ -35,7 +35,8 @@ func requestOf(o pelagov1alpha1.AddressOwner) request {
 // clusterPool is the owner whose addresses are allocated first.
 var clusterPool = request{Kind: kindCluster, Name: submarinerv1.ClusterGlobalEgressIPName}
 
-// object is an owner as read from the API, with what it requests. Object is nil if the owner is gone.
+// object is an owner as read from the API, with what it requests. Object is nil if the owner is
+// gone.
 type object struct {
 	client.Object
 	AddressOwner
@@ -81,7 +82,8 @@ func translate(o client.Object) object {
 			obj.refused = &refusal{submarinerv1.ReasonInvalidInput, fmt.Sprintf("podSelector selects nothing: %v", err)}
 		}
 	case *submarinerv1.GlobalIngressIP:
-		if o.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy { // not created by Pelago
+		// not created by Pelago
+		if o.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy {
 			return object{}
 		}
 		obj.Count, obj.Shown = 1, topology.ParseAddresses([]string{o.Status.AllocatedIP})
@@ -92,7 +94,8 @@ func translate(o client.Object) object {
 	return obj
 }
 
-// show writes addresses and condition into the status of the object in memory and reports whether that changed anything.
+// show writes addresses and condition into the status of the object in memory and reports whether
+// that changed anything.
 func (o object) show(have []netip.Addr, ready topology.Gateways, s supply) (changed bool, now metav1.Condition) {
 	switch obj := o.Object.(type) {
 	case *submarinerv1.ClusterGlobalEgressIP:

@@ -66,8 +66,8 @@ func owners[T client.Object](kind string) handler.TypedEventHandler[T, request] 
 	})
 }
 
-// onClaim updates the ledger and enqueues the owner of a claim, which may have been deleted while no agent ran. A freed
-// address enqueues the owners that wait for one.
+// onClaim updates the ledger and enqueues the owner of a claim, which may have been deleted while
+// no agent ran. A freed address enqueues the owners that wait for one.
 func (r *reconciler) onClaim() handler.TypedEventHandler[*pelagov1alpha1.GlobalAddress, request] {
 	observed := func(a *pelagov1alpha1.GlobalAddress, q queue) {
 		if ip, err := netip.ParseAddr(a.Spec.IP); err == nil {
@@ -124,7 +124,8 @@ func (r *reconciler) unacknowledgedOwners(context.Context, *pelagov1alpha1.NodeI
 	return r.unacknowledged.list()
 }
 
-// gatewaysChanged is the predicate of events that change the set of ready gateways or their acknowledgements.
+// gatewaysChanged is the predicate of events that change the set of ready gateways or their
+// acknowledgements.
 var gatewaysChanged = predicate.TypedFuncs[*pelagov1alpha1.NodeIndex]{
 	CreateFunc: func(e event.TypedCreateEvent[*pelagov1alpha1.NodeIndex]) bool { return topology.GatewayReady(e.Object) },
 	UpdateFunc: func(e event.TypedUpdateEvent[*pelagov1alpha1.NodeIndex]) bool {

@@ -25,9 +25,11 @@ import (
 // Bounds of the blocks that a node has of a pool without demand (Minimum).
 const (
 	leastBlocks = 2
-	// mostBlocks are 12,288 ports: as many new connections to one endpoint before more have to be leased.
+	// mostBlocks are 12,288 ports: as many new connections to one endpoint before more have to be
+	// leased.
 	mostBlocks = 48
-	// batch bounds the blocks that are leased in one reconcile: nodes take turns, and the first blocks are usable early.
+	// batch bounds the blocks that are leased in one reconcile: nodes take turns, and the first
+	// blocks are usable early.
 	batch = 8
 )
 
@@ -35,7 +37,8 @@ const (
 type BlockOptions struct {
 	// GlobalCIDR are the cluster's own ranges; without any the controller is not started.
 	GlobalCIDR []netip.Prefix
-	// Minimum is the number of blocks that a node has of each pool that it uses; 0: by the function Minimum.
+	// Minimum is the number of blocks that a node has of each pool that it uses; 0: by the function
+	// Minimum.
 	Minimum int
 	// Clock is the machine's if nil.
 	Clock clock.PassiveClock
@@ -86,7 +89,8 @@ func SetupBlocks(mgr ctrl.Manager, opts BlockOptions) error {
 	return nil
 }
 
-// Reconcile brings a node's blocks of one pool in line. One worker does it: a node gets its blocks on one IP.
+// Reconcile brings a node's blocks of one pool in line. One worker does it: a node gets its blocks
+// on one IP.
 func (r *blockReconciler) Reconcile(ctx context.Context, req blockRequest) (ctrl.Result, error) {
 	if err := r.ledger.fill(ctx, r.client, &pelagov1alpha1.PortBlockList{}, leaseOf); err != nil {
 		return ctrl.Result{}, err
@@ -120,7 +124,8 @@ func (r *blockReconciler) reconcile(ctx context.Context, req blockRequest) (time
 		r.each(leases, plan.Orphan, func(b *pelagov1alpha1.PortBlock) error { return r.orphan(ctx, b, node) }),
 		r.each(leases, plan.Delete, func(b *pelagov1alpha1.PortBlock) error { return r.delete(ctx, b) }),
 	}
-	waited := r.exhausted.update(req, plan.Missing > 0) // before the search: a block freed from here on requeues the request
+	// before the search: a block freed from here on requeues the request
+	waited := r.exhausted.update(req, plan.Missing > 0)
 	missing, err := r.lease(ctx, req, node, plan, leases)
 	errs = append(errs, err)
 	if err == nil {
@@ -193,8 +198,9 @@ func (r *blockReconciler) lease(ctx context.Context, req blockRequest, node memb
 	return 0, nil
 }
 
-// create creates a lease and reports whether the ports belong to the node. An existing lease may be the node's, created by
-// an earlier attempt whose response was lost; else the ledger was stale, and the ports stay taken.
+// create creates a lease and reports whether the ports belong to the node. An existing lease may be
+// the node's, created by an earlier attempt whose response was lost; else the ledger was stale, and
+// the ports stay taken.
 func (r *blockReconciler) create(ctx context.Context, req blockRequest, node member, p PortSpace) (bool, error) {
 	b := &pelagov1alpha1.PortBlock{
 		ObjectMeta: metav1.ObjectMeta{Name: blockName(p)},
@@ -226,7 +232,8 @@ func (r *blockReconciler) each(leases map[string]*pelagov1alpha1.PortBlock, name
 	return errors.Join(errs...)
 }
 
-// The changes below carry the resourceVersion that the plan was made from: a concurrent write makes them fail.
+// The changes below carry the resourceVersion that the plan was made from: a concurrent write makes
+// them fail.
 
 func (r *blockReconciler) setState(ctx context.Context, b *pelagov1alpha1.PortBlock, state pelagov1alpha1.BlockState) error {
 	patch := kube.MergeFrom(b.DeepCopy())
@@ -239,7 +246,8 @@ func (r *blockReconciler) setState(ctx context.Context, b *pelagov1alpha1.PortBl
 
 func (r *blockReconciler) orphan(ctx context.Context, b *pelagov1alpha1.PortBlock, node member) error {
 	patch := kube.MergeFrom(b.DeepCopy())
-	b.Spec.OrphanedAt = &metav1.Time{Time: r.clock.Now().Add(time.Second).Truncate(time.Second)} // the API keeps seconds
+	// the API keeps seconds
+	b.Spec.OrphanedAt = &metav1.Time{Time: r.clock.Now().Add(time.Second).Truncate(time.Second)}
 	if boot := node.bootOf[b.Spec.NodeUID]; boot != "" {
 		metav1.SetMetaDataAnnotation(&b.ObjectMeta, pelagov1alpha1.AnnotationOrphanBootID, boot)
 	}

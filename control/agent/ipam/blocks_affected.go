@@ -15,8 +15,8 @@ import (
 	"github.com/pelago-net/pelago/control/topology"
 )
 
-// The functions below list the requests that a change may affect. They read only indexes of the cache: the cost of a change
-// depends on the affected objects, not on the size of the cluster.
+// The functions below list the requests that a change may affect. They read only indexes of the
+// cache: the cost of a change depends on the affected objects, not on the size of the cluster.
 
 // ofNode: what the node has, the cluster's pool, and the pools of the namespaces of its pods.
 func (r *blockReconciler) ofNode(ctx context.Context, node string) []blockRequest {
@@ -49,8 +49,8 @@ func (r *blockReconciler) ofClusterPool(ctx context.Context, c *submarinerv1.Clu
 	return found.UnsortedList()
 }
 
-// ofNamespacePool: the nodes that have blocks of it, and all pools of the namespace on the nodes where its pods run,
-// because one GlobalEgressIP can take pods from another.
+// ofNamespacePool: the nodes that have blocks of it, and all pools of the namespace on the nodes
+// where its pods run, because one GlobalEgressIP can take pods from another.
 func (r *blockReconciler) ofNamespacePool(ctx context.Context, g *submarinerv1.GlobalEgressIP) []blockRequest {
 	found := sets.New[blockRequest]()
 	r.addBlocks(ctx, found, client.MatchingFields{poolIndex: g.Namespace + "/" + g.Name})
@@ -134,7 +134,8 @@ func (r *blockReconciler) list(ctx context.Context, list client.ObjectList, opti
 	}
 }
 
-// ownChange reports whether the node may now need other blocks, or whether its orphaned blocks may now be deleted.
+// ownChange reports whether the node may now need other blocks, or whether its orphaned blocks may
+// now be deleted.
 func ownChange(was, is *pelagov1alpha1.NodeIndex) bool {
 	return was.UID != is.UID || was.Status.BootID != is.Status.BootID || !slices.Equal(was.Status.Demand, is.Status.Demand)
 }

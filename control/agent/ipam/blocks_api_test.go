@@ -82,7 +82,8 @@ func (c *blockCluster) report(name string, change func(*pelagov1alpha1.NodeIndex
 	}
 }
 
-// addPool makes an egress object (the cluster's if namespace is empty) with these addresses allocated.
+// addPool makes an egress object (the cluster's if namespace is empty) with these addresses
+// allocated.
 func (c *blockCluster) addPool(namespace, name string, selector map[string]string, ips ...string) client.Object {
 	c.Helper()
 	var o client.Object
@@ -166,7 +167,8 @@ func TestBlocksWaitForAllReadyGateways(t *testing.T) {
 	c := blockNewCluster(t)
 	c.agent(2, nil)
 	c.addPool("", clusterPool, nil, "120.1.0.1", "120.1.0.2")
-	// One after the other: nodes that a starting controller lists are reconciled after those that it watches.
+	// One after the other: nodes that a starting controller lists are reconciled after those that
+	// it watches.
 	c.addNode("n1", 1, "b1")
 	await.Equal(c, map[string]int{"n1": 2}, c.perNode)
 	c.addNode("n2", 2, "b1")
@@ -194,7 +196,8 @@ func TestBlocksWaitForAllReadyGateways(t *testing.T) {
 	await.Equal(c, 5, func() int {
 		return len(slices.DeleteFunc(c.list(), func(b pelagov1alpha1.PortBlock) bool { return b.Spec.State != pelagov1alpha1.BlockActive }))
 	})
-	c.report("n2", func(s *pelagov1alpha1.NodeIndexStatus) { s.Ready, s.Acks = false, nil }) // a gateway that is not ready has no say
+	// a gateway that is not ready has no say
+	c.report("n2", func(s *pelagov1alpha1.NodeIndexStatus) { s.Ready, s.Acks = false, nil })
 	active := map[string]string{}
 	for name, lease := range pendingAll {
 		active[name] = strings.Replace(lease, "Pending", "Active", 1)
@@ -308,7 +311,8 @@ func TestOrphansAreFenced(t *testing.T) {
 	await.Equal(c, "dead Active orphaned b1", lease("dead"))
 	await.Equal(c, "back Active orphaned b1", lease("back"))
 
-	// A node of the name comes back. As long as its boot is the old one, or not known, its old block stays.
+	// A node of the name comes back. As long as its boot is the old one, or not known, its old
+	// block stays.
 	c.Remove(&pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "dead"}})
 	c.Remove(&pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "back"}})
 	c.addNode("back", 3, "b1")
@@ -374,7 +378,8 @@ func TestBlockExhaustedPool(t *testing.T) {
 	await.Equal(c, "False BlocksAvailable", condition)
 }
 
-// Agents that die between two writes, and two that run at once, lease no ports twice and leave no node without.
+// Agents that die between two writes, and two that run at once, lease no ports twice and leave no
+// node without.
 func TestKilledAgentsNeverLeaseTwice(t *testing.T) {
 	c := blockNewCluster(t)
 	c.addPool("", clusterPool, nil, "120.1.0.1", "120.1.0.2", "120.1.0.3")

@@ -13,8 +13,8 @@ import (
 	"github.com/pelago-net/pelago/control/topology"
 )
 
-// Established is the minimum time for which a NAT keeps an idle TCP connection (RFC 5382 REQ-5). A node that has been out of
-// contact for that long can have no live flow left.
+// Established is the minimum time for which a NAT keeps an idle TCP connection (RFC 5382 REQ-5). A
+// node that has been out of contact for that long can have no live flow left.
 const Established = 7440 * time.Second
 
 // KeepBlocks as BlockNode.Want: the demand of the node is unknown, and it keeps its blocks.
@@ -42,7 +42,8 @@ type Block struct {
 	Released bool
 	// Acked: every ready gateway has the block in its tables.
 	Acked bool
-	// OrphanedAt is zero as long as the owner is not missed. OrphanBootID is the owner's last boot; empty if unknown.
+	// OrphanedAt is zero as long as the owner is not missed. OrphanBootID is the owner's last boot;
+	// empty if unknown.
 	OrphanedAt   time.Time
 	OrphanBootID string
 }
@@ -53,7 +54,8 @@ type BlockPlan struct {
 	Release  []string // Active → Releasing
 	Orphan   []string // set orphanedAt: the owner is missed
 	Delete   []string // the ports are free
-	// Fenced are those of Delete that their owner has not released, but whose flows are known to be gone.
+	// Fenced are those of Delete that their owner has not released, but whose flows are known to be
+	// gone.
 	Fenced []string
 	// Missing is how many blocks to lease, Order the IPs to search, best first.
 	Missing int
@@ -62,10 +64,12 @@ type BlockPlan struct {
 	Wait time.Duration
 }
 
-// DesiredBlocks plans the blocks of one pool that nodes of one name have; ips are the pool's addresses.
+// DesiredBlocks plans the blocks of one pool that nodes of one name have; ips are the pool's
+// addresses.
 //
-// Ports change their owner only if the owner released them, never opened a flow in them (Pending), rebooted (its flows
-// died with the kernel's tables), or was not seen for as long as a flow can live.
+// Ports change their owner only if the owner released them, never opened a flow in them (Pending),
+// rebooted (its flows died with the kernel's tables), or was not seen for as long as a flow can
+// live.
 func DesiredBlocks(node BlockNode, ips []netip.Addr, blocks []Block, now time.Time) BlockPlan {
 	var p BlockPlan
 	var held []Block
@@ -93,7 +97,8 @@ func DesiredBlocks(node BlockNode, ips []netip.Addr, blocks []Block, now time.Ti
 	return p
 }
 
-// orphan plans a block whose owner is missing. The mark is never removed: if the owner is alive, it has stopped using the block.
+// orphan plans a block whose owner is missing. The mark is never removed: if the owner is alive, it
+// has stopped using the block.
 func (p *BlockPlan) orphan(b Block, node BlockNode, now time.Time) {
 	rebooted := node.UID != b.NodeUID && b.OrphanBootID != "" && node.BootID != "" && node.BootID != b.OrphanBootID
 	left := b.OrphanedAt.Add(Established).Sub(now)
@@ -116,7 +121,8 @@ func (p *BlockPlan) giveUp(b Block) {
 	}
 }
 
-// keep keeps the blocks in use before pending ones, and those of the IP with the most blocks before others.
+// keep keeps the blocks in use before pending ones, and those of the IP with the most blocks before
+// others.
 func (p *BlockPlan) keep(held []Block, want int) {
 	if want == KeepBlocks {
 		want = len(held)
@@ -156,8 +162,9 @@ func perIP(held []Block) map[netip.Addr]int {
 	return n
 }
 
-// order lists the IPs to search for more blocks of a node: first those where it has blocks already (a pod keeps one
-// egress IP, so a node should have few), then round from one that differs from node to node.
+// order lists the IPs to search for more blocks of a node: first those where it has blocks already
+// (a pod keeps one egress IP, so a node should have few), then round from one that differs from
+// node to node.
 func order(ips []netip.Addr, held []Block, index int32) []netip.Addr {
 	if len(ips) == 0 {
 		return nil
@@ -169,9 +176,10 @@ func order(ips []netip.Addr, held []Block, index int32) []netip.Addr {
 	return round
 }
 
-// Minimum is the number of blocks of a pool that a node has without demand: its share of a quarter of the pool, so that a burst needs
-// no new lease, bounded by leastBlocks and mostBlocks. The number of nodes is rounded up to a power of two, so that a new node seldom
-// changes the minimum of the others.
+// Minimum is the number of blocks of a pool that a node has without demand: its share of a quarter
+// of the pool, so that a burst needs no new lease, bounded by leastBlocks and mostBlocks. The
+// number of nodes is rounded up to a power of two, so that a new node seldom changes the minimum of
+// the others.
 func Minimum(ips, nodes int) int {
 	return min(max(ips*pelagov1alpha1.BlocksPerIP/(4*shares(nodes)), leastBlocks), mostBlocks)
 }
@@ -179,8 +187,9 @@ func Minimum(ips, nodes int) int {
 // shares rounds the number of nodes up to a power of two.
 func shares(nodes int) int { return 1 << bits.Len(uint(max(nodes, 1)-1)) }
 
-// WantedBlocks is the desired number of blocks of a pool on a node: none if the pool is a GlobalEgressIP that no pod on the node uses,
-// else the minimum, or more if the node daemon demands more. Every node uses the cluster's pool, for its own flows.
+// WantedBlocks is the desired number of blocks of a pool on a node: none if the pool is a
+// GlobalEgressIP that no pod on the node uses, else the minimum, or more if the node daemon demands
+// more. Every node uses the cluster's pool, for its own flows.
 func WantedBlocks(pool pelagov1alpha1.EgressPool, minimum int, demand []pelagov1alpha1.BlockDemand, pods []topology.EgressPod, table *topology.EgressTable) int {
 	if pool != topology.ClusterPool && !used(pool, pods, table) {
 		return 0
@@ -203,7 +212,8 @@ func used(pool pelagov1alpha1.EgressPool, pods []topology.EgressPod, table *topo
 	return false
 }
 
-// runs reports whether a pod can open flows from an address of its own: it is bound to a node and has not finished.
+// runs reports whether a pod can open flows from an address of its own: it is bound to a node and
+// has not finished.
 func runs(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && !pod.Spec.HostNetwork && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }

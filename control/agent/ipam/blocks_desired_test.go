@@ -149,7 +149,8 @@ func TestNodesSpreadOverThePool(t *testing.T) {
 	}
 }
 
-// Ports are taken from a present owner only if it has released them, and from a missing one only after a reboot or a timeout.
+// Ports are taken from a present owner only if it has released them, and from a missing one only
+// after a reboot or a timeout.
 func TestPortsAreFenced(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := ipam.BlockNode{

@@ -49,8 +49,9 @@ func (r *blockReconciler) pool(ctx context.Context, name pelagov1alpha1.EgressPo
 type member struct {
 	BlockNode
 	object *metav1.PartialObjectMetadata // nil if there is no Node
-	// bootOf has the boot id that the NodeIndex of this name reports, by the UID of the Node that it was made for. The
-	// NodeIndex outlives its Node until all of the node's blocks are marked as orphaned.
+	// bootOf has the boot id that the NodeIndex of this name reports, by the UID of the Node that
+	// it was made for. The NodeIndex outlives its Node until all of the node's blocks are marked as
+	// orphaned.
 	bootOf map[string]string
 }
 

@@ -13,8 +13,8 @@ type PortSpace struct {
 	First int32
 }
 
-// Space caches which ports are leased. A stale cache costs an attempt, not a lease: the API server lets each PortBlock be
-// created once. It is not safe for concurrent use; the zero value is empty.
+// Space caches which ports are leased. A stale cache costs an attempt, not a lease: the API server
+// lets each PortBlock be created once. It is not safe for concurrent use; the zero value is empty.
 type Space struct {
 	leased map[netip.Addr]*[pelagov1alpha1.BlocksPerIP]bool
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// report writes the condition and the Events of a pool and of a node that lack blocks, and clears the condition. isNew:
-// the node lacked none before.
+// report writes the condition and the Events of a pool and of a node that lack blocks, and clears
+// the condition. isNew: the node lacked none before.
 func (r *blockReconciler) report(ctx context.Context, req blockRequest, node member, pool blockSupply, missing int, isNew bool) error {
 	lacking := missing > 0 && len(pool.ips) > 0 // a pool without addresses has its own condition
 	if pool.object == nil {

@@ -12,19 +12,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// allocator is the in-memory set of allocated resources of one kind: Pool for addresses, Space for port blocks.
+// allocator is the in-memory set of allocated resources of one kind: Pool for addresses, Space for
+// port blocks.
 type allocator[K any] interface {
 	Take(K) bool
 	Release(K)
 }
 
-// ledger caches the allocations K → L of a controller. All of it can be lost: it saves attempts, the API server decides.
-// Event handlers and the one worker share it.
+// ledger caches the allocations K → L of a controller. All of it can be lost: it saves attempts,
+// the API server decides. Event handlers and the one worker share it.
 type ledger[K comparable, L any, P allocator[K]] struct {
 	mu   sync.Mutex
 	pool P
-	// created are allocations of this process that the informer cache does not show yet. Without them the next reconcile
-	// would allocate once more.
+	// created are allocations of this process that the informer cache does not show yet. Without
+	// them the next reconcile would allocate once more.
 	created map[K]L
 	filled  bool // used by the worker only
 }
@@ -33,8 +34,8 @@ func newLedger[L any, K comparable, P allocator[K]](pool P) *ledger[K, L, P] {
 	return &ledger[K, L, P]{pool: pool, created: map[K]L{}}
 }
 
-// fill records the allocations that a list of the cache has, once: event handlers may run later than
-// the first reconcile.
+// fill records the allocations that a list of the cache has, once: event handlers may run later
+// than the first reconcile.
 func (l *ledger[K, L, P]) fill(ctx context.Context, cache client.Reader, list client.ObjectList, key func(runtime.Object) (K, bool)) error {
 	if l.filled {
 		return nil
@@ -100,8 +101,8 @@ func (l *ledger[K, L, P]) use(f func(P)) {
 	f(l.pool)
 }
 
-// waiters are the requests that wait for one condition. A request is added before the condition is checked, and the list
-// is read after the condition has changed: no change is missed.
+// waiters are the requests that wait for one condition. A request is added before the condition is
+// checked, and the list is read after the condition has changed: no change is missed.
 type waiters[R comparable] struct {
 	mu  sync.Mutex
 	set map[R]struct{}

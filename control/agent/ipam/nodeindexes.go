@@ -24,7 +24,8 @@ import (
 // fencingDelay is the requeue interval while blocks of the node have yet to be marked as orphaned.
 const fencingDelay = 500 * time.Millisecond
 
-// The record of the last allocated index: two agents that race for an index race for its resourceVersion.
+// The record of the last allocated index: two agents that race for an index race for its
+// resourceVersion.
 const (
 	recordName = "pelago-node-indexes"
 	recordKey  = "last"
@@ -32,16 +33,17 @@ const (
 
 // Index fields of the cache.
 const (
-	numberIndex         = "nodeindex.number" // NodeIndex by its number
-	nodeIndexBlockIndex = "nodeindex.block"  // PortBlock by the UID of its node, unless marked as orphaned
+	numberIndex = "nodeindex.number" // NodeIndex by its number
+	// PortBlock by the UID of its node, unless marked as orphaned
+	nodeIndexBlockIndex = "nodeindex.block"
 )
 
 // NodeIndexOptions are the options of the controller of node indexes.
 type NodeIndexOptions struct {
 	// Namespace is that of the record.
 	Namespace string
-	// Globalnet: the controller of port blocks runs too. A NodeIndex then stays until the blocks of its node
-	// are marked as orphaned, because the mark needs the node's last boot id.
+	// Globalnet: the controller of port blocks runs too. A NodeIndex then stays until the blocks of
+	// its node are marked as orphaned, because the mark needs the node's last boot id.
 	Globalnet bool
 }
 
@@ -91,7 +93,8 @@ func (r *nodeIndexReconciler) reconcile(ctx context.Context, name string) (time.
 	return 0, nil
 }
 
-// create allocates an index to a node: first the record, then the object. A crash between the two wastes a number.
+// create allocates an index to a node: first the record, then the object. A crash between the two
+// wastes a number.
 func (r *nodeIndexReconciler) create(ctx context.Context, node *metav1.PartialObjectMetadata) error {
 	number, err := r.take(ctx)
 	if err != nil {
@@ -155,7 +158,8 @@ func (r *nodeIndexReconciler) next(ctx context.Context, last int32) (int32, erro
 	return number, nil
 }
 
-// highest is the highest number in use, 0 if there is none. It reads uncached: there is no record to fence it.
+// highest is the highest number in use, 0 if there is none. It reads uncached: there is no record
+// to fence it.
 func (r *nodeIndexReconciler) highest(ctx context.Context) (int64, error) {
 	var list pelagov1alpha1.NodeIndexList
 	if err := r.live.List(ctx, &list); err != nil {
@@ -221,8 +225,9 @@ func nodeIndexAddIndexes(mgr ctrl.Manager) error {
 	)
 }
 
-// comingAndGoing drops updates (heartbeats of nodes, reports of node daemons), except one that replaces an object with another
-// of the same name: a watch that missed the deletion shows the replacement as an update.
+// comingAndGoing drops updates (heartbeats of nodes, reports of node daemons), except one that
+// replaces an object with another of the same name: a watch that missed the deletion shows the
+// replacement as an update.
 func comingAndGoing() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
@@ -232,8 +237,9 @@ func comingAndGoing() predicate.Predicate {
 // MaxNodeIndex is the highest index: a fabric address has 14 bits for it.
 const MaxNodeIndex = 1<<14 - 1
 
-// NextNodeIndex is the index to allocate after last. Indexes wrap around from MaxNodeIndex to 1, so that a freed one is
-// allocated again as late as possible. It reports false if all of them are used.
+// NextNodeIndex is the index to allocate after last. Indexes wrap around from MaxNodeIndex to 1, so
+// that a freed one is allocated again as late as possible. It reports false if all of them are
+// used.
 func NextNodeIndex(last int32, used func(int32) bool) (int32, bool) {
 	for i := int32(1); i <= MaxNodeIndex; i++ {
 		candidate := (max(0, last)+i-1)%MaxNodeIndex + 1

@@ -93,7 +93,8 @@ func TestRecordIsLost(t *testing.T) {
 	}
 }
 
-// Blocks of a lost node must have been marked with its boot id before the NodeIndex, which has it, goes.
+// Blocks of a lost node must have been marked with its boot id before the NodeIndex, which has it,
+// goes.
 func TestIndexStaysUntilBlocksAreFenced(t *testing.T) {
 	c := nodeIndexNewCluster(t)
 	c.agent()

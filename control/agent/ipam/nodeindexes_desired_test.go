@@ -36,7 +36,8 @@ func TestNodeIndexNext(t *testing.T) {
 	}
 }
 
-// A number is never used twice, and a freed one comes back only when all others have had their turn.
+// A number is never used twice, and a freed one comes back only when all others have had their
+// turn.
 func TestNextIsFair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		last := rapid.Int32Range(0, ipam.MaxNodeIndex).Draw(t, "last")

@@ -23,8 +23,8 @@ type span struct {
 // maxSize bounds the counted size of one prefix; a prefix with more addresses counts as this many.
 const maxSize = 1 << 30
 
-// NewPool makes a pool of the usable addresses of the prefixes. The first and the last address of a prefix (network and
-// broadcast) are never allocated, so a prefix of two addresses or one has none.
+// NewPool makes a pool of the usable addresses of the prefixes. The first and the last address of a
+// prefix (network and broadcast) are never allocated, so a prefix of two addresses or one has none.
 func NewPool(prefixes ...netip.Prefix) *Pool {
 	p := &Pool{taken: map[netip.Addr]struct{}{}}
 	for _, prefix := range prefixes {
@@ -83,7 +83,8 @@ func (p *Pool) Taken(ip netip.Addr) bool {
 	return taken
 }
 
-// Take marks ip as taken and reports whether it was free. An address outside of the pool is never free.
+// Take marks ip as taken and reports whether it was free. An address outside of the pool is never
+// free.
 func (p *Pool) Take(ip netip.Addr) bool {
 	s := p.find(ip)
 	if s == nil || p.Taken(ip) {
@@ -108,8 +109,8 @@ func (p *Pool) Release(ip netip.Addr) {
 	}
 }
 
-// Next takes n addresses and lists them in order: the lowest contiguous run of n if there is one, else the lowest
-// free ones. It takes none and reports false if fewer than n are free.
+// Next takes n addresses and lists them in order: the lowest contiguous run of n if there is one,
+// else the lowest free ones. It takes none and reports false if fewer than n are free.
 func (p *Pool) Next(n int) ([]netip.Addr, bool) {
 	if n > p.Free() {
 		return nil, false

@@ -78,7 +78,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// Whatever is taken and released: nothing twice, only usable addresses, the lowest first, and the counts are right.
+// Whatever is taken and released: nothing twice, only usable addresses, the lowest first, and the
+// counts are right.
 func TestPoolNeverGivesTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cidr := netip.PrefixFrom(netip.MustParseAddr("120.1.0.0"), rapid.IntRange(26, 30).Draw(t, "bits"))

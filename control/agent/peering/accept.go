@@ -28,9 +28,10 @@ type known struct {
 	hub       []netip.Addr            // of its API server
 }
 
-// peers computes one Peer for each remote cluster, with its condition. Clusters are checked in the order in which they joined: if two
-// overlap, the older one takes precedence. A cluster without a gateway keeps its ranges: the nodes still route them, and whether a younger
-// cluster is accepted must not depend on another cluster's gateways coming and going.
+// peers computes one Peer for each remote cluster, with its condition. Clusters are checked in the
+// order in which they joined: if two overlap, the older one takes precedence. A cluster without a
+// gateway keeps its ranges: the nodes still route them, and whether a younger cluster is accepted
+// must not depend on another cluster's gateways coming and going.
 func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 	remote := slices.DeleteFunc(slices.Clone(k.clusters), func(c submarinerv1.Cluster) bool { return c.Spec.ClusterID == o.ClusterID })
 	slices.SortFunc(remote, func(a, b submarinerv1.Cluster) int {

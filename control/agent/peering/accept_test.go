@@ -224,7 +224,8 @@ func TestLabelsOfAPeer(t *testing.T) {
 	}
 }
 
-// A cluster that has joined with --workloads-only has no ranges, and would be refused as one without globalnet.
+// A cluster that has joined with --workloads-only has no ranges, and would be refused as one
+// without globalnet.
 func TestAClusterWithoutNetworkIsNoPeer(t *testing.T) {
 	in, out := remote("g2", 2, 0, "120.2.0.0/24"), remote("w1", 3, 0, "")
 	out.Annotations[v1alpha1.AnnotationWorkloadsOnly] = "true"
@@ -243,8 +244,8 @@ func TestAClusterWithoutIndexIsReported(t *testing.T) {
 	}
 }
 
-// Whatever the hub holds: accepted peers overlap neither each other nor the own cluster, and the order of the objects
-// does not matter.
+// Whatever the hub holds: accepted peers overlap neither each other nor the own cluster, and the
+// order of the objects does not matter.
 func TestAcceptedPeersAreDisjoint(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var k known

@@ -36,8 +36,9 @@ func (r *reconciler) ensurePeer(ctx context.Context, have, want *v1alpha1.Peer) 
 	var present []*v1alpha1.Peer
 	if have != nil {
 		present = append(present, have)
-		// A peer that is now refused gets its new condition first; the event of that write triggers the reconcile that
-		// writes the new spec. So no node programs the new spec under the old, accepting condition.
+		// A peer that is now refused gets its new condition first; the event of that write triggers
+		// the reconcile that writes the new spec. So no node programs the new spec under the old,
+		// accepting condition.
 		if set.Owns(have) && routable(have.Status) && !routable(status) {
 			return r.writeStatus(ctx, have, status)
 		}
@@ -51,7 +52,8 @@ func (r *reconciler) ensurePeer(ctx context.Context, have, want *v1alpha1.Peer) 
 	return r.writeStatus(ctx, have, status)
 }
 
-// routable reports whether nodes route the peer's ranges: it is accepted, or has no gateway just now.
+// routable reports whether nodes route the peer's ranges: it is accepted, or has no gateway just
+// now.
 func routable(status v1alpha1.PeerStatus) bool {
 	c := meta.FindStatusCondition(status.Conditions, v1alpha1.PeerAccepted)
 	return c != nil && (c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.ReasonNoGateway)

@@ -14,8 +14,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Nodes route the ranges of a Peer that is accepted, or that has no gateway just now: ranges that are refused are never written under
-// such a condition.
+// Nodes route the ranges of a Peer that is accepted, or that has no gateway just now: ranges that
+// are refused are never written under such a condition.
 func TestRefusedRangesAreNeverRoutable(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {

@@ -99,7 +99,8 @@ func Setup(mgr ctrl.Manager, o Options) error {
 // once is the only request of each controller, which reconciles all of its objects together.
 var once = []reconcile.Request{{}}
 
-// gatewayNodes passes the events of Nodes that are or were gateways, so that heartbeats of other nodes cause no reconcile.
+// gatewayNodes passes the events of Nodes that are or were gateways, so that heartbeats of other
+// nodes cause no reconcile.
 var gatewayNodes = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return isGateway(e.ObjectOld) || isGateway(e.ObjectNew) },
 	CreateFunc: func(e event.CreateEvent) bool { return isGateway(e.Object) },
@@ -128,7 +129,8 @@ type reconciler struct {
 // resolveTimeout bounds a DNS query for the hub's name.
 const resolveTimeout = 2 * time.Second
 
-// resolveHub returns the addresses of the hub's API server; while its name does not resolve, the last known ones.
+// resolveHub returns the addresses of the hub's API server; while its name does not resolve, the
+// last known ones.
 func (r *reconciler) resolveHub(ctx context.Context) []netip.Addr {
 	u, err := url.Parse(r.HubServer)
 	if err != nil {
@@ -159,7 +161,8 @@ func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcil
 	var indexes v1alpha1.NodeIndexList
 	var endpoints submarinerv1.EndpointList
 	if err := errors.Join(
-		r.local.List(ctx, &nodes, client.UnsafeDisableDeepCopy), // those without the label may still serve
+		// those without the label may still serve
+		r.local.List(ctx, &nodes, client.UnsafeDisableDeepCopy),
 		r.local.List(ctx, &indexes),
 		r.Hub.Client().List(ctx, &endpoints, client.InNamespace(r.Hub.Namespace()), client.MatchingLabels{submarinerv1.LabelClusterID: r.ClusterID}),
 	); err != nil {
@@ -179,8 +182,8 @@ func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcil
 	return hubclient.Result(err)
 }
 
-// mirror copies the hub's Clusters and Endpoints into the member. Endpoints are created before their Cluster and deleted
-// after it, so that no Peer is without gateways in between.
+// mirror copies the hub's Clusters and Endpoints into the member. Endpoints are created before
+// their Cluster and deleted after it, so that no Peer is without gateways in between.
 func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if !r.Hub.Synced() {
 		return reconcile.Result{}, nil

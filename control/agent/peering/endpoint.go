@@ -26,9 +26,10 @@ type problem struct {
 	message string
 }
 
-// ownEndpoints computes this cluster's Endpoints at the hub: one for each gateway node whose data path is ready. A drained
-// gateway whose node is alive withdraws itself (NodeIndex.status.gateway) once its probes show that another gateway is active.
-// The agent does not decide that: until Kubernetes reports a crash, it would take a dead gateway for an active one.
+// ownEndpoints computes this cluster's Endpoints at the hub: one for each gateway node whose data
+// path is ready. A drained gateway whose node is alive withdraws itself (NodeIndex.status.gateway)
+// once its probes show that another gateway is active. The agent does not decide that: until
+// Kubernetes reports a crash, it would take a dead gateway for an active one.
 func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex) ([]*submarinerv1.Endpoint, []problem) {
 	byNode := map[string]v1alpha1.NodeIndex{}
 	for _, i := range indexes {
@@ -76,7 +77,8 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 	return endpoints, problems
 }
 
-// lives reports whether the node is Ready: its kubelet renews its lease. A node without the condition counts as alive.
+// lives reports whether the node is Ready: its kubelet renews its lease. A node without the
+// condition counts as alive.
 func lives(node *corev1.Node) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -86,8 +88,8 @@ func lives(node *corev1.Node) bool {
 	return true
 }
 
-// wireOf is the backend_config of a gateway's Endpoint: the settings that its node reports and those of the cluster. It
-// fails if no peer could use them.
+// wireOf is the backend_config of a gateway's Endpoint: the settings that its node reports and
+// those of the cluster. It fails if no peer could use them.
 func (o Options) wireOf(index v1alpha1.NodeIndex) (map[string]string, error) {
 	fabric, err := config.FabricAddress(o.Fabric, o.ClusterIndex, uint16(index.Spec.Index))
 	if err != nil {
@@ -104,7 +106,8 @@ func (o Options) wireOf(index v1alpha1.NodeIndex) (map[string]string, error) {
 		submarinerv1.BackendWireVersion:  strconv.Itoa(o.WireVersion),
 		submarinerv1.BackendFabricIP:     fabric.String(),
 	})
-	if settings[submarinerv1.BackendUDPPort] == "" { // an annotation of the node overrides the port of the cluster
+	// an annotation of the node overrides the port of the cluster
+	if settings[submarinerv1.BackendUDPPort] == "" {
 		settings[submarinerv1.BackendUDPPort] = strconv.Itoa(int(o.CablePort))
 	}
 	if _, err := wire(o.CableDriver, settings); err != nil {
@@ -130,9 +133,9 @@ func privateIP(node *corev1.Node, index v1alpha1.NodeIndex) (netip.Addr, error) 
 	return ip, nil
 }
 
-// publicIP is the public address that the node's daemon has found (the zero Addr if none), and the problems that the daemon has
-// reported: refused settings and failed look-ups. None of them prevents the Endpoint: peers in the same network reach the gateway at
-// its private address.
+// publicIP is the public address that the node's daemon has found (the zero Addr if none), and the
+// problems that the daemon has reported: refused settings and failed look-ups. None of them
+// prevents the Endpoint: peers in the same network reach the gateway at its private address.
 func publicIP(node *corev1.Node, index v1alpha1.NodeIndex) (public netip.Addr, problems []problem) {
 	if c := meta.FindStatusCondition(index.Status.Conditions, v1alpha1.NodeSettings); c != nil && c.Status == metav1.ConditionFalse {
 		problems = append(problems, problem{node, "InvalidGatewaySettings", c.Message})

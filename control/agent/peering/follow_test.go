@@ -13,7 +13,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// A process that does not renew the token uses the one that another process writes, and never an unusable one.
+// A process that does not renew the token uses the one that another process writes, and never an
+// unusable one.
 func TestFollow(t *testing.T) {
 	cfg := apiserver.Start(t)
 	c := apiserver.Connect(t, cfg)

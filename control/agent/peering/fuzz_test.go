@@ -13,8 +13,9 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 )
 
-// FuzzGateway: an Endpoint with any spec, which its cluster alone writes, is refused with a reason or becomes a gateway with
-// the fabric address of its indexes, valid addresses and nothing in its identity that a field holds.
+// FuzzGateway: an Endpoint with any spec, which its cluster alone writes, is refused with a reason
+// or becomes a gateway with the fabric address of its indexes, valid addresses and nothing in its
+// identity that a field holds.
 func FuzzGateway(f *testing.F) {
 	for _, spec := range []string{
 		`{"hostname":"gw","private_ip":"192.0.2.2","subnets":["120.2.0.0/24"],"backend_config":{"udp-port":"4500","node-index":"1","wire-version":"1"}}`,

@@ -14,11 +14,12 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 )
 
-// wireGuardKey matches a public key (32 bytes) in canonical base64. Decoders accept other spellings of the same bytes, by which a
-// copied key would pass for a different one.
+// wireGuardKey matches a public key (32 bytes) in canonical base64. Decoders accept other spellings
+// of the same bytes, by which a copied key would pass for a different one.
 var wireGuardKey = regexp.MustCompile(`^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$`)
 
-// ownFields are the keys of backend_config that PeerGateway has fields for; the others are copied to Identity.
+// ownFields are the keys of backend_config that PeerGateway has fields for; the others are copied
+// to Identity.
 var ownFields = []string{
 	submarinerv1.BackendUDPPort, submarinerv1.BackendClusterIndex, submarinerv1.BackendNodeIndex, submarinerv1.BackendWireVersion,
 	submarinerv1.BackendFabricIP, submarinerv1.BackendTunnels, submarinerv1.BackendNATTDiscoveryPort, submarinerv1.BackendLoadBalancer,
@@ -86,7 +87,8 @@ func (o Options) gateway(c submarinerv1.Cluster, index int32, e submarinerv1.End
 	return g, acceptance{ok: true}
 }
 
-// addresses returns a gateway's two addresses in canonical form. The one that nat_enabled selects is required.
+// addresses returns a gateway's two addresses in canonical form. The one that nat_enabled selects
+// is required.
 func addresses(e submarinerv1.EndpointSpec) (private, public string, err error) {
 	for _, a := range []struct {
 		field, text string
@@ -113,8 +115,9 @@ func discoveryPort(settings map[string]string) (int32, error) {
 	return 0, nil
 }
 
-// fabricOf is the fabric address of a gateway. It follows from the indexes; a gateway with a different address would receive the
-// packets of another node. Endpoints of the former version carry none.
+// fabricOf is the fabric address of a gateway. It follows from the indexes; a gateway with a
+// different address would receive the packets of another node. Endpoints of the former version
+// carry none.
 func (o Options) fabricOf(settings map[string]string, cluster, node int32) (netip.Addr, error) {
 	want, err := config.FabricAddress(o.Fabric, uint16(cluster), uint16(node))
 	if err != nil {
@@ -149,7 +152,8 @@ func wire(driver string, settings map[string]string) (int32, error) {
 	return tunnels, nil
 }
 
-// wireGuardKeys checks the form and the number of a WireGuard gateway's keys; taken.distinct checks that they are its own.
+// wireGuardKeys checks the form and the number of a WireGuard gateway's keys; taken.distinct checks
+// that they are its own.
 func wireGuardKeys(tunnels int32, settings map[string]string) error {
 	const remedy = "see that pelago-node is ready on that gateway: it makes the keys and reports them in its NodeIndex"
 	if settings[submarinerv1.BackendPublicKey] == "" {

@@ -20,7 +20,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Well-known properties of a member of a clusterset (KEP-2149): its id in the clusterset, and the clusterset's.
+// Well-known properties of a member of a clusterset (KEP-2149): its id in the clusterset, and the
+// clusterset's.
 const (
 	propertyCluster    = "cluster.clusterset.k8s.io"
 	propertyClusterSet = "clusterset.k8s.io"
@@ -39,8 +40,8 @@ type IdentityOptions struct {
 	HubID string
 }
 
-// SetupIdentity adds a controller that keeps the ClusterProperties of the cluster's membership. A property that another tool has
-// set to another value stays, and has an Event.
+// SetupIdentity adds a controller that keeps the ClusterProperties of the cluster's membership. A
+// property that another tool has set to another value stays, and has an Event.
 func SetupIdentity(mgr ctrl.Manager, o IdentityOptions) error {
 	mapping, err := mgr.GetRESTMapper().RESTMapping(clusterProperty)
 	if meta.IsNoMatchError(err) {

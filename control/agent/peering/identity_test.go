@@ -27,7 +27,8 @@ func property(name, value string) *unstructured.Unstructured {
 	return p
 }
 
-// The properties of the membership exist, come back when deleted or changed, and those of another tool stay as they are.
+// The properties of the membership exist, come back when deleted or changed, and those of another
+// tool stay as they are.
 func TestIdentity(t *testing.T) {
 	c := apiserver.Connect(t, server.Config(t))
 	foreign := property("clusterset.k8s.io", "other")

@@ -72,7 +72,8 @@ func TestACopiedKeyHarmsTheCopierAlone(t *testing.T) {
 	}
 }
 
-// Two Endpoints with one node index have one fabric address, by which wires tell gateways apart: one is used.
+// Two Endpoints with one node index have one fabric address, by which wires tell gateways apart:
+// one is used.
 func TestTwoGatewaysOfOneNodeIndex(t *testing.T) {
 	second := keyed("h", 2, map[string]string{"publicKey": key('i')})
 	second.Spec.Hostname, second.Spec.PrivateIP, second.Name = "gw2", "192.0.2.9", "h-gw2"
@@ -86,7 +87,8 @@ func TestTwoGatewaysOfOneNodeIndex(t *testing.T) {
 	}
 }
 
-// Whatever hostile clusters write into their own Endpoints, in whatever order the caches show them, the Peer of the victim stays.
+// Whatever hostile clusters write into their own Endpoints, in whatever order the caches show them,
+// the Peer of the victim stays.
 func TestHostilePeersNeverChangeAnothersPeer(t *testing.T) {
 	for _, driver := range []string{"wireguard", "vxlan"} {
 		t.Run(driver, func(t *testing.T) {

@@ -45,8 +45,9 @@ func (r *reconciler) balance(ctx context.Context, _ reconcile.Request) (reconcil
 	return hubclient.Result(set.Apply(ctx, kube.Pointers(have.Items), r.balanced(service, endpoints)))
 }
 
-// balanced returns one slice for each gateway. Normally there is only one gateway, because the load balancer spreads packets over
-// all of them. The ports are those of the Service, which are published to other clusters.
+// balanced returns one slice for each gateway. Normally there is only one gateway, because the load
+// balancer spreads packets over all of them. The ports are those of the Service, which are
+// published to other clusters.
 func (o Options) balanced(service corev1.Service, endpoints []*submarinerv1.Endpoint) []*discoveryv1.EndpointSlice {
 	var out []*discoveryv1.EndpointSlice
 	for _, e := range endpoints {

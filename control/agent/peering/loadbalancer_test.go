@@ -11,7 +11,8 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// Behind the load balancer is the node of each gateway whose data path is ready, at the Service's own ports.
+// Behind the load balancer is the node of each gateway whose data path is ready, at the Service's
+// own ports.
 func TestBalanced(t *testing.T) {
 	endpoints, _ := g1.ownEndpoints(
 		[]corev1.Node{node("gw", "192.0.2.1", nil), node("new", "192.0.2.2", nil)},

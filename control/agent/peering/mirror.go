@@ -14,8 +14,9 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// clusterCopies are the member's copies of the Clusters that take part in the network. An annotation keeps the time at which each
-// of them joined, because a copy has a creation timestamp of its own.
+// clusterCopies are the member's copies of the Clusters that take part in the network. An
+// annotation keeps the time at which each of them joined, because a copy has a creation timestamp
+// of its own.
 func (o Options) clusterCopies(clusters []submarinerv1.Cluster) []*submarinerv1.Cluster {
 	var out []*submarinerv1.Cluster
 	for i := range clusters {
@@ -29,7 +30,8 @@ func (o Options) clusterCopies(clusters []submarinerv1.Cluster) []*submarinerv1.
 	return out
 }
 
-// copyCluster replaces the labels as well: exports select clusters by them, so a label that was removed at the hub must not stay.
+// copyCluster replaces the labels as well: exports select clusters by them, so a label that was
+// removed at the hub must not stay.
 func copyCluster(dst, src *submarinerv1.Cluster) { dst.Spec, dst.Labels = src.Spec, src.Labels }
 
 // endpointCopies are the hub's Endpoints as they are kept in the member.

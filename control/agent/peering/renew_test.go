@@ -23,7 +23,8 @@ import (
 	"github.com/pelago-net/pelago/control/hubclient"
 )
 
-// TestClockAhead: a clock so far ahead of the hub's that every new token is due renews it once a minute, not in a loop.
+// TestClockAhead: a clock so far ahead of the hub's that every new token is due renews it once a
+// minute, not in a loop.
 func TestClockAhead(t *testing.T) {
 	const ahead = 5 * 24 * time.Hour // more than half a life
 	hubClock := time.Unix(1_700_000_000, 0)

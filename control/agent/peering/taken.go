@@ -22,9 +22,11 @@ type claim struct {
 type taken struct {
 	claims  []claim
 	indexes map[int32]string // cluster index → cluster
-	// gateways maps each identity by which a wire knows a gateway (an outer address or a key) to that gateway.
+	// gateways maps each identity by which a wire knows a gateway (an outer address or a key) to
+	// that gateway.
 	gateways map[string]string
-	// held maps such an identity to the id of the cluster whose accepted Peer has it and that still publishes it.
+	// held maps such an identity to the id of the cluster whose accepted Peer has it and that still
+	// publishes it.
 	held  map[string]string
 	nodes map[string]string // address of a node of this cluster → node
 }
@@ -63,11 +65,12 @@ func (o Options) taken(k known) *taken {
 	return t
 }
 
-// hold fills held: an identity stays with the cluster of the Peer that has it, for as long as one of its Endpoints publishes it.
-// No order among the hub's objects shows which cluster published a key first: a member chooses when to rewrite its Endpoint, and
-// creationTimestamp does not change with its content. The Peer in this cluster's API server is written by this cluster alone and
-// survives restarts. Members that have no Peer yet rely on the hub, which refuses a key that another cluster publishes (policy
-// pelago-endpoint-keys).
+// hold fills held: an identity stays with the cluster of the Peer that has it, for as long as one
+// of its Endpoints publishes it. No order among the hub's objects shows which cluster published a
+// key first: a member chooses when to rewrite its Endpoint, and creationTimestamp does not change
+// with its content. The Peer in this cluster's API server is written by this cluster alone and
+// survives restarts. Members that have no Peer yet rely on the hub, which refuses a key that
+// another cluster publishes (policy pelago-endpoint-keys).
 func (o Options) hold(t *taken, k known) {
 	publishes := map[string]map[string]bool{}
 	for i := range k.endpoints {
@@ -100,7 +103,8 @@ func canonical(address string) string {
 	return address
 }
 
-// publicKeys are the WireGuard keys of a gateway, that of the standby tunnel last: WireGuard identifies a peer by any of them.
+// publicKeys are the WireGuard keys of a gateway, that of the standby tunnel last: WireGuard
+// identifies a peer by any of them.
 func publicKeys(settings map[string]string) []string {
 	return append(keysOf(settings[submarinerv1.BackendPublicKey]), keysOf(settings[submarinerv1.BackendStandbyKey])...)
 }
@@ -116,9 +120,10 @@ func nodeAddresses(n *corev1.Node) []netip.Addr {
 	return out
 }
 
-// add records an accepted cluster. The addresses of its gateways are not claims: a member can change them at any time, and could get
-// another cluster refused by using an address from that cluster's ranges. Ranges that contain a gateway's address are refused at the
-// hub, before they are registered.
+// add records an accepted cluster. The addresses of its gateways are not claims: a member can
+// change them at any time, and could get another cluster refused by using an address from that
+// cluster's ranges. Ranges that contain a gateway's address are refused at the hub, before they are
+// registered.
 func (t *taken) add(id string, spec v1alpha1.PeerSpec) {
 	t.claims = append(t.claims, claim{"cluster " + id, parsed(spec.Subnets)})
 	t.indexes[spec.ClusterIndex] = id
@@ -129,8 +134,8 @@ func (t *taken) add(id string, spec v1alpha1.PeerSpec) {
 	}
 }
 
-// distinguishing is what the wire identifies a gateway by: vxlan its outer address, wireguard its keys. Several gateways behind
-// one NAT may share an address.
+// distinguishing is what the wire identifies a gateway by: vxlan its outer address, wireguard its
+// keys. Several gateways behind one NAT may share an address.
 func distinguishing(g v1alpha1.PeerGateway) []string {
 	switch g.Wire {
 	case config.CableVXLAN:
@@ -141,8 +146,9 @@ func distinguishing(g v1alpha1.PeerGateway) []string {
 	return nil
 }
 
-// elsewhere removes a gateway's private address if a node of this cluster has the same: both networks use one range, so the
-// gateway cannot be reached there. Without a public address it may still connect, over a wire that authenticates it.
+// elsewhere removes a gateway's private address if a node of this cluster has the same: both
+// networks use one range, so the gateway cannot be reached there. Without a public address it may
+// still connect, over a wire that authenticates it.
 func (t *taken) elsewhere(g *v1alpha1.PeerGateway) {
 	if _, ours := t.nodes[g.PrivateAddress]; !ours || g.Wire == config.CableVXLAN || g.NATTPort == 0 {
 		return
@@ -153,8 +159,9 @@ func (t *taken) elsewhere(g *v1alpha1.PeerGateway) {
 	g.PrivateAddress = ""
 }
 
-// distinct refuses a gateway whose address, key or fabric address belongs to another one. mine holds the keys and addresses of the same
-// cluster's gateways that have passed so far; those of this gateway are added if it passes.
+// distinct refuses a gateway whose address, key or fabric address belongs to another one. mine
+// holds the keys and addresses of the same cluster's gateways that have passed so far; those of
+// this gateway are added if it passes.
 func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]string) acceptance {
 	me := fmt.Sprintf("gateway %s of cluster %s", g.Name, id)
 	if who, ok := t.nodes[g.Address]; ok {
@@ -206,7 +213,8 @@ func allocated(c submarinerv1.Cluster) []string {
 	return slices.Concat(c.Spec.ClusterCIDR, c.Spec.ServiceCIDR)
 }
 
-// routed is the IPv4 part of allocated, and without globalnet the cluster's share of the fabric, from which its nodes send.
+// routed is the IPv4 part of allocated, and without globalnet the cluster's share of the fabric,
+// from which its nodes send.
 func (o Options) routed(c submarinerv1.Cluster, index int32) []string {
 	out := slices.DeleteFunc(allocated(c), func(text string) bool {
 		p, err := netip.ParsePrefix(text)

@@ -80,7 +80,8 @@ func (c claims) renewal() time.Time {
 // expired reports whether the hub refuses the token at now.
 func (c claims) expired(now time.Time) bool { return c.Expiry != 0 && now.Unix() >= c.Expiry }
 
-// request is a TokenRequest for a successor, bound to the same Secret: deleting that one revokes both.
+// request is a TokenRequest for a successor, bound to the same Secret: deleting that one revokes
+// both.
 func (c claims) request(life time.Duration) *authenticationv1.TokenRequest {
 	seconds := int64(life / time.Second)
 	r := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}

@@ -23,8 +23,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// DefaultTokenLife is how long a token is valid: a member that loses the hub for less than half of it recovers without an
-// administrator.
+// DefaultTokenLife is how long a token is valid: a member that loses the hub for less than half of
+// it recovers without an administrator.
 const DefaultTokenLife = 7 * 24 * time.Hour
 
 const (
@@ -33,8 +33,8 @@ const (
 	lastRetry  = 5 * time.Minute
 	// timeout bounds one renewal.
 	timeout = 15 * time.Second
-	// minInterval is the minimum time between renewals. If this clock is ahead of the hub's by more than half a token's
-	// life, every new token is due at once.
+	// minInterval is the minimum time between renewals. If this clock is ahead of the hub's by more
+	// than half a token's life, every new token is due at once.
 	minInterval = time.Minute
 )
 
@@ -79,8 +79,8 @@ func SetupToken(mgr ctrl.Manager, o TokenOptions) error {
 	return nil
 }
 
-// FollowToken adds a controller that passes each token of the Secret to source and renews none, for a second process of a
-// member. The manager's cache must hold the Secret.
+// FollowToken adds a controller that passes each token of the Secret to source and renews none, for
+// a second process of a member. The manager's cache must hold the Secret.
 func FollowToken(mgr ctrl.Manager, namespace string, source *TokenSource) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("credential-follow").
@@ -88,9 +88,11 @@ func FollowToken(mgr ctrl.Manager, namespace string, source *TokenSource) error 
 		Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 			var secret corev1.Secret
 			if err := mgr.GetClient().Get(ctx, req.NamespacedName, &secret); err != nil {
-				return reconcile.Result{}, client.IgnoreNotFound(err) // the token in memory stays in use
+				// the token in memory stays in use
+				return reconcile.Result{}, client.IgnoreNotFound(err)
 			}
-			if broker, err := config.ParseBroker(secret.Data); err == nil { // the process that renews reports what is wrong with it
+			// the process that renews reports what is wrong with it
+			if broker, err := config.ParseBroker(secret.Data); err == nil {
 				source.set(broker.Token)
 			}
 			return reconcile.Result{}, nil
@@ -160,7 +162,8 @@ func (r *tokenReconciler) renew(ctx context.Context, secret *corev1.Secret, c cl
 	if issued, err := parse(request.Status.Token); err == nil {
 		r.Source.skew.Set(r.last.Sub(time.Unix(issued.IssuedAt, 0)).Seconds())
 	}
-	next := secret.DeepCopy() // with its resourceVersion: a Secret that `pelago join` wrote meanwhile wins
+	// with its resourceVersion: a Secret that `pelago join` wrote meanwhile wins
+	next := secret.DeepCopy()
 	next.Data[config.KeyBrokerToken] = []byte(request.Status.Token)
 	if err := r.local.Update(ctx, next); err != nil {
 		return fmt.Errorf("write the new token into Secret %s/%s: %w", secret.Namespace, secret.Name, err)

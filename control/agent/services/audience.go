@@ -23,7 +23,8 @@ func audienceOf(export *mcs.ServiceExport) (a topology.Audience, restricted bool
 	return a, true, err
 }
 
-// exportTo returns the clusters of an audience, the own one among them, and the message of condition Valid.
+// exportTo returns the clusters of an audience, the own one among them, and the message of
+// condition Valid.
 func (c cluster) exportTo(a topology.Audience, members map[string]map[string]string) (to []string, message string) {
 	to = append(a.Named(), c.id)
 	for id, labels := range members {
@@ -61,8 +62,8 @@ func exportedTo(x v1alpha1.ServiceContribution, id string) bool {
 	return len(x.Spec.ExportTo) == 0 || x.Spec.Cluster == id || slices.Contains(x.Spec.ExportTo, id)
 }
 
-// meeting returns the contributions that at least one cluster imports together with that of cluster id. Others cannot conflict
-// with it.
+// meeting returns the contributions that at least one cluster imports together with that of cluster
+// id. Others cannot conflict with it.
 func meeting(contributions []v1alpha1.ServiceContribution, id string) []v1alpha1.ServiceContribution {
 	own := slices.IndexFunc(contributions, func(x v1alpha1.ServiceContribution) bool { return x.Spec.Cluster == id })
 	if own < 0 {

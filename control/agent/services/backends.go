@@ -22,7 +22,8 @@ import (
 
 // BackendSlice is the content of one EndpointSlice to be.
 type BackendSlice struct {
-	// Source tells the slices of one service and cluster apart; it stays the same while the service lives.
+	// Source tells the slices of one service and cluster apart; it stays the same while the service
+	// lives.
 	Source    string
 	Type      discoveryv1.AddressType
 	Ports     []discoveryv1.EndpointPort
@@ -38,8 +39,9 @@ func (b BackendSlice) annotate(slice *discoveryv1.EndpointSlice) {
 	}
 }
 
-// VirtualSlices are the view of a ClusterIP service from outside: for each IP family one slice with one endpoint, the virtual
-// address, and the Service's own ports. The endpoint is ready if any backend is.
+// VirtualSlices are the view of a ClusterIP service from outside: for each IP family one slice with
+// one endpoint, the virtual address, and the Service's own ports. The endpoint is ready if any
+// backend is.
 func VirtualSlices(addresses []string, service *corev1.Service, slices []discoveryv1.EndpointSlice) []BackendSlice {
 	count := readyBackends(slices)
 	ready := count > 0
@@ -62,8 +64,9 @@ func VirtualSlices(addresses []string, service *corev1.Service, slices []discove
 	return out
 }
 
-// PodSlices are the view of a headless service: each slice of the Service mirrored, with the pods' ports (its target ports),
-// readiness and hostnames (see Hostname). address gives the address to publish for an endpoint; one without is left out.
+// PodSlices are the view of a headless service: each slice of the Service mirrored, with the pods'
+// ports (its target ports), readiness and hostnames (see Hostname). address gives the address to
+// publish for an endpoint; one without is left out.
 func PodSlices(slices []discoveryv1.EndpointSlice, dashed bool, address func(discoveryv1.AddressType, discoveryv1.Endpoint) (string, bool)) []BackendSlice {
 	var out []BackendSlice
 	for _, s := range slices {
@@ -85,14 +88,17 @@ func PodSlices(slices []discoveryv1.EndpointSlice, dashed bool, address func(dis
 	return out
 }
 
-// OwnAddress publishes an endpoint under the address that it has in its own cluster. Other clusters publish IPv4 only: with IPv6, AAAA
-// would be the pods of the own cluster alone, and A those of all.
+// OwnAddress publishes an endpoint under the address that it has in its own cluster. Other clusters
+// publish IPv4 only: with IPv6, AAAA would be the pods of the own cluster alone, and A those of
+// all.
 func OwnAddress(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
-	return e.Addresses[0], family == discoveryv1.AddressTypeIPv4 // an EndpointSlice has at least one, and all but the first are ignored
+	// an EndpointSlice has at least one, and all but the first are ignored
+	return e.Addresses[0], family == discoveryv1.AddressTypeIPv4
 }
 
-// Hostname is the label under which DNS knows an endpoint: its hostname, else its pod's name unless dashed, else its address with
-// dashes (the convention of the implementations of the multicluster DNS specification).
+// Hostname is the label under which DNS knows an endpoint: its hostname, else its pod's name unless
+// dashed, else its address with dashes (the convention of the implementations of the multicluster
+// DNS specification).
 func Hostname(e discoveryv1.Endpoint, dashed bool) string {
 	if h := ptr.Deref(e.Hostname, ""); h != "" {
 		return h
@@ -115,15 +121,17 @@ func EndpointPod(e discoveryv1.Endpoint) string {
 	return e.TargetRef.Name
 }
 
-// NameHash is the part of a slice's name that tells it apart, ten hexadecimal digits of its identity.
+// NameHash is the part of a slice's name that tells it apart, ten hexadecimal digits of its
+// identity.
 func NameHash(identity ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(identity, "/")))
 	return hex.EncodeToString(sum[:5])
 }
 
-// readyBackends counts the ready pods, and the ready endpoints without a pod. If there are none, it counts those that terminate but
-// still serve, which then get new connections (KEP-1669). A backend that is in several slices, because of dual stack or while slices
-// are rewritten, counts once. As defined by the EndpointSlice API, unknown readiness counts as ready.
+// readyBackends counts the ready pods, and the ready endpoints without a pod. If there are none, it
+// counts those that terminate but still serve, which then get new connections (KEP-1669). A backend
+// that is in several slices, because of dual stack or while slices are rewritten, counts once. As
+// defined by the EndpointSlice API, unknown readiness counts as ready.
 func readyBackends(slices []discoveryv1.EndpointSlice) int {
 	ready, terminating := map[string]bool{}, map[string]bool{}
 	for _, s := range slices {
@@ -145,8 +153,9 @@ func readyBackends(slices []discoveryv1.EndpointSlice) int {
 	return len(ready)
 }
 
-// significant rounds a number of backends above 8 down to three significant bits. Each change is a write at the hub and in every
-// cluster: a rollout of 100 pods makes a few of them, and the weights of clusters are off by less than a quarter.
+// significant rounds a number of backends above 8 down to three significant bits. Each change is a
+// write at the hub and in every cluster: a rollout of 100 pods makes a few of them, and the weights
+// of clusters are off by less than a quarter.
 func significant(n int) int {
 	drop := max(0, bits.Len(uint(n))-3)
 	if n <= 8 {
@@ -164,8 +173,8 @@ func servicePorts(service *corev1.Service) []discoveryv1.EndpointPort {
 	return out
 }
 
-// SliceService is the Service of this cluster that an EndpointSlice belongs to. Slices that were imported from other clusters
-// never have the label, and no Service.
+// SliceService is the Service of this cluster that an EndpointSlice belongs to. Slices that were
+// imported from other clusters never have the label, and no Service.
 func SliceService(slice client.Object) (service types.NamespacedName, ok bool) {
 	name := slice.GetLabels()[discoveryv1.LabelServiceName]
 	if name == "" {
@@ -174,7 +183,8 @@ func SliceService(slice client.Object) (service types.NamespacedName, ok bool) {
 	return types.NamespacedName{Namespace: slice.GetNamespace(), Name: name}, true
 }
 
-// ByService are the values by which EndpointSlices are indexed: `<namespace>/<name>` of the Service.
+// ByService are the values by which EndpointSlices are indexed: `<namespace>/<name>` of the
+// Service.
 func ByService(slice *discoveryv1.EndpointSlice) []string {
 	if service, ok := SliceService(slice); ok {
 		return []string{service.String()}

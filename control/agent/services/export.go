@@ -37,13 +37,14 @@ const (
 type ExportOptions struct {
 	ClusterID string
 	Globalnet bool
-	// Routed, the ranges of pods and of hosts outside the cluster, and Fabric, the address of a node by its index, are used without
-	// globalnet.
+	// Routed, the ranges of pods and of hosts outside the cluster, and Fabric, the address of a
+	// node by its index, are used without globalnet.
 	Routed []netip.Prefix
 	Fabric func(node uint16) (netip.Addr, error)
 	// ClusterSetIPs: an export gets a ClusterSetIP unless its annotation says otherwise.
 	ClusterSetIPs bool
-	// DashedHostnames: an endpoint without hostname has its address as one (mode mcs), not the name of its pod.
+	// DashedHostnames: an endpoint without hostname has its address as one (mode mcs), not the name
+	// of its pod.
 	DashedHostnames bool
 	Hub             *hubclient.Hub
 }
@@ -200,7 +201,8 @@ func (r *reconciler) readElsewhere(ctx context.Context, s *state) error {
 	}
 	for _, p := range peers.Items {
 		for _, text := range p.Spec.Subnets {
-			if prefix, err := netip.ParsePrefix(text); err == nil { // peering writes only valid prefixes
+			// peering writes only valid prefixes
+			if prefix, err := netip.ParsePrefix(text); err == nil {
 				s.elsewhere = append(s.elsewhere, prefix)
 			}
 		}
@@ -241,8 +243,8 @@ func endpointIngressNames(service string, slices []discoveryv1.EndpointSlice) []
 	return names
 }
 
-// publish writes the own objects at the hub. The contribution announces the slices: it is created after them and deleted
-// before them.
+// publish writes the own objects at the hub. The contribution announces the slices: it is created
+// after them and deleted before them.
 func (r *reconciler) publish(ctx context.Context, req reconcile.Request, o offer) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
@@ -271,7 +273,8 @@ func (r *reconciler) owns(obj client.Object) bool {
 	return obj.GetLabels()[submarinerv1.LabelClusterID] == r.cluster.id
 }
 
-// conflicts reads all contributions to the service, and merges them if one of them is the own cluster's.
+// conflicts reads all contributions to the service, and merges them if one of them is the own
+// cluster's.
 func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request, o outcome) ([]MergeConflict, error) {
 	contributions, err := r.hub.Contributions(ctx, req.NamespacedName)
 	if err != nil {
@@ -287,7 +290,8 @@ func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request, o out
 	return conflictsOf(contributions, joined, r.cluster.id), nil
 }
 
-// withOwn replaces a cluster's contribution by the one that it has just published (nil: none): the cache may be behind.
+// withOwn replaces a cluster's contribution by the one that it has just published (nil: none): the
+// cache may be behind.
 func withOwn(contributions []v1alpha1.ServiceContribution, id string, own *v1alpha1.ServiceContribution) []v1alpha1.ServiceContribution {
 	out := slices.DeleteFunc(slices.Clone(contributions), func(c v1alpha1.ServiceContribution) bool { return c.Spec.Cluster == id })
 	if own != nil {
@@ -296,7 +300,8 @@ func withOwn(contributions []v1alpha1.ServiceContribution, id string, own *v1alp
 	return out
 }
 
-// conflictsOf returns the conflicts among the contributions that meet a cluster's own (see meeting); none if it has no contribution.
+// conflictsOf returns the conflicts among the contributions that meet a cluster's own (see
+// meeting); none if it has no contribution.
 func conflictsOf(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time, id string) []MergeConflict {
 	all := meeting(OfMembers(contributions, joined), id)
 	if len(all) == 0 {

@@ -23,7 +23,8 @@ type cluster struct {
 	id              string
 	globalnet       bool
 	brokerNamespace string
-	// dashedHostnames: an endpoint without hostname has its address as one, as in mode mcs, instead of its pod's name.
+	// dashedHostnames: an endpoint without hostname has its address as one, as in mode mcs, instead
+	// of its pod's name.
 	dashedHostnames bool
 	// clusterSetIPs: an export gets a ClusterSetIP unless its annotation says otherwise.
 	clusterSetIPs bool
@@ -38,13 +39,15 @@ type state struct {
 	export  *mcs.ServiceExport // nil if the service is not exported
 	service *corev1.Service    // nil if there is none
 	slices  []discoveryv1.EndpointSlice
-	// ingress holds the global IPs of the service (key: its name) or of its endpoints (key: ingressName).
+	// ingress holds the global IPs of the service (key: its name) or of its endpoints (key:
+	// ingressName).
 	ingress map[string]submarinerv1.GlobalIngressIP
 	// members are the labels of the clusterset's clusters, by id; nil: the hub is not known yet.
 	members map[string]map[string]string
 	// nodes holds the indexes of the nodes that headless endpoints are on; without globalnet only.
 	nodes map[string]uint16
-	// elsewhere are the ranges that are routed to other clusters; read where an endpoint is on no node.
+	// elsewhere are the ranges that are routed to other clusters; read where an endpoint is on no
+	// node.
 	elsewhere []netip.Prefix
 }
 
@@ -54,8 +57,10 @@ type offer struct {
 	slices       []*discoveryv1.EndpointSlice
 	valid        validity
 	waiting      string // why the service is not or not wholly published yet; empty if it is
-	unreachable  bool   // waiting is that no endpoint can be reached from other clusters, which does not change by itself
-	exportTo     []string
+	// waiting is that no endpoint can be reached from other clusters, which does not change by
+	// itself
+	unreachable bool
+	exportTo    []string
 }
 
 // validity is the content of condition Valid.
@@ -85,7 +90,8 @@ func (c cluster) desired(s state) offer {
 	switch headless := s.service.Spec.ClusterIP == corev1.ClusterIPNone; {
 	case headless && s.has(discoveryv1.AddressTypeIPv6) && !s.has(discoveryv1.AddressTypeIPv4):
 		o.waiting = "the Service has only IPv6 endpoints, and only IPv4 is routed between clusters: give it IPv4 ones by spec.ipFamilies"
-		o.unreachable = !slices.Contains(s.service.Spec.IPFamilies, corev1.IPv4Protocol) // else its IPv4 slice may be about to come
+		// else its IPv4 slice may be about to come
+		o.unreachable = !slices.Contains(s.service.Spec.IPFamilies, corev1.IPv4Protocol)
 	case headless && c.globalnet:
 		content, o.waiting = c.endpointsUnderGlobalnet(s)
 	case headless:
@@ -112,10 +118,12 @@ func (c cluster) desired(s state) offer {
 	return o
 }
 
-// reasonInvalidMetadata is the reason of Valid=False for labels or annotations that no ServiceImport can have.
+// reasonInvalidMetadata is the reason of Valid=False for labels or annotations that no
+// ServiceImport can have.
 const reasonInvalidMetadata mcs.ServiceExportConditionReason = "InvalidExportedMetadata"
 
-// reasonInvalidAudience is the reason of Valid=False for an annotation pelago.io/export-to that names no clusters.
+// reasonInvalidAudience is the reason of Valid=False for an annotation pelago.io/export-to that
+// names no clusters.
 const reasonInvalidAudience mcs.ServiceExportConditionReason = "InvalidExportTo"
 
 func judge(export *mcs.ServiceExport, service *corev1.Service, audience error) validity {
@@ -138,8 +146,9 @@ func is4(text string) bool {
 	return err == nil && ip.Is4()
 }
 
-// routedSlices publishes a service with a ClusterIP. Traffic from other clusters is translated on the backend's node or, for a
-// backend on no node, at a gateway; such a backend needs an IPv4 address that is not routed to another cluster.
+// routedSlices publishes a service with a ClusterIP. Traffic from other clusters is translated on
+// the backend's node or, for a backend on no node, at a gateway; such a backend needs an IPv4
+// address that is not routed to another cluster.
 func routedSlices(ips []string, s state) (content []BackendSlice, waiting string, unreachable bool) {
 	unreachable = true
 	reached := make([]discoveryv1.EndpointSlice, len(s.slices))
@@ -171,9 +180,10 @@ func (s state) reachable(family discoveryv1.AddressType, e discoveryv1.Endpoint)
 	return err == nil && !slices.ContainsFunc(s.elsewhere, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// endpoints publishes the endpoints of a headless service without globalnet: pods and hosts of --external-cidr under their own addresses,
-// and pods in the host network under their node's fabric address, because node addresses are not routed between clusters. A node gets
-// its index soon after it has joined.
+// endpoints publishes the endpoints of a headless service without globalnet: pods and hosts of
+// --external-cidr under their own addresses, and pods in the host network under their node's fabric
+// address, because node addresses are not routed between clusters. A node gets its index soon after
+// it has joined.
 func (c cluster) endpoints(s state) (content []BackendSlice, waiting string, unreachable bool) {
 	outside := true
 	content = PodSlices(s.slices, c.dashedHostnames, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
@@ -219,7 +229,8 @@ func (c cluster) endpointsUnderGlobalnet(s state) (content []BackendSlice, waiti
 	return content, ""
 }
 
-// ingressName is the name of the GlobalIngressIP of an endpoint of a headless service. It is a pod's if the pod can own it.
+// ingressName is the name of the GlobalIngressIP of an endpoint of a headless service. It is a
+// pod's if the pod can own it.
 func ingressName(service string, e discoveryv1.Endpoint) string {
 	if pod := EndpointPod(e); pod != "" && e.TargetRef.UID != "" {
 		return "pod-" + pod
@@ -227,7 +238,8 @@ func ingressName(service string, e discoveryv1.Endpoint) string {
 	return "ep-" + service + "-" + e.Addresses[0]
 }
 
-// samePod reports whether the address is that of this very pod: a StatefulSet gives one name to many pods in turn.
+// samePod reports whether the address is that of this very pod: a StatefulSet gives one name to
+// many pods in turn.
 func samePod(g submarinerv1.GlobalIngressIP, e discoveryv1.Endpoint) bool {
 	if e.TargetRef == nil || e.TargetRef.UID == "" {
 		return true
@@ -239,8 +251,8 @@ func ofService(g submarinerv1.GlobalIngressIP) bool {
 	return g.Spec.Target == submarinerv1.ClusterIPService
 }
 
-// allocated is the global IP of the named GlobalIngressIP, if that satisfies fits and all gateways use the address; otherwise
-// waiting says why there is none.
+// allocated is the global IP of the named GlobalIngressIP, if that satisfies fits and all gateways
+// use the address; otherwise waiting says why there is none.
 func allocated(ingress map[string]submarinerv1.GlobalIngressIP, name string, fits func(submarinerv1.GlobalIngressIP) bool) (ip, waiting string) {
 	g, ok := ingress[name]
 	if !ok || !fits(g) {

@@ -249,7 +249,8 @@ func TestMessageWithSlicesInAnyOrder(t *testing.T) {
 	}
 }
 
-// An export is unreachable while no endpoint, ready or not, can be reached: not while pods are replaced, nor while they wait for an address.
+// An export is unreachable while no endpoint, ready or not, can be reached: not while pods are
+// replaced, nor while they wait for an address.
 func TestUnreachable(t *testing.T) {
 	external, elsewhere := discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}}, discoveryv1.Endpoint{Addresses: []string{"120.1.0.7"}}
 	starting := onNode("10.7.0.2", "web-0", "n1")

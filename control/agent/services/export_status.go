@@ -16,7 +16,8 @@ const (
 	messageSynced = "ServiceImport was successfully synced to the broker"
 )
 
-// maxMessage bounds the message of a condition, in characters. A status with one of more than 32,768 is refused as a whole.
+// maxMessage bounds the message of a condition, in characters. A status with one of more than
+// 32,768 is refused as a whole.
 const maxMessage = 1024
 
 // outcome is what came of publishing an offer.
@@ -24,7 +25,8 @@ type outcome struct {
 	offer offer
 	// synced reports whether the state of the hub is known at all.
 	synced bool
-	// published reports whether the hub has the offered contribution and all slices; err is why not.
+	// published reports whether the hub has the offered contribution and all slices; err is why
+	// not.
 	published bool
 	err       error
 	// vip is the condition ClusterSetIP; nil: the export has none.
@@ -91,7 +93,8 @@ func readiness(o outcome, wasReady bool) (ok bool, reason mcs.ServiceExportCondi
 	case !o.published:
 		return false, mcs.ServiceExportReasonFailed, "ExportFailed: " + o.err.Error(), true
 	case o.offer.waiting != "" && (o.offer.unreachable || !wasReady):
-		return pending(o.offer.waiting) // an address that an endpoint does not have yet does not make a ready export unready
+		// an address that an endpoint does not have yet does not make a ready export unready
+		return pending(o.offer.waiting)
 	}
 	return true, mcs.ServiceExportReasonExported, messageReady, true
 }

@@ -34,7 +34,8 @@ type ImportOptions struct {
 	ClusterID       string
 	SystemNamespace string
 	HubID           string
-	// ModeMCS: an import of type ClusterSetIP needs a ClusterSetIP, and an endpoint without hostname has its address as one.
+	// ModeMCS: an import of type ClusterSetIP needs a ClusterSetIP, and an endpoint without
+	// hostname has its address as one.
 	ModeMCS bool
 	// UnreachableClusters tells which clusters the agent's node does not reach; nil: none ever.
 	UnreachableClusters func(ctx context.Context, set func(dead []string))

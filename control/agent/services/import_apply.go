@@ -30,15 +30,16 @@ func (r *importReconciler) importSet() kube.ObjectSet[*mcs.ServiceImport] {
 			dst.Spec = src.Spec
 			weights := maps.Clone(dst.Annotations)
 			maps.DeleteFunc(weights, func(key, _ string) bool { return !strings.HasPrefix(key, submarinerv1.AnnotationWeightPrefix) })
-			// Labels that are no longer exported are removed; weights are set by users of this cluster.
+			// Labels that are no longer exported are removed; weights are set by users of this
+			// cluster.
 			dst.Labels, dst.Annotations = src.Labels, maps.Clone(src.Annotations)
 			maps.Copy(dst.Annotations, weights) // never nil: the owner's are there
 		},
 	}
 }
 
-// apply writes the member's objects of one service. The import announces the slices: it is created after them and deleted
-// before them.
+// apply writes the member's objects of one service. The import announces the slices: it is created
+// after them and deleted before them.
 func (r *importReconciler) apply(ctx context.Context, have present, want result) error {
 	sliceSet := r.sliceSet()
 	if err := sliceSet.Ensure(ctx, have.slices, want.slices); err != nil {
@@ -55,8 +56,8 @@ func (r *importReconciler) apply(ctx context.Context, have present, want result)
 	)
 }
 
-// applyWithoutHub refreshes a service that was imported earlier, as long as the hub's cache has not synced: this cluster's own part,
-// and the readiness of the other clusters' endpoints.
+// applyWithoutHub refreshes a service that was imported earlier, as long as the hub's cache has not
+// synced: this cluster's own part, and the readiness of the other clusters' endpoints.
 func (r *importReconciler) applyWithoutHub(ctx context.Context, have present, s importState) error {
 	if have.imported == nil || !r.cluster.owner.Owns(have.imported) {
 		return nil
@@ -80,7 +81,8 @@ func (r *importReconciler) applyWithoutHub(ctx context.Context, have present, s 
 	return errors.Join(r.sliceSet().Apply(ctx, own, want), r.sliceSet().Ensure(ctx, others, judged))
 }
 
-// applyImport writes the merged import and its status. One of another owner is kept, and reported by an Event.
+// applyImport writes the merged import and its status. One of another owner is kept, and reported
+// by an Event.
 func (r *importReconciler) applyImport(ctx context.Context, have, want *mcs.ServiceImport) error {
 	var present []*mcs.ServiceImport
 	set := r.importSet()
@@ -111,8 +113,8 @@ func (r *importReconciler) applyStatus(ctx context.Context, current *mcs.Service
 	return kube.PatchStatus(ctx, r.local, current, next)
 }
 
-// unambiguous renames copies whose name is taken by another service's copy: service a in namespace b-c and service a-b in
-// namespace c would get the same name.
+// unambiguous renames copies whose name is taken by another service's copy: service a in namespace
+// b-c and service a-b in namespace c would get the same name.
 func (r *importReconciler) unambiguous(ctx context.Context, have, want []*mcs.ServiceImport) ([]*mcs.ServiceImport, error) {
 	mine := map[string]bool{}
 	for _, h := range have {

@@ -21,7 +21,8 @@ import (
 type sourceCluster struct {
 	id              string
 	systemNamespace string
-	// modeMCS: an import needs a ClusterSetIP to be ready, and an endpoint without hostname has its address as one.
+	// modeMCS: an import needs a ClusterSetIP to be ready, and an endpoint without hostname has its
+	// address as one.
 	modeMCS bool
 	owner   kube.Owner
 }
@@ -37,8 +38,8 @@ type importState struct {
 	refused map[string]refusal
 	// ranges are those of the contributing clusters that are not refused.
 	ranges map[string]peerRanges
-	// dead are the clusters that no gateway reaches: their endpoints are not ready. stale are those of them whose lease has expired:
-	// their endpoints are removed.
+	// dead are the clusters that no gateway reaches: their endpoints are not ready. stale are those
+	// of them whose lease has expired: their endpoints are removed.
 	dead, stale     []string
 	namespaceExists bool
 	// exported reports whether the own ServiceExport still stands; the hub may be behind.
@@ -110,7 +111,8 @@ func (c sourceCluster) imported(s importState, merged MergedService) *mcs.Servic
 	case mcs.Headless: // its endpoints' addresses
 		i.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
 	case mcs.ClusterSetIP:
-		// Chosen from all contributions, even from clusters to which this one is not connected: the address is the same in all clusters.
+		// Chosen from all contributions, even from clusters to which this one is not connected: the
+		// address is the same in all clusters.
 		if vip := s.vips.choose(s.contributions); vip.ip.IsValid() {
 			i.Spec.IPs, i.Spec.IPFamilies = []string{vip.ip.String()}, []corev1.IPFamily{corev1.IPv4Protocol}
 		} else if c.modeMCS {
@@ -123,7 +125,8 @@ func (c sourceCluster) imported(s importState, merged MergedService) *mcs.Servic
 	return i
 }
 
-// copyOf is one cluster's contribution as a ServiceImport, for people who list them in the system namespace.
+// copyOf is one cluster's contribution as a ServiceImport, for people who list them in the system
+// namespace.
 func (c sourceCluster) copyOf(x v1alpha1.ServiceContribution) *mcs.ServiceImport {
 	i := &mcs.ServiceImport{
 		ObjectMeta: metav1.ObjectMeta{

@@ -192,7 +192,8 @@ func TestImportStatus(t *testing.T) {
 	}
 }
 
-// spec.ips and spec.ipFamilies have one length and order (KEP-1645); a headless import has families only.
+// spec.ips and spec.ipFamilies have one length and order (KEP-1645); a headless import has families
+// only.
 func TestImportIPs(t *testing.T) {
 	x := contribution("g2", "120.2.0.9", 0)
 	x.Spec.ClusterSetIP = "243.0.16.1"
@@ -219,7 +220,8 @@ func TestExportedLabels(t *testing.T) {
 	}
 }
 
-// Metadata that no object can have, published by a hostile member, does not keep the import from being written.
+// Metadata that no object can have, published by a hostile member, does not keep the import from
+// being written.
 func TestInvalidExportedMetadata(t *testing.T) {
 	x := contribution("g2", "120.2.0.9", 0)
 	x.Spec.ExportedLabels = map[string]string{"tier": "1", "a b": "1", "long": strings.Repeat("a", 64), "multicluster.kubernetes.io/source-cluster": "g3"}
@@ -237,7 +239,8 @@ func TestInvalidExportedMetadata(t *testing.T) {
 	}
 }
 
-// The endpoints of a cluster that no gateway reaches stay, not ready; those of the own cluster are what they are.
+// The endpoints of a cluster that no gateway reaches stay, not ready; those of the own cluster are
+// what they are.
 func TestDeadClusterIsNotReady(t *testing.T) {
 	s := sample(contribution("g1", "120.1.0.9", 0), contribution("g2", "120.2.0.9", 1), contribution("g3", "120.3.0.9", 1)).with(local("10.77.0.5"))
 	s.dead = []string{"g1", "g2"}

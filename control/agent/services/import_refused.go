@@ -29,14 +29,15 @@ const (
 	reasonInvalidWeight  = "InvalidWeight"  // on a ServiceImport
 )
 
-// refusal is why a cluster is not connected. A name that resolves to its addresses would lead to somebody else, or nowhere.
+// refusal is why a cluster is not connected. A name that resolves to its addresses would lead to
+// somebody else, or nowhere.
 type refusal struct {
 	peer *v1alpha1.Peer // nil: not accepted or refused yet
 	why  string
 }
 
-// refusalOf reports whether a cluster is refused. One that has no gateway just now is not: its services stay, and come back
-// with the gateway.
+// refusalOf reports whether a cluster is refused. One that has no gateway just now is not: its
+// services stay, and come back with the gateway.
 func refusalOf(peer *v1alpha1.Peer) (refusal, bool) {
 	if peer == nil {
 		return refusal{}, true
@@ -86,7 +87,8 @@ type peerRanges struct {
 	prefixes []netip.Prefix
 }
 
-// foreign returns the addresses of a slice that are in none of them: names would lead to somebody else. The hub refuses them, too.
+// foreign returns the addresses of a slice that are in none of them: names would lead to somebody
+// else. The hub refuses them, too.
 func (p peerRanges) foreign(endpoints []discoveryv1.Endpoint) (out []string) {
 	for _, e := range endpoints {
 		for _, text := range e.Addresses {

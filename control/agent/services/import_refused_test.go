@@ -99,7 +99,8 @@ func TestOnlyVerdictsOnPeersMatter(t *testing.T) {
 	}
 }
 
-// Addresses of others, published by a hostile member, are left out and reported; so are weights that are no numbers.
+// Addresses of others, published by a hostile member, are left out and reported; so are weights
+// that are no numbers.
 func TestNotices(t *testing.T) {
 	s := sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "120.3.0.9", 1))
 	s.hubSlices[0].Endpoints = append(s.hubSlices[0].Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}}, discoveryv1.Endpoint{Addresses: []string{"fd00::1"}})

@@ -91,7 +91,8 @@ func syncedHub(t *testing.T, s importState) *hubclient.Hub {
 	return hub
 }
 
-// imported is what an agent before this one made of a service of g2, which was dead, and of g3; with what it is made of.
+// imported is what an agent before this one made of a service of g2, which was dead, and of g3;
+// with what it is made of.
 func imported() (s importState, objects []client.Object) {
 	s = sample(contribution("g2", "", 0), contribution("g3", "", 1))
 	s.dead = []string{"g2"}

@@ -22,9 +22,9 @@ import (
 	"github.com/pelago-net/pelago/control/hubclient"
 )
 
-// staleAfter is the lease of a source cluster (KEP-1645), which is renewed by probes of its gateways. Once a cluster has been dead for
-// this long, its EndpointSlices are removed: no connection to it can have survived. When the cluster is back, they are restored from
-// the hub.
+// staleAfter is the lease of a source cluster (KEP-1645), which is renewed by probes of its
+// gateways. Once a cluster has been dead for this long, its EndpointSlices are removed: no
+// connection to it can have survived. When the cluster is back, they are restored from the hub.
 const staleAfter = time.Hour
 
 // unreachableClusters are clusters that the agent's node does not reach, and since when.
@@ -52,7 +52,8 @@ func (d unreachableClusters) at(now time.Time) (dead, stale []string) {
 	return dead, stale
 }
 
-// watchDead is a source of requests for the services of clusters that become dead or stale, or answer again.
+// watchDead is a source of requests for the services of clusters that become dead or stale, or
+// answer again.
 func (r *importReconciler) watchDead(watch func(context.Context, func([]string))) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	return func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		if watch == nil {
@@ -81,7 +82,8 @@ func (r *importReconciler) watchDead(watch func(context.Context, func([]string))
 	}
 }
 
-// ofSource requests the services of a cluster: of what the hub has; while that is not known yet, of what was imported before.
+// ofSource requests the services of a cluster: of what the hub has; while that is not known yet, of
+// what was imported before.
 func (r *importReconciler) ofSource(ctx context.Context, id string) []reconcile.Request {
 	if r.hub.Synced() {
 		return hubclient.ContributionRequests(ctx)(r.hub.ContributionsOf(ctx, id))
@@ -93,7 +95,8 @@ func (r *importReconciler) ofSource(ctx context.Context, id string) []reconcile.
 	return services.UnsortedList()
 }
 
-// importedSlices reads the own imported slices from the cache; an error is logged, as nobody is there to return it to.
+// importedSlices reads the own imported slices from the cache; an error is logged, as nobody is
+// there to return it to.
 func (r *importReconciler) importedSlices(ctx context.Context, options ...client.ListOption) []discoveryv1.EndpointSlice {
 	var list discoveryv1.EndpointSliceList
 	if err := r.local.List(ctx, &list, append(options, client.MatchingLabels{discoveryv1.LabelManagedBy: submarinerv1.ImportedSliceManager})...); err != nil {
@@ -102,9 +105,10 @@ func (r *importReconciler) importedSlices(ctx context.Context, options ...client
 	return slices.DeleteFunc(list.Items, func(s discoveryv1.EndpointSlice) bool { return !r.cluster.owner.Owns(&s) })
 }
 
-// judgedSlice returns an imported slice as it must be while its cluster is dead (no gateway reaches it) or alive. The endpoints of a dead
-// cluster stay, because open connections may survive a short outage. An annotation keeps which of them were ready, so that their
-// readiness can be restored without the hub.
+// judgedSlice returns an imported slice as it must be while its cluster is dead (no gateway reaches
+// it) or alive. The endpoints of a dead cluster stay, because open connections may survive a short
+// outage. An annotation keeps which of them were ready, so that their readiness can be restored
+// without the hub.
 func judgedSlice(slice *discoveryv1.EndpointSlice, dead bool) *discoveryv1.EndpointSlice {
 	ready, marked := slice.Annotations[v1alpha1.AnnotationUnreachable]
 	if dead == marked {
@@ -128,6 +132,7 @@ func judgedSlice(slice *discoveryv1.EndpointSlice, dead bool) *discoveryv1.Endpo
 		}
 		c.Ready, c.Serving = ptr.To(false), ptr.To(false)
 	}
-	out.Annotations[v1alpha1.AnnotationUnreachable] = strings.Join(indexes, ",") // never nil: the owner's are there
+	// never nil: the owner's are there
+	out.Annotations[v1alpha1.AnnotationUnreachable] = strings.Join(indexes, ",")
 	return out
 }

@@ -75,8 +75,8 @@ func importer(t *testing.T, hub *hubclient.Hub, objects ...client.Object) *impor
 	return &importReconciler{cluster: g1, hub: hub, events: record.NewFakeRecorder(10), local: local, counted: counted{Client: local, writes: writes}}
 }
 
-// An agent that starts while the hub is away follows the verdict on other clusters: what an agent before it marked unreachable
-// becomes ready as it was, and what dies now becomes not ready.
+// An agent that starts while the hub is away follows the verdict on other clusters: what an agent
+// before it marked unreachable becomes ready as it was, and what dies now becomes not ready.
 func TestVerdictWithoutHub(t *testing.T) {
 	s := sample(contribution("g2", "", 0), contribution("g3", "", 1))
 	s.hubSlices[0] = hubSlice("g2", "g2.web.1", "120.2.0.8", "120.2.0.9", "120.2.0.10")

@@ -18,8 +18,8 @@ import (
 
 var updateGolden = flag.Bool("update", false, "write testdata/imported.yaml")
 
-// TestImported: the import of a service of two clusters and its slices, whole, as test/gatewayapi reads them: one of the clusters is
-// dead, and the service has a ClusterSetIP.
+// TestImported: the import of a service of two clusters and its slices, whole, as test/gatewayapi
+// reads them: one of the clusters is dead, and the service has a ClusterSetIP.
 func TestImported(t *testing.T) {
 	s := sample(contribution("g2", "120.2.0.9", 1), contribution("g3", "120.3.0.9", 2))
 	for i := range s.contributions {

@@ -198,8 +198,9 @@ func (r *ingressReconciler) warn(namespace string, e Export, reason, message str
 	}, corev1.EventTypeWarning, reason, message)
 }
 
-// remove deletes a GlobalIngressIP once the API server confirms what the caches say: after a restart one of them may
-// be older than the object, and a service that is still exported must not lose its address.
+// remove deletes a GlobalIngressIP once the API server confirms what the caches say: after a
+// restart one of them may be older than the object, and a service that is still exported must not
+// lose its address.
 func (r *ingressReconciler) remove(ctx context.Context, g *submarinerv1.GlobalIngressIP) error {
 	key := client.ObjectKeyFromObject(g)
 	needed, err := r.stillNeeded(ctx, g)
@@ -216,7 +217,8 @@ func (r *ingressReconciler) remove(ctx context.Context, g *submarinerv1.GlobalIn
 	return nil
 }
 
-// stillNeeded asks the API server whether the service or endpoint for which the object was created is still exported.
+// stillNeeded asks the API server whether the service or endpoint for which the object was created
+// is still exported.
 func (r *ingressReconciler) stillNeeded(ctx context.Context, g *submarinerv1.GlobalIngressIP) (bool, error) {
 	e, err := r.export(ctx, r.live, types.NamespacedName{Namespace: g.Namespace, Name: serviceRef(g)})
 	if err != nil || e == nil {

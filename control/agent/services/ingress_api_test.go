@@ -75,7 +75,8 @@ func (c *cluster) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: c.namespace, Name: name}
 }
 
-// service makes a Service for the pods with the label app=<name>; headless ones have ClusterIP None.
+// service makes a Service for the pods with the label app=<name>; headless ones have ClusterIP
+// None.
 func (c *cluster) service(name string, headless bool) *corev1.Service {
 	c.Helper()
 	s := &corev1.Service{ObjectMeta: c.meta(name), Spec: corev1.ServiceSpec{
@@ -173,7 +174,8 @@ func TestClusterIPServices(t *testing.T) {
 func TestHeadlessServices(t *testing.T) {
 	c := newCluster(t, server.Config(t))
 	c.agent(nil)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}} // pods of unknown nodes get into no slice
+	// pods of unknown nodes get into no slice
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	c.Make(node)
 	defer c.Remove(node)
 	c.service("db", true)
@@ -291,8 +293,8 @@ func TestOldMCSAPI(t *testing.T) {
 	}
 }
 
-// A hundred exports while the agent is killed twenty times, between any two writes: all get an address, none is given
-// out twice, and what was un-exported in between is gone.
+// A hundred exports while the agent is killed twenty times, between any two writes: all get an
+// address, none is given out twice, and what was un-exported in between is gone.
 func TestKilledAgents(t *testing.T) {
 	c := newCluster(t, server.Config(t))
 	const exports, kills = 100, 20

@@ -24,8 +24,9 @@ type ServiceKind int
 // Kinds of services.
 const (
 	NotReachable ServiceKind = iota // ExternalName, or no IPv4 address
-	ClusterIP                       // one address for the service; also NodePort and LoadBalancer, which have a ClusterIP
-	Headless                        // one address for each of its endpoints
+	// one address for the service; also NodePort and LoadBalancer, which have a ClusterIP
+	ClusterIP
+	Headless // one address for each of its endpoints
 )
 
 // KindOf says how a service is reached.
@@ -49,14 +50,16 @@ type Export struct {
 	Owner   metav1.OwnerReference
 }
 
-// Endpoint is one backend of a headless service: a pod, or an address without one (also if the UID of its pod is not known).
+// Endpoint is one backend of a headless service: a pod, or an address without one (also if the UID
+// of its pod is not known).
 type Endpoint struct {
 	IP     netip.Addr
 	Pod    string
 	PodUID types.UID
 }
 
-// name is the name of the endpoint's GlobalIngressIP. A pod has one global address whatever the number of its services.
+// name is the name of the endpoint's GlobalIngressIP. A pod has one global address whatever the
+// number of its services.
 func (e Endpoint) name(service string) string {
 	if e.Pod != "" {
 		return "pod-" + e.Pod
@@ -75,12 +78,14 @@ func endpointsOf(slice *discoveryv1.EndpointSlice) []Endpoint {
 		if len(from.Addresses) == 0 {
 			continue
 		}
-		ip, err := netip.ParseAddr(from.Addresses[0]) // the addresses of one endpoint are interchangeable
+		// the addresses of one endpoint are interchangeable
+		ip, err := netip.ParseAddr(from.Addresses[0])
 		if err != nil {
 			continue
 		}
 		e := Endpoint{IP: ip}
-		if from.TargetRef != nil && from.TargetRef.Kind == "Pod" && from.TargetRef.UID != "" { // the pod is to own the object, by its UID
+		// the pod is to own the object, by its UID
+		if from.TargetRef != nil && from.TargetRef.Kind == "Pod" && from.TargetRef.UID != "" {
 			e.Pod, e.PodUID = from.TargetRef.Name, from.TargetRef.UID
 		}
 		list = append(list, e)
@@ -100,9 +105,9 @@ type Conflict struct {
 	Message string
 }
 
-// DesiredIngress is the GlobalIngressIP of one name: for the exported service of that name (nil if there is none), or else for
-// a backend whose GlobalIngressIP has this name. If several services share a pod, the object refers to the one with the oldest
-// export. It is nil if nothing needs it.
+// DesiredIngress is the GlobalIngressIP of one name: for the exported service of that name (nil if
+// there is none), or else for a backend whose GlobalIngressIP has this name. If several services
+// share a pod, the object refers to the one with the oldest export. It is nil if nothing needs it.
 func DesiredIngress(namespace, name string, service *Export, backends []Backend) (*submarinerv1.GlobalIngressIP, *Conflict) {
 	backends = slices.DeleteFunc(slices.Clone(backends), func(b Backend) bool {
 		return b.Export.Kind != Headless || b.Endpoint.name(b.Export.Service) != name
@@ -148,8 +153,8 @@ func fillBackend(g *submarinerv1.GlobalIngressIP, b Backend) {
 	g.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: b.Endpoint.Pod, UID: b.Endpoint.PodUID}}
 }
 
-// sameTarget reports whether a and b are for the same target, so that the address may be kept: a pod that moves to another
-// service keeps its address, a new pod of the same name does not.
+// sameTarget reports whether a and b are for the same target, so that the address may be kept: a
+// pod that moves to another service keeps its address, a new pod of the same name does not.
 func sameTarget(a, b *submarinerv1.GlobalIngressIP) bool {
 	if a.Spec.Target != b.Spec.Target {
 		return false
@@ -169,7 +174,8 @@ func podUID(g *submarinerv1.GlobalIngressIP) types.UID {
 	return ""
 }
 
-// update writes what want says into have and reports whether that changed anything. Foreign labels and annotations stay.
+// update writes what want says into have and reports whether that changed anything. Foreign labels
+// and annotations stay.
 func update(have, want *submarinerv1.GlobalIngressIP) bool {
 	before := have.DeepCopy()
 	if have.Labels == nil {
@@ -196,7 +202,8 @@ func serviceRef(g *submarinerv1.GlobalIngressIP) string {
 // podOf is the pod that a GlobalIngressIP of this name would be for.
 func podOf(name string) (pod string, ok bool) { return strings.CutPrefix(name, "pod-") }
 
-// endpointOf is the service whose endpoint without a pod a GlobalIngressIP of this name would be for.
+// endpointOf is the service whose endpoint without a pod a GlobalIngressIP of this name would be
+// for.
 func endpointOf(name string) (service string, ok bool) {
 	rest, ok := strings.CutPrefix(name, "ep-")
 	i := strings.LastIndexByte(rest, '-')

@@ -124,7 +124,8 @@ func TestEndpointsOf(t *testing.T) {
 	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{
 		{Addresses: []string{"10.7.0.5"}, TargetRef: pod, Conditions: discoveryv1.EndpointConditions{Ready: &notReady}},
 		{Addresses: []string{"192.0.2.7"}},
-		{Addresses: []string{"192.0.2.8"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "db-1"}}, // no owner without its UID
+		// no owner without its UID
+		{Addresses: []string{"192.0.2.8"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "db-1"}},
 		{Addresses: nil, TargetRef: pod},
 		{Addresses: []string{"no address"}},
 	}}
@@ -138,7 +139,8 @@ func TestEndpointsOf(t *testing.T) {
 	}
 }
 
-// From the name of an object one gets back to what it is for, whatever services and pods are called.
+// From the name of an object one gets back to what it is for, whatever services and pods are
+// called.
 func TestNamesAreReversible(t *testing.T) {
 	name := rapid.StringMatching(`[a-z]([-a-z0-9]{0,20}[a-z0-9])?`)
 	rapid.Check(t, func(t *rapid.T) {

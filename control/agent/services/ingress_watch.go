@@ -67,13 +67,15 @@ func addIndexes(mgr ctrl.Manager) error {
 	)
 }
 
-// serviceOf is the name of the local service that a slice belongs to, empty if it was imported from another cluster.
+// serviceOf is the name of the local service that a slice belongs to, empty if it was imported from
+// another cluster.
 func serviceOf(slice *discoveryv1.EndpointSlice) string {
 	service, _ := SliceService(slice)
 	return service.Name
 }
 
-// comingAndGoing enqueues all names of a service when its Service or ServiceExport is created, deleted or no longer the same.
+// comingAndGoing enqueues all names of a service when its Service or ServiceExport is created,
+// deleted or no longer the same.
 func comingAndGoing[T client.Object](r *ingressReconciler, same func(was, is T) bool) handler.TypedEventHandler[T, ctrl.Request] {
 	enqueue := func(ctx context.Context, o T, q queue) {
 		for name := range r.namesOf(ctx, o.GetNamespace(), o.GetName()) {
@@ -114,7 +116,8 @@ func (r *ingressReconciler) namesOf(ctx context.Context, namespace, service stri
 	return names
 }
 
-// onSlice enqueues the names of the endpoints that were added to or removed from a slice of an exported service.
+// onSlice enqueues the names of the endpoints that were added to or removed from a slice of an
+// exported service.
 func (r *ingressReconciler) onSlice() handler.TypedEventHandler[*discoveryv1.EndpointSlice, ctrl.Request] {
 	enqueue := func(ctx context.Context, was, is *discoveryv1.EndpointSlice, q queue) {
 		slice := is
@@ -152,8 +155,8 @@ func endpointSet(slice *discoveryv1.EndpointSlice) sets.Set[Endpoint] {
 	return sets.New(endpointsOf(slice)...)
 }
 
-// exported reports whether the cache has an export of the service. Whichever event comes last, the export's or the slice's,
-// finds the other object in the cache.
+// exported reports whether the cache has an export of the service. Whichever event comes last, the
+// export's or the slice's, finds the other object in the cache.
 func (r *ingressReconciler) exported(ctx context.Context, namespace, service string) bool {
 	export := new(metav1.PartialObjectMetadata)
 	export.SetGroupVersionKind(r.exports)

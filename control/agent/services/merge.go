@@ -20,16 +20,16 @@ type MergedService struct {
 	TrafficDistribution   *string
 	Labels                map[string]string
 	Annotations           map[string]string
-	// Clusters are the exporters whose type is that of the service, sorted. A cluster of the other type is left out:
-	// one name cannot be both headless and not.
+	// Clusters are the exporters whose type is that of the service, sorted. A cluster of the other
+	// type is left out: one name cannot be both headless and not.
 	Clusters []string
 	// Conflicts is empty if all exporters agree; they concern every one of them.
 	Conflicts []MergeConflict
 }
 
-// Merge merges the contributions to one service; there must be at least one. joined is the time at which a cluster came
-// into the clusterset: no export counts as older than that, so a newcomer cannot take over a service by a timestamp.
-// The order of the contributions does not matter.
+// Merge merges the contributions to one service; there must be at least one. joined is the time at
+// which a cluster came into the clusterset: no export counts as older than that, so a newcomer
+// cannot take over a service by a timestamp. The order of the contributions does not matter.
 func Merge(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) MergedService {
 	all := byAge(contributions, joined)
 	oldest := all[0].Spec
@@ -70,8 +70,8 @@ func age(c v1alpha1.ServiceContribution, joined map[string]time.Time) time.Time 
 	return exported
 }
 
-// unite adds the ports of a younger export that clash with no port of an older one, neither in name (no name is a name,
-// too) nor in protocol and number.
+// unite adds the ports of a younger export that clash with no port of an older one, neither in name
+// (no name is a name, too) nor in protocol and number.
 func unite(older, younger []v1alpha1.ContributionPort) []v1alpha1.ContributionPort {
 	ports := older
 	for _, p := range younger {
@@ -85,7 +85,8 @@ func unite(older, younger []v1alpha1.ContributionPort) []v1alpha1.ContributionPo
 	return ports
 }
 
-// OfMembers returns the contributions of clusters that are in the clusterset: those that joined has.
+// OfMembers returns the contributions of clusters that are in the clusterset: those that joined
+// has.
 func OfMembers(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) []v1alpha1.ServiceContribution {
 	return slices.DeleteFunc(slices.Clone(contributions), func(c v1alpha1.ServiceContribution) bool {
 		_, ok := joined[c.Spec.Cluster]

@@ -96,7 +96,8 @@ func conflicts(all []v1alpha1.ServiceContribution) []MergeConflict {
 	return out
 }
 
-// unmerged names the ports that are not in the union, since an older export has their name or number for another one.
+// unmerged names the ports that are not in the union, since an older export has their name or
+// number for another one.
 func unmerged(all []v1alpha1.ServiceContribution) (out []string) {
 	var union []v1alpha1.ContributionPort
 	for _, c := range all {
@@ -115,7 +116,8 @@ func unmerged(all []v1alpha1.ServiceContribution) (out []string) {
 	return out
 }
 
-// portSet is the ports in an order of their own: exporters agree if they have the same ones, however listed.
+// portSet is the ports in an order of their own: exporters agree if they have the same ones,
+// however listed.
 func portSet(ports []v1alpha1.ContributionPort) []v1alpha1.ContributionPort {
 	sorted := slices.Clone(ports)
 	slices.SortFunc(sorted, func(a, b v1alpha1.ContributionPort) int {

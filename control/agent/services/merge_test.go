@@ -149,7 +149,8 @@ func TestMessageNamesTheDecidingExport(t *testing.T) {
 	}
 }
 
-// drawContributions draws contributions of distinct clusters over small alphabets, so that clashes are common.
+// drawContributions draws contributions of distinct clusters over small alphabets, so that clashes
+// are common.
 func drawContributions(t *rapid.T) []v1alpha1.ServiceContribution {
 	clusters := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d"}), 1, 4, rapid.ID).Draw(t, "clusters")
 	port := rapid.Custom(func(t *rapid.T) v1alpha1.ContributionPort {

@@ -13,12 +13,13 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// maxExportedAnnotations bounds the keys and values of exportedAnnotations, in bytes. A ServiceImport carries others besides,
-// and Kubernetes allows 256 KiB for all of them.
+// maxExportedAnnotations bounds the keys and values of exportedAnnotations, in bytes. A
+// ServiceImport carries others besides, and Kubernetes allows 256 KiB for all of them.
 const maxExportedAnnotations = 128 << 10
 
-// reservedDomains and their subdomains are the prefixes of labels and annotations that controllers set on a ServiceImport. An exporter
-// that could set them could change who owns an import, or where it leads.
+// reservedDomains and their subdomains are the prefixes of labels and annotations that controllers
+// set on a ServiceImport. An exporter that could set them could change who owns an import, or where
+// it leads.
 var reservedDomains = []string{
 	"multicluster.kubernetes.io", "multicluster.x-k8s.io", "endpointslice.kubernetes.io", "submariner.io", "pelago.io",
 }
@@ -30,8 +31,8 @@ func reserved(key string) bool {
 	})
 }
 
-// invalidMetadata returns what is wrong with exportedLabels and exportedAnnotations, empty if nothing is. The keys are named in
-// sorted order, so that the same problem has the same message.
+// invalidMetadata returns what is wrong with exportedLabels and exportedAnnotations, empty if
+// nothing is. The keys are named in sorted order, so that the same problem has the same message.
 func invalidMetadata(labels, annotations map[string]string) string {
 	var problems []string
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
@@ -53,14 +54,15 @@ func invalidKey(in, key string, errs field.ErrorList) (problems []string) {
 		problems = append(problems, fmt.Sprintf("spec.%s: %q is reserved for the controllers of ServiceImports", in, key))
 	}
 	for _, err := range errs {
-		problems = append(problems, fmt.Sprintf("spec.%s: %q: %s", in, key, err.Detail)) // without the value, which may be long
+		// without the value, which may be long
+		problems = append(problems, fmt.Sprintf("spec.%s: %q: %s", in, key, err.Detail))
 	}
 	return problems
 }
 
-// importable returns the exported labels and annotations of a contribution that a ServiceImport may have. The exporter's agent
-// rejects the others, but a member with another version, or a hostile one, may publish them: they must not block the import in
-// other clusters.
+// importable returns the exported labels and annotations of a contribution that a ServiceImport may
+// have. The exporter's agent rejects the others, but a member with another version, or a hostile
+// one, may publish them: they must not block the import in other clusters.
 func importable(exported v1alpha1.ServiceContributionSpec) (labels, annotations map[string]string) {
 	labels, annotations = maps.Clone(exported.ExportedLabels), maps.Clone(exported.ExportedAnnotations)
 	maps.DeleteFunc(labels, func(key, value string) bool { return invalidMetadata(map[string]string{key: value}, nil) != "" })

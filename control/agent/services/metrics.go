@@ -10,8 +10,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// counted counts the writes of a client by operation. The metrics are Lighthouse's, whose dashboards use them: gauges that only
-// grow, with the name and direction of its syncers.
+// counted counts the writes of a client by operation. The metrics are Lighthouse's, whose
+// dashboards use them: gauges that only grow, with the name and direction of its syncers.
 type counted struct {
 	client.Client
 	writes *prometheus.GaugeVec // by operation

@@ -26,7 +26,8 @@ var (
 	modelClusters = []string{"c1", "c2", "c3", "c4"}
 	modelServices = []string{"web", "db"}
 	modelLabels   = map[string]map[string]string{"c1": {"env": "prod"}, "c2": {"env": "prod"}, "c3": {"env": "test"}, "c4": nil}
-	// modelAudiences are values of annotation pelago.io/export-to, and the other clusters that they mean; "": it is not set.
+	// modelAudiences are values of annotation pelago.io/export-to, and the other clusters that they
+	// mean; "": it is not set.
 	modelAudiences = map[string][]string{"": modelClusters, "c2,c4": {"c2", "c4"}, "env=prod": {"c1", "c2"}, "env=none": nil}
 )
 
@@ -177,8 +178,9 @@ func (w *world) want(id, service string) string {
 	return strings.Join(append([]string{kind + strings.Join(clusters, " ") + head}, parts...), ", ")
 }
 
-// Whatever is exported, un-exported and exported again, whichever namespace is deleted and whichever cluster leaves and joins, in any
-// order, for 1,000 steps, with agents that run late: once they have run, the imports of every cluster are those of the model.
+// Whatever is exported, un-exported and exported again, whichever namespace is deleted and
+// whichever cluster leaves and joins, in any order, for 1,000 steps, with agents that run late:
+// once they have run, the imports of every cluster are those of the model.
 func TestImportsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{now: start, joined: map[string]time.Time{"c1": start, "c2": start, "c3": start}, namespaces: map[string]bool{"c1": true, "c2": true},
@@ -192,7 +194,8 @@ func TestImportsModel(t *testing.T) {
 		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"export", "unexport", "export", "reconcile", "reconcile", "delete namespace", "create namespace", "unjoin", "collect", "join", "settle"}),
 			1000, 1000).Draw(t, "steps")
 		for n, do := range append(steps, "settle") {
-			w.now = w.now.Add(time.Duration(n%2) * time.Second) // some things happen within one second
+			// some things happen within one second
+			w.now = w.now.Add(time.Duration(n%2) * time.Second)
 			id := modelClusters[rapid.IntRange(0, len(modelClusters)-1).Draw(t, "cluster")]
 			service := modelServices[rapid.IntRange(0, len(modelServices)-1).Draw(t, "service")]
 			_, member := w.joined[id]
@@ -225,7 +228,8 @@ func TestImportsModel(t *testing.T) {
 				for _, service := range modelServices { // by the command, in the cluster
 					delete(w.imports, [2]string{id, service})
 				}
-			case do == "collect" && !member || do == "join" && !member: // what the hub has of a former member
+			case do == "collect" && !member || do == "join" && !member:
+				// what the hub has of a former member
 				for _, service := range modelServices {
 					delete(w.contributions, [2]string{id, service})
 					delete(w.hubSlices, [2]string{id, service})

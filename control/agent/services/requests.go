@@ -84,8 +84,8 @@ func podsOf(slice *discoveryv1.EndpointSlice) []string {
 	return pods.UnsortedList()
 }
 
-// ofCluster requests what a cluster affects that joins, leaves or gets other labels: the services that it contributes to, and the
-// restricted exports of this cluster, whose audience may change.
+// ofCluster requests what a cluster affects that joins, leaves or gets other labels: the services
+// that it contributes to, and the restricted exports of this cluster, whose audience may change.
 func (r *reconciler) ofCluster(obj client.Object) []reconcile.Request {
 	var list mcs.ServiceExportList
 	if err := r.local.List(context.Background(), &list); err != nil { // from the cache
@@ -100,13 +100,15 @@ func (r *reconciler) ofCluster(obj client.Object) []reconcile.Request {
 	return requests
 }
 
-// newNodes passes the creation of a NodeIndex: from then on its node has a fabric address, which never changes.
+// newNodes passes the creation of a NodeIndex: from then on its node has a fabric address, which
+// never changes.
 var newNodes = predicate.Funcs{
 	UpdateFunc: func(event.UpdateEvent) bool { return false },
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
-// ofNodeIndex: without globalnet an endpoint in the network of its node is published under the node's fabric address.
+// ofNodeIndex: without globalnet an endpoint in the network of its node is published under the
+// node's fabric address.
 func (r *reconciler) ofNodeIndex(ctx context.Context, _ client.Object) []reconcile.Request {
 	if r.cluster.globalnet {
 		return nil
@@ -126,7 +128,8 @@ func (r *reconciler) ofPeer(ctx context.Context, _ client.Object) []reconcile.Re
 	return r.exports(ctx)
 }
 
-// all requests every exported service, and those that are no longer exported and have a ClusterSetIP of this cluster.
+// all requests every exported service, and those that are no longer exported and have a
+// ClusterSetIP of this cluster.
 func (r *reconciler) all(ctx context.Context) []reconcile.Request {
 	requests := r.exports(ctx)
 	var list v1alpha1.GlobalAddressList
@@ -152,8 +155,8 @@ func (r *reconciler) exports(ctx context.Context, opts ...client.ListOption) []r
 	return requests
 }
 
-// Indexes over the member's cache: the slices that Kubernetes keeps for a Service, and the imported ones, both by
-// `<namespace>/<service>`.
+// Indexes over the member's cache: the slices that Kubernetes keeps for a Service, and the imported
+// ones, both by `<namespace>/<service>`.
 const (
 	indexLocal    = "imports.local"
 	indexImported = "imports.imported"

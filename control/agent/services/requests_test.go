@@ -15,8 +15,8 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// Among 10,000 exports of one namespace an event concerns the services that it is about, and not all: a rollout of a headless service
-// would else reconcile all of them for each pod.
+// Among 10,000 exports of one namespace an event concerns the services that it is about, and not
+// all: a rollout of a headless service would else reconcile all of them for each pod.
 func TestEventsOfManyExports(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{mcs.Install, discoveryv1.AddToScheme, submarinerv1.AddToScheme} {

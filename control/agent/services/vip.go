@@ -16,12 +16,14 @@ import (
 )
 
 const (
-	// clusterSetIPRest is the time between the release of a ClusterSetIP and its allocation to another service.
+	// clusterSetIPRest is the time between the release of a ClusterSetIP and its allocation to
+	// another service.
 	clusterSetIPRest = 120 * time.Second
-	// claimGrace is how long an exporter waits for the claim of an older one before it claims a ClusterSetIP itself: the
-	// agent of the older one may be down, or its range exhausted.
+	// claimGrace is how long an exporter waits for the claim of an older one before it claims a
+	// ClusterSetIP itself: the agent of the older one may be down, or its range exhausted.
 	claimGrace = 10 * time.Second
-	// freedGrace is how long a service without address waits before it looks again: other services free theirs.
+	// freedGrace is how long a service without address waits before it looks again: other services
+	// free theirs.
 	freedGrace = time.Minute
 )
 
@@ -30,7 +32,8 @@ type vips struct {
 	joined map[string]time.Time // members, and when they joined
 	// ranges are the members' ranges of ClusterSetIPs.
 	ranges map[string][]netip.Prefix
-	// rivals are contributions to other services that name the same ClusterSetIP as a contribution to this service.
+	// rivals are contributions to other services that name the same ClusterSetIP as a contribution
+	// to this service.
 	rivals []v1alpha1.ServiceContribution
 }
 
@@ -42,8 +45,9 @@ type chosenVIP struct {
 	refused []string
 }
 
-// choose returns the ClusterSetIP of a service: that of the oldest contribution with a valid one. The other exporters copy it into
-// their contributions, so it stays when the oldest export goes. The result depends on the arguments only, so all clusters agree.
+// choose returns the ClusterSetIP of a service: that of the oldest contribution with a valid one.
+// The other exporters copy it into their contributions, so it stays when the oldest export goes.
+// The result depends on the arguments only, so all clusters agree.
 func (v vips) choose(contributions []v1alpha1.ServiceContribution) chosenVIP {
 	var c chosenVIP
 	contributions = claims(OfMembers(contributions, v.joined))
@@ -66,9 +70,9 @@ func claims(contributions []v1alpha1.ServiceContribution) []v1alpha1.ServiceCont
 	})
 }
 
-// valid returns the ClusterSetIP of a contribution, or why the service cannot have it. of are the contributions to the service.
-// If two services claim the same address, the one to which the range's owner contributes gets it, else the one with the oldest
-// contribution that names it.
+// valid returns the ClusterSetIP of a contribution, or why the service cannot have it. of are the
+// contributions to the service. If two services claim the same address, the one to which the
+// range's owner contributes gets it, else the one with the oldest contribution that names it.
 func (v vips) valid(x v1alpha1.ServiceContribution, of []v1alpha1.ServiceContribution) (ip netip.Addr, why string) {
 	ip, err := netip.ParseAddr(x.Spec.ClusterSetIP)
 	if err != nil || !ip.Is4() {
@@ -111,7 +115,8 @@ func (v vips) owner(ip netip.Addr) string {
 // vipState is what an exporter knows of the ClusterSetIP of one service.
 type vipState struct {
 	vips
-	// own is the contribution to be published; nil if the service is not exported, or its export uses no ClusterSetIP.
+	// own is the contribution to be published; nil if the service is not exported, or its export
+	// uses no ClusterSetIP.
 	own *v1alpha1.ServiceContribution
 	// present are all contributions to the service at the hub, also an earlier state of own.
 	present []v1alpha1.ServiceContribution
@@ -135,14 +140,15 @@ type vipPlan struct {
 	claim bool
 	// awaits is the older exporter whose claim is awaited; empty if none is.
 	awaits string
-	// renew are released records that are in use again, release those that no contribution names any more, free those that have rested.
+	// renew are released records that are in use again, release those that no contribution names
+	// any more, free those that have rested.
 	renew, release, free []netip.Addr
 	// wait is the time until the next record has rested; 0 if none rests.
 	wait time.Duration
 }
 
-// vip plans the ClusterSetIP of one service. The address stays while any cluster exports the service: it is released only when no
-// contribution names it, those of other clusters included.
+// vip plans the ClusterSetIP of one service. The address stays while any cluster exports the
+// service: it is released only when no contribution names it, those of other clusters included.
 func (c cluster) vip(s vipState) vipPlan {
 	var p vipPlan
 	if s.own != nil {
@@ -183,8 +189,8 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// remembered is the address that the own contribution at the hub names, else the one that this cluster holds for the service: the
-// hub's cache may not show the own write yet.
+// remembered is the address that the own contribution at the hub names, else the one that this
+// cluster holds for the service: the hub's cache may not show the own write yet.
 func (s vipState) remembered(id string) string {
 	for _, x := range s.present {
 		if x.Spec.Cluster == id && x.Spec.ClusterSetIP != "" {
@@ -209,9 +215,10 @@ func (s vipState) claimant(contributions []v1alpha1.ServiceContribution) string 
 	return ""
 }
 
-// candidates are the addresses of the ranges in the order in which a service tries them. They start at a hash of its name, so that
-// a retry after a lost response finds its own claim, and a service that is exported again finds its previous address. The first
-// and the last address of a range are left out.
+// candidates are the addresses of the ranges in the order in which a service tries them. They start
+// at a hash of its name, so that a retry after a lost response finds its own claim, and a service
+// that is exported again finds its previous address. The first and the last address of a range are
+// left out.
 func candidates(service types.NamespacedName, ranges []netip.Prefix) iter.Seq[netip.Addr] {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(service.String())) // never fails
@@ -238,8 +245,8 @@ func offset(r netip.Prefix, n uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// vipCondition is the condition ClusterSetIP of an export; nil if the export uses none. note is why the annotation of the export
-// is ignored, failed why no address could be claimed.
+// vipCondition is the condition ClusterSetIP of an export; nil if the export uses none. note is why
+// the annotation of the export is ignored, failed why no address could be claimed.
 func (c cluster) vipCondition(uses bool, p vipPlan, note, failed string) *metav1.Condition {
 	if !uses && note == "" {
 		return nil

@@ -30,7 +30,8 @@ const indexVIP = "export.cluster-set-ip"
 // reasonReclaimed is the reason of the Event that reports another ClusterSetIP of a service.
 const reasonReclaimed = "ClusterSetIPChanged"
 
-// usesVIP reports whether an export is to have a ClusterSetIP; note is what is wrong with its annotation.
+// usesVIP reports whether an export is to have a ClusterSetIP; note is what is wrong with its
+// annotation.
 func (c cluster) usesVIP(export *mcs.ServiceExport, o offer) (uses bool, note string) {
 	if export == nil || o.contribution == nil {
 		return false, ""
@@ -78,8 +79,8 @@ func readVIPs(ctx context.Context, hub *hubclient.Hub, contributions []v1alpha1.
 	return v, nil
 }
 
-// assignVIP sets the ClusterSetIP of the contribution to be published, claims one if needed and keeps the GlobalAddresses of the
-// service. The hub must be synced.
+// assignVIP sets the ClusterSetIP of the contribution to be published, claims one if needed and
+// keeps the GlobalAddresses of the service. The hub must be synced.
 func (r *reconciler) assignVIP(ctx context.Context, service types.NamespacedName, export *mcs.ServiceExport, o *offer) (*metav1.Condition, time.Duration, error) {
 	s := vipState{now: time.Now()}
 	var err error
@@ -152,9 +153,11 @@ func (r *reconciler) assignVIP(ctx context.Context, service types.NamespacedName
 	return r.cluster.vipCondition(uses, p, note, failed), wait, err
 }
 
-// claimVIP creates the GlobalAddress of a ClusterSetIP: of the given address if it is valid and not another service's, else of
-// the first candidate that is free. An address that only other clusters name for another service is taken if no other is left: one of
-// them could name the whole range, and this cluster's claim comes before theirs (vips.valid). None is free if the result is not valid.
+// claimVIP creates the GlobalAddress of a ClusterSetIP: of the given address if it is valid and not
+// another service's, else of the first candidate that is free. An address that only other clusters
+// name for another service is taken if no other is left: one of them could name the whole range,
+// and this cluster's claim comes before theirs (vips.valid). None is free if the result is not
+// valid.
 func (r *reconciler) claimVIP(ctx context.Context, service types.NamespacedName, ranges []netip.Prefix, given netip.Addr) (netip.Addr, error) {
 	try := func(ip netip.Addr, named bool) (mine bool, err error) {
 		if !named {

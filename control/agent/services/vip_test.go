@@ -90,7 +90,8 @@ type vipWorld struct {
 	exports       map[string]time.Time
 	records       map[string]map[netip.Addr]time.Time // by cluster: when released, zero: in use
 	awaits        map[string]time.Time
-	agreed        netip.Addr // the address that must stay as long as the hub has a contribution to the service
+	// the address that must stay as long as the hub has a contribution to the service
+	agreed netip.Addr
 }
 
 // reconcile is what the agent of a cluster does about the service once.
@@ -157,8 +158,9 @@ func (w *vipWorld) settle() {
 	}
 }
 
-// Whatever clusters export, un-export, leave and join, in any order: all members agree on one address while one exports, which
-// stays while one export lives, and no address is given to another service before it has rested.
+// Whatever clusters export, un-export, leave and join, in any order: all members agree on one
+// address while one exports, which stays while one export lives, and no address is given to another
+// service before it has rested.
 func TestVIPModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &vipWorld{now: vipEpoch, joined: vipJoined("g1", "g2", "g3"), contributions: map[string]v1alpha1.ServiceContribution{},
@@ -183,7 +185,9 @@ func TestVIPModel(t *testing.T) {
 				delete(w.contributions, id)
 				clear(w.records[id])
 				if owned || len(w.contributions) == 0 {
-					w.agreed = netip.Addr{} // the range of a cluster goes with it; an export that has not reached the hub keeps nothing
+					// the range of a cluster goes with it; an export that has not reached the hub
+					// keeps nothing
+					w.agreed = netip.Addr{}
 				}
 			case do == "join" && !member:
 				w.joined[id] = w.now

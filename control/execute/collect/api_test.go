@@ -25,7 +25,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// One server is the hub and, over a line, the member: what a collector reads and what it writes are different kinds.
+// One server is the hub and, over a line, the member: what a collector reads and what it writes are
+// different kinds.
 var server = apiserver.NewShared(apiserver.CRDs("clusters.cluster.karmada.io", "portblocks.pelago.io", "gateways.submariner.io"))
 
 func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
@@ -125,7 +126,8 @@ func pushCluster() *clusterv1alpha1.Cluster {
 	return c
 }
 
-// The rows status, conditions and resource summary of karmada.md §1.1; the numbers follow the member sooner than the next probe.
+// The rows status, conditions and resource summary of karmada.md §1.1; the numbers follow the
+// member sooner than the next probe.
 func TestStatusOfAMember(t *testing.T) {
 	p := newPlace(t, pushCluster())
 	p.addNode("n1", "4")
@@ -210,8 +212,8 @@ func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(r)
 }
 
-// The first status has it all, also if the list of pods takes longer than the rest: a cluster that becomes ready without room
-// would be passed over.
+// The first status has it all, also if the list of pods takes longer than the rest: a cluster that
+// becomes ready without room would be passed over.
 func TestTheFirstStatusIsWhole(t *testing.T) {
 	p := newPlace(t, pushCluster())
 	p.addNode("n1", "4")
@@ -224,8 +226,8 @@ func TestTheFirstStatusIsWhole(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, health probing: thresholds; when not online only conditions are updated and the rest kept. Nothing is written
-// while nothing changes, not even another message for each attempt.
+// karmada.md §1.1, health probing: thresholds; when not online only conditions are updated and the
+// rest kept. Nothing is written while nothing changes, not even another message for each attempt.
 func TestOutage(t *testing.T) {
 	p := newPlace(t, pushCluster())
 	p.addNode("n1", "4")
@@ -258,7 +260,8 @@ func TestOutage(t *testing.T) {
 	await.Equal(t, "1 of 4, 0 to come, 1 nodes", p.allocated)
 }
 
-// A cluster that is not there at the first look is said to be not reachable at once; who collects does not wait for it.
+// A cluster that is not there at the first look is said to be not reachable at once; who collects
+// does not wait for it.
 func TestDeadFromTheStart(t *testing.T) {
 	p := newPlace(t, pushCluster())
 	p.line.Cut()
@@ -316,7 +319,8 @@ func TestFieldsOfOthersStay(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, pull heartbeat: Lease karmada-cluster/<name> of 40 s; a member that hangs does not hold it up.
+// karmada.md §1.1, pull heartbeat: Lease karmada-cluster/<name> of 40 s; a member that hangs does
+// not hold it up.
 func TestLease(t *testing.T) {
 	p := newPlace(t, pushCluster())
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterv1alpha1.SecretNamespace}}

@@ -1,6 +1,6 @@
-// Package collect reports the status of one cluster to the hub: readiness, version, API enablements, nodes, resource sums and
-// round-trip times to other clusters, and renews a pull member's Lease. It runs where package execute runs, and changes nothing in the
-// member.
+// Package collect reports the status of one cluster to the hub: readiness, version, API
+// enablements, nodes, resource sums and round-trip times to other clusters, and renews a pull
+// member's Lease. It runs where package execute runs, and changes nothing in the member.
 package collect
 
 import (
@@ -44,7 +44,8 @@ const (
 	fillTimeout = 3 * time.Second
 	// discoveryTimeout bounds the requests for version and discovery.
 	discoveryTimeout = 10 * time.Second
-	// discoverEvery is the number of successful probes per discovery: without aggregated discovery it costs a request per group.
+	// discoverEvery is the number of successful probes per discovery: without aggregated discovery
+	// it costs a request per group.
 	discoverEvery = 3
 )
 
@@ -52,14 +53,16 @@ const (
 type CollectorOptions struct {
 	// Cluster is the name of the Cluster.
 	Cluster string
-	// Hub reads the Cluster and writes its status, and the Lease if that is set. It may read from a cache.
+	// Hub reads the Cluster and writes its status, and the Lease if that is set. It may read from a
+	// cache.
 	Hub client.Client
-	// Member connects to the cluster, with rights to get /readyz and /healthz, to get, list and watch nodes and pods,
-	// and perhaps to list Gateways.
+	// Member connects to the cluster, with rights to get /readyz and /healthz, to get, list and
+	// watch nodes and pods, and perhaps to list Gateways.
 	Member *rest.Config
 	// Every is the time between two probes.
 	Every time.Duration
-	// FailureThreshold and SuccessThreshold are how long probes must agree before Ready becomes False, or True.
+	// FailureThreshold and SuccessThreshold are how long probes must agree before Ready becomes
+	// False, or True.
 	FailureThreshold, SuccessThreshold time.Duration
 	// Delay is the time between a change of nodes or pods and the write.
 	Delay time.Duration
@@ -164,8 +167,8 @@ func (c *Collector) awaitInventory(ctx context.Context) {
 	}
 }
 
-// probe probes the member and, if it is healthy, reads its version and APIs every discoverEvery probes, and its Gateways if it serves
-// them.
+// probe probes the member and, if it is healthy, reads its version and APIs every discoverEvery
+// probes, and its Gateways if it serves them.
 func (c *Collector) probe(ctx context.Context) {
 	began := time.Now()
 	c.observed.began = began
@@ -176,7 +179,8 @@ func (c *Collector) probe(ctx context.Context) {
 		}
 		if !c.observed.mayServeGateways() {
 			c.observed.gateways = nil
-		} else if gateways, err := readGateways(ctx, c.discovery.RESTClient()); err == nil { // else those of the last probe
+		} else if gateways, err := readGateways(ctx, c.discovery.RESTClient()); err == nil {
+			// else those of the last probe
 			c.observed.gateways = gateways
 		}
 	} else {
@@ -187,7 +191,8 @@ func (c *Collector) probe(ctx context.Context) {
 	}
 }
 
-// discover reads the version and the APIs of the member, and reports whether it has got all of them.
+// discover reads the version and the APIs of the member, and reports whether it has got all of
+// them.
 func (c *Collector) discover() bool {
 	v, err := c.discovery.ServerVersion()
 	if err == nil { // else the former version stays
@@ -200,7 +205,8 @@ func (c *Collector) discover() bool {
 	return err == nil && complete.Status == metav1.ConditionTrue
 }
 
-// write updates the status at the hub. A failed write is retried: after the delay on a conflict, else after the next probe.
+// write updates the status at the hub. A failed write is retried: after the delay on a conflict,
+// else after the next probe.
 func (c *Collector) write(ctx context.Context) {
 	before := c.threshold
 	err := c.tryWrite(ctx)
@@ -225,7 +231,8 @@ func (c *Collector) tryWrite(ctx context.Context) error {
 		return fmt.Errorf("read Cluster %s: %w", c.Cluster, err)
 	}
 	v := c.observed
-	if v.complete != nil && v.enablements == nil { // discovery has failed since the start: keep those of an earlier collector
+	// discovery has failed since the start: keep those of an earlier collector
+	if v.complete != nil && v.enablements == nil {
 		v.enablements = cluster.Status.APIEnablements
 	}
 	var hasNodes, hasPods bool
@@ -248,7 +255,8 @@ func (c *Collector) logOnce(problem string) {
 	c.logged = problem
 }
 
-// Unusable sets Ready to False, StatusCollectionFailed: a collector cannot be started for the cluster.
+// Unusable sets Ready to False, StatusCollectionFailed: a collector cannot be started for the
+// cluster.
 func Unusable(ctx context.Context, hub client.Client, cluster *clusterv1alpha1.Cluster, why error) error {
 	next := cluster.DeepCopy()
 	next.Status.SetReady(metav1.Condition{
@@ -275,7 +283,8 @@ const LeaseDuration = 20 * time.Second
 
 const renewTimeout = 5 * time.Second
 
-// renew renews the Lease until ctx ends, independently of the probes: the agent of a member that hangs is alive.
+// renew renews the Lease until ctx ends, independently of the probes: the agent of a member that
+// hangs is alive.
 func (c *Collector) renew(ctx context.Context) {
 	lease := &coordinationv1.Lease{}
 	logged := ""
@@ -296,7 +305,8 @@ func (c *Collector) renew(ctx context.Context) {
 	}
 }
 
-// renewOnce sets the renew time of the Lease, which the hub creates. lease is the result of the last renewal, or empty.
+// renewOnce sets the renew time of the Lease, which the hub creates. lease is the result of the
+// last renewal, or empty.
 func (c *Collector) renewOnce(ctx context.Context, lease *coordinationv1.Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
@@ -325,11 +335,12 @@ func (c *Collector) renewOnce(ctx context.Context, lease *coordinationv1.Lease) 
 	}
 }
 
-// OtherCluster is the error of requests to a member at whose address another cluster answers. The transport detects it; a collector
-// reports it in the condition Ready at once.
+// OtherCluster is the error of requests to a member at whose address another cluster answers. The
+// transport detects it; a collector reports it in the condition Ready at once.
 type OtherCluster struct {
-	Cluster    string // the name of the Cluster
-	Want, Have string // UIDs of the namespace kube-system: spec.id, and that of the cluster that answers
+	Cluster string // the name of the Cluster
+	// UIDs of the namespace kube-system: spec.id, and that of the cluster that answers
+	Want, Have string
 }
 
 func (e *OtherCluster) Error() string {
@@ -352,8 +363,9 @@ type observation struct {
 	pods    []pod
 }
 
-// desiredStatus is the status of the Cluster with the collector's fields set. While the cluster is not ready, or the last probe has
-// failed, only conditions change. The threshold does not apply to the reason ClusterIDMismatch, which is permanent.
+// desiredStatus is the status of the Cluster with the collector's fields set. While the cluster is
+// not ready, or the last probe has failed, only conditions change. The threshold does not apply to
+// the reason ClusterIDMismatch, which is permanent.
 func desiredStatus(c *clusterv1alpha1.Cluster, v observation, passes bool) clusterv1alpha1.ClusterStatus {
 	want := *c.Status.DeepCopy()
 	if passes || v.ready.Reason == clusterv1alpha1.ReasonClusterIDMismatch {

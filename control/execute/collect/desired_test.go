@@ -13,8 +13,8 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// karmada.md §1.1, health probing: when the cluster is not online, only conditions are updated and the rest is kept; also before the
-// threshold has passed.
+// karmada.md §1.1, health probing: when the cluster is not online, only conditions are updated and
+// the rest is kept; also before the threshold has passed.
 func TestOnlyConditionsWhileNotReady(t *testing.T) {
 	for name, tt := range map[string]struct {
 		stands, found metav1.ConditionStatus
@@ -52,7 +52,8 @@ func TestOnlyConditionsWhileNotReady(t *testing.T) {
 	}
 }
 
-// That a cluster has been lost from sight meanwhile does not change since when it has not been ready.
+// That a cluster has been lost from sight meanwhile does not change since when it has not been
+// ready.
 func TestNotReadySince(t *testing.T) {
 	long := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
 	for _, tt := range []struct {
@@ -89,7 +90,8 @@ func TestAnotherClusterIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// One gateway that reaches a cluster suffices; those of nodes that are not ready, or unknown, do not count.
+// One gateway that reaches a cluster suffices; those of nodes that are not ready, or unknown, do
+// not count.
 func TestNetwork(t *testing.T) {
 	gateway := func(name string, connections ...string) submarinerv1.Gateway {
 		g := submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: name}}

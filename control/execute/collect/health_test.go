@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// karmada.md §1.1, conditions and health probing: /readyz, at 404 /healthz; an answer that is not ok is ClusterNotReady, no
-// answer is ClusterNotReachable.
+// karmada.md §1.1, conditions and health probing: /readyz, at 404 /healthz; an answer that is not
+// ok is ClusterNotReady, no answer is ClusterNotReachable.
 func TestProbe(t *testing.T) {
 	closed := httptest.NewServer(nil)
 	closed.Close()
@@ -98,9 +98,10 @@ func TestProbeOfAnotherCluster(t *testing.T) {
 	}
 }
 
-// Discovery costs a member without aggregated discovery a request per group: every third successful probe reads it; each one while
-// it is incomplete, and the first one after an outage, from which the member may return upgraded. Gateways are read at each
-// successful probe unless a complete discovery does not list them.
+// Discovery costs a member without aggregated discovery a request per group: every third successful
+// probe reads it; each one while it is incomplete, and the first one after an outage, from which
+// the member may return upgraded. Gateways are read at each successful probe unless a complete
+// discovery does not list them.
 func TestRequestsOfProbes(t *testing.T) {
 	ready, serves := true, "v1"
 	var mu sync.Mutex // discovery asks for several groups at once
@@ -191,7 +192,8 @@ func said(t *testing.T, ctx context.Context, host string) string {
 	return fmt.Sprintf("%s %s: %s", found.Status, found.Reason, found.Message)
 }
 
-// karmada.md §1.1, health probing: the first observation at once; then only what has been so for 30 s on end.
+// karmada.md §1.1, health probing: the first observation at once; then only what has been so for 30
+// s on end.
 func TestThreshold(t *testing.T) {
 	const yes, no, unknown = metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown
 	type step struct {

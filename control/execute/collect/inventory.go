@@ -26,7 +26,8 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// summaryStore is the store of a reflector. It holds of each object only the T that the cluster's summaries count.
+// summaryStore is the store of a reflector. It holds of each object only the T that the cluster's
+// summaries count.
 type summaryStore[T any] struct {
 	cache.Store
 	changed func()
@@ -37,8 +38,8 @@ type summaryStore[T any] struct {
 	listErr error // of the last list
 }
 
-// newSummaryStore makes a store of summaries. strip removes from an object what summarize does not read, in place: lists in progress
-// are kept that way.
+// newSummaryStore makes a store of summaries. strip removes from an object what summarize does not
+// read, in place: lists in progress are kept that way.
 func newSummaryStore[T any](changed func(), strip func(runtime.Object), summarize func(any) T) *summaryStore[T] {
 	transform := cache.WithTransformer(func(obj any) (any, error) { return summarize(obj), nil })
 	return &summaryStore[T]{changed: changed, strip: strip, Store: cache.NewStore(cache.MetaNamespaceKeyFunc, transform)}
@@ -115,8 +116,9 @@ func (s *summaryStore[T]) listed(err error) {
 	}
 }
 
-// run lists and watches a resource of the member until ctx ends, and strips the objects of a list before the next page is read. The
-// reflector retries with backoff, up to 30 s; its errors are reported by state and not logged.
+// run lists and watches a resource of the member until ctx ends, and strips the objects of a list
+// before the next page is read. The reflector retries with backoff, up to 30 s; its errors are
+// reported by state and not logged.
 func (s *summaryStore[T]) run(ctx context.Context, core cache.Getter, resource string, like runtime.Object, selector fields.Selector) {
 	watcher := cache.NewFilteredListWatchFromClient(core, resource, metav1.NamespaceAll, func(o *metav1.ListOptions) {
 		o.FieldSelector = selector.String()
@@ -189,7 +191,8 @@ func (i *inventory) synced() (ok bool, err error) {
 	return nodes && pods, err
 }
 
-// stripNode and stripPod keep only the fields that nodeOf and podOf read, to bound the memory of a list in progress.
+// stripNode and stripPod keep only the fields that nodeOf and podOf read, to bound the memory of a
+// list in progress.
 func stripNode(o runtime.Object) {
 	n := o.(*corev1.Node)
 	*n = corev1.Node{
@@ -216,8 +219,8 @@ func stripPod(o runtime.Object) {
 	}
 }
 
-// amounts are quantities of resources in ascending order of names: CPU in millicores, others in units. There are amounts for each
-// pod, and a slice takes a tenth of the memory of a ResourceList.
+// amounts are quantities of resources in ascending order of names: CPU in millicores, others in
+// units. There are amounts for each pod, and a slice takes a tenth of the memory of a ResourceList.
 type amounts []amount
 
 type amount struct {
@@ -295,8 +298,9 @@ func nodeSummary(nodes []node) *clusterv1alpha1.NodeSummary {
 	return s
 }
 
-// resourceSummary sums the allocatable resources of all nodes, including cordoned and unready ones, those allocated to scheduled
-// pods, and those that unscheduled pods request (allocating). Each pod counts as one of the resource pods.
+// resourceSummary sums the allocatable resources of all nodes, including cordoned and unready ones,
+// those allocated to scheduled pods, and those that unscheduled pods request (allocating). Each pod
+// counts as one of the resource pods.
 func resourceSummary(nodes []node, pods []pod, models []clusterv1alpha1.ResourceModel) *clusterv1alpha1.ResourceSummary {
 	allocatable, allocated, allocating := sum{}, sum{}, sum{}
 	for _, n := range nodes {
@@ -316,7 +320,8 @@ func resourceSummary(nodes []node, pods []pod, models []clusterv1alpha1.Resource
 	}
 }
 
-// modelings counts each node in the highest grade whose lower bounds all fit its free resources; nil without models.
+// modelings counts each node in the highest grade whose lower bounds all fit its free resources;
+// nil without models.
 func modelings(nodes []node, pods []pod, models []clusterv1alpha1.ResourceModel) []clusterv1alpha1.AllocatableModeling {
 	if len(models) == 0 {
 		return nil

@@ -65,8 +65,9 @@ func counted(nodes []*corev1.Node, pods []*corev1.Pod) (n []node, p []pod) {
 	return n, p
 }
 
-// karmada.md §1.1, resource summary: allocatable of all nodes, unready and cordoned included; allocated = requests of bound pods
-// that have not ended; allocating = requests of pods without a node.
+// karmada.md §1.1, resource summary: allocatable of all nodes, unready and cordoned included;
+// allocated = requests of bound pods that have not ended; allocating = requests of pods without a
+// node.
 func TestResourceSummary(t *testing.T) {
 	cordoned := aNode("n2", corev1.ConditionTrue, "cpu=2 memory=4Gi pods=110")
 	cordoned.Spec.Unschedulable = true
@@ -127,7 +128,8 @@ func TestResourceSummary(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, resource summary, modelling: a node counts in the highest grade whose lower bounds all fit its free resources.
+// karmada.md §1.1, resource summary, modelling: a node counts in the highest grade whose lower
+// bounds all fit its free resources.
 func TestModelings(t *testing.T) {
 	nodes := []*corev1.Node{
 		aNode("small", corev1.ConditionTrue, "cpu=900m memory=64Gi"),
@@ -143,7 +145,8 @@ func TestModelings(t *testing.T) {
 	for _, m := range modelings(n, p, clusterv1alpha1.ClusterSpec{}.Models()) {
 		got += fmt.Sprintf("%d:%d ", m.Grade, m.Count)
 	}
-	// grade 0: small, over-committed; 1: little memory (its CPU would be grade 7); 2: used (3999m); 3: even; 8: huge
+	// grade 0: small, over-committed; 1: little memory (its CPU would be grade 7); 2: used (3999m);
+	// 3: even; 8: huge
 	if want := "0:2 1:1 2:1 3:1 4:0 5:0 6:0 7:0 8:1 "; got != want {
 		t.Errorf("nodes by grade %s, want %s", got, want)
 	}

@@ -16,7 +16,8 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// readGateways reads the Gateways of a member; none if it has no data plane of ours, or they may not be read.
+// readGateways reads the Gateways of a member; none if it has no data plane of ours, or they may
+// not be read.
 func readGateways(ctx context.Context, member rest.Interface) ([]submarinerv1.Gateway, error) {
 	text, err := member.Get().AbsPath("/apis", submarinerv1.GroupVersion.String(), "gateways").DoRaw(ctx)
 	switch {
@@ -32,7 +33,8 @@ func readGateways(ctx context.Context, member rest.Interface) ([]submarinerv1.Ga
 	return list.Items, nil
 }
 
-// mayServeGateways reports whether the member serves Gateways: only a complete discovery can deny it.
+// mayServeGateways reports whether the member serves Gateways: only a complete discovery can deny
+// it.
 func (v *observation) mayServeGateways() bool {
 	if v.complete == nil || v.complete.Status != metav1.ConditionTrue {
 		return true
@@ -40,8 +42,9 @@ func (v *observation) mayServeGateways() bool {
 	return clusterv1alpha1.Serves(v.enablements, submarinerv1.GroupVersion.String(), "Gateway")
 }
 
-// network is how the gateways see other clusters, by name: by the nearest one that is connected. The Gateway of a node that is not
-// ready is not up to date. Figures that have hardly changed are those of before, so that they are not worth a write.
+// network is how the gateways see other clusters, by name: by the nearest one that is connected.
+// The Gateway of a node that is not ready is not up to date. Figures that have hardly changed are
+// those of before, so that they are not worth a write.
 func network(gateways []submarinerv1.Gateway, nodes []node, before []clusterv1alpha1.NetworkPath) []clusterv1alpha1.NetworkPath {
 	of := map[string]clusterv1alpha1.NetworkPath{}
 	for i := range gateways {
@@ -89,7 +92,8 @@ func networkPath(c *submarinerv1.Connection) clusterv1alpha1.NetworkPath {
 	return out
 }
 
-// nearer reports whether a is the better path: reachable, measured, without loss, with the shorter round-trip time.
+// nearer reports whether a is the better path: reachable, measured, without loss, with the shorter
+// round-trip time.
 func nearer(a, b clusterv1alpha1.NetworkPath) bool {
 	switch {
 	case a.Reachable != b.Reachable:
@@ -102,7 +106,8 @@ func nearer(a, b clusterv1alpha1.NetworkPath) bool {
 	return a.RTT.Duration < b.RTT.Duration
 }
 
-// settled is the newer of two reports of a path, with the former figures where they differ by a fifth or 1 ms at most.
+// settled is the newer of two reports of a path, with the former figures where they differ by a
+// fifth or 1 ms at most.
 func settled(before, now clusterv1alpha1.NetworkPath) clusterv1alpha1.NetworkPath {
 	if now.RTT == nil || before.RTT == nil || now.Reachable != before.Reachable || (now.LossPercent > 0) != (before.LossPercent > 0) {
 		return now

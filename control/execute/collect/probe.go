@@ -23,7 +23,8 @@ import (
 // healthTimeout bounds one probe of a member that hangs.
 const healthTimeout = 5 * time.Second
 
-// probe reads /readyz of the member's API server, or /healthz if it does not exist. It returns the condition Ready without times.
+// probe reads /readyz of the member's API server, or /healthz if it does not exist. It returns the
+// condition Ready without times.
 func probe(ctx context.Context, member rest.Interface) metav1.Condition {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
@@ -54,14 +55,15 @@ func probe(ctx context.Context, member rest.Interface) metav1.Condition {
 	return found
 }
 
-// statusCode returns that of the response, or 0 and the error if there is none. It does not retry: the next probe does.
+// statusCode returns that of the response, or 0 and the error if there is none. It does not retry:
+// the next probe does.
 func statusCode(ctx context.Context, member rest.Interface, path string) (code int, err error) {
 	err = member.Get().AbsPath(path).MaxRetries(0).Do(ctx).StatusCode(&code).Error()
 	return code, err
 }
 
-// cause returns the part of a connection's error that is equal for each attempt: a condition whose message held the local port would
-// be written after each probe.
+// cause returns the part of a connection's error that is equal for each attempt: a condition whose
+// message held the local port would be written after each probe.
 func cause(err error) string {
 	var request *url.Error
 	if errors.As(err, &request) {
@@ -81,11 +83,13 @@ func cause(err error) string {
 type threshold struct {
 	failure, success time.Duration
 	last             metav1.ConditionStatus // of the last probe; empty before the first
-	since            time.Time              // when the first probe in a row with that status began: one that hangs takes 5 s
+	// when the first probe in a row with that status began: one that hangs takes 5 s
+	since time.Time
 }
 
-// passes records the status found by a probe that began at a time, and reports whether the condition takes it. The first result
-// passes at once, as does one of the same status with another reason.
+// passes records the status found by a probe that began at a time, and reports whether the
+// condition takes it. The first result passes at once, as does one of the same status with another
+// reason.
 func (t *threshold) passes(now, began time.Time, current *metav1.Condition, found metav1.ConditionStatus) bool {
 	first := t.last == ""
 	if t.last != found {
@@ -101,9 +105,9 @@ func (t *threshold) passes(now, began time.Time, current *metav1.Condition, foun
 	return now.Sub(t.since) >= limit
 }
 
-// enablements returns the kinds that discovery has listed, sorted and without subresources, and the condition
-// CompleteAPIEnablements, without times. Groups whose discovery failed keep their former kinds: an aggregated API that is
-// unavailable for a moment was not removed.
+// enablements returns the kinds that discovery has listed, sorted and without subresources, and the
+// condition CompleteAPIEnablements, without times. Groups whose discovery failed keep their former
+// kinds: an aggregated API that is unavailable for a moment was not removed.
 func enablements(
 	found []*metav1.APIResourceList, err error, former []clusterv1alpha1.APIEnablement,
 ) ([]clusterv1alpha1.APIEnablement, metav1.Condition) {

@@ -1,8 +1,8 @@
-// Package meter reads in a member what the FederatedHPAs of the hub need: the pods of a workload and
-// the values of the metrics APIs, added up by the rules of the HorizontalPodAutoscaler.
+// Package meter reads in a member what the FederatedHPAs of the hub need: the pods of a workload
+// and the values of the metrics APIs, added up by the rules of the HorizontalPodAutoscaler.
 //
-// control/execute answers the request in the annotation of a Work with it. It decides nothing: the hub
-// (control/hub/autoscale) divides, compares and scales.
+// control/execute answers the request in the annotation of a Work with it. It decides nothing: the
+// hub (control/hub/autoscale) divides, compares and scales.
 package meter
 
 import (
@@ -35,8 +35,9 @@ const (
 	measureTimeout = 5 * time.Second
 	// maxError bounds the error of a metric, in bytes.
 	maxError = 512
-	// initializationPeriod and initialReadinessDelay are defaults of kube-controller-manager: --horizontal-pod-autoscaler-cpu-initialization-period
-	// and --horizontal-pod-autoscaler-initial-readiness-delay.
+	// initializationPeriod and initialReadinessDelay are defaults of kube-controller-manager:
+	// --horizontal-pod-autoscaler-cpu-initialization-period and
+	// --horizontal-pod-autoscaler-initial-readiness-delay.
 	initializationPeriod  = 5 * time.Minute
 	initialReadinessDelay = 30 * time.Second
 )
@@ -60,13 +61,15 @@ func NewPulled() *prometheus.HistogramVec {
 	}, []string{"result", "metricType"})
 }
 
-// Last is the last answer to the AnnotationScaling of a Work. The zero value is ready; it is used by one goroutine at a time.
+// Last is the last answer to the AnnotationScaling of a Work. The zero value is ready; it is used
+// by one goroutine at a time.
 type Last struct {
 	last *workv1alpha1.ScalingStatus
 	at   time.Time
 }
 
-// Answer returns the answer to a request (nil: there is none), and when the next one is due (0: never).
+// Answer returns the answer to a request (nil: there is none), and when the next one is due (0:
+// never).
 func (l *Last) Answer(ctx context.Context, from Source, text string) (*workv1alpha1.ScalingStatus, time.Duration) {
 	if text == "" {
 		l.last = nil
@@ -123,7 +126,8 @@ func (s Source) pods(ctx context.Context, namespace, selector string) ([]corev1.
 	}
 	var list corev1.PodList
 	err = s.Client.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: parsed},
-		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}) // from the server's cache
+		// from the server's cache
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods %s in namespace %s: %w", selector, namespace, err)
 	}
@@ -220,7 +224,8 @@ func total(all []sample) (n int64) {
 	return n
 }
 
-// custom reads a metric of custom.metrics.k8s.io below a path, in the newest version that is served.
+// custom reads a metric of custom.metrics.k8s.io below a path, in the newest version that is
+// served.
 func (s Source) custom(ctx context.Context, path, selector string, of autoscalingv2.MetricIdentifier) ([]sample, error) {
 	metrics, err := metav1.LabelSelectorAsSelector(orEverything(of.Selector))
 	if err != nil {
@@ -304,8 +309,9 @@ type usage struct {
 	window time.Duration
 }
 
-// sums adds up the metrics of pods by the rules of the HorizontalPodAutoscaler: failed pods and those being deleted do not count; pending
-// ones and, for a CPU metric, those that are still starting count as unready.
+// sums adds up the metrics of pods by the rules of the HorizontalPodAutoscaler: failed pods and
+// those being deleted do not count; pending ones and, for a CPU metric, those that are still
+// starting count as unready.
 func sums(pods []corev1.Pod, used map[string]usage, name corev1.ResourceName, requests map[string]int64, now time.Time) (m workv1alpha1.MetricReport) {
 	for i := range pods {
 		p := &pods[i]

@@ -27,7 +27,8 @@ func worker(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	return p
 }
 
-// The groups of the HorizontalPodAutoscaler, by one pod each: r is ready, u unready, m missing, - does not count.
+// The groups of the HorizontalPodAutoscaler, by one pod each: r is ready, u unready, m missing, -
+// does not count.
 func TestPodsOfMetric(t *testing.T) {
 	since := func(start, ready time.Duration, is corev1.ConditionStatus) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {

@@ -32,7 +32,8 @@ const (
 	root = "/apis/" + pelagov1alpha1.ProxyGroup + "/" + pelagov1alpha1.ProxyVersion
 	// maxStatus bounds what is read of an error that a member returns, in bytes.
 	maxStatus = 1 << 16
-	// retryAfter is when a client should repeat a request that found no tunnel, in seconds; another replica may answer.
+	// retryAfter is when a client should repeat a request that found no tunnel, in seconds; another
+	// replica may answer.
 	retryAfter = "1"
 )
 
@@ -50,7 +51,8 @@ type proxyHandler struct {
 	log             *slog.Logger
 }
 
-// ServeHTTP serves the discovery of the group, and the subresources proxy and attach of clusters, and the group search.karmada.io.
+// ServeHTTP serves the discovery of the group, and the subresources proxy and attach of clusters,
+// and the group search.karmada.io.
 func (h *proxyHandler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	who, ok, err := h.authenticate(q)
 	if err != nil || !ok {
@@ -121,7 +123,8 @@ func (h *proxyHandler) forward(w http.ResponseWriter, q *http.Request, who user.
 	p.ServeHTTP(w, q)
 }
 
-// enter returns how a member is reached for a user: the transports have the credential and impersonate.
+// enter returns how a member is reached for a user: the transports have the credential and
+// impersonate.
 func (h *proxyHandler) enter(ctx context.Context, who user.Info, c *clusterv1alpha1.Cluster) (*route, error) {
 	as, err := impersonation(who)
 	if err != nil {
@@ -171,9 +174,10 @@ func (h *proxyHandler) route(ctx context.Context, c *clusterv1alpha1.Cluster) (*
 	return to, nil
 }
 
-// impersonation returns the identity of a user in a member. Components of the hub are rejected: the member's own components have the
-// same names. Groups with the prefix system:, above all system:masters, are removed for the same reason; the member adds those that
-// every user and ServiceAccount has.
+// impersonation returns the identity of a user in a member. Components of the hub are rejected: the
+// member's own components have the same names. Groups with the prefix system:, above all
+// system:masters, are removed for the same reason; the member adds those that every user and
+// ServiceAccount has.
 func impersonation(who user.Info) (transport.ImpersonationConfig, error) {
 	name := who.GetName()
 	if strings.HasPrefix(name, "system:") && !strings.HasPrefix(name, serviceaccount.ServiceAccountUsernamePrefix) {
@@ -186,7 +190,8 @@ func impersonation(who user.Info) (transport.ImpersonationConfig, error) {
 		}
 	}
 	for key, values := range who.GetExtra() {
-		if !strings.HasPrefix(key, "authentication.kubernetes.io/") { // about the credential at the hub
+		// about the credential at the hub
+		if !strings.HasPrefix(key, "authentication.kubernetes.io/") {
 			out.Extra[key] = values
 		}
 	}
@@ -217,9 +222,10 @@ func explain(r *http.Response, c *clusterv1alpha1.Cluster) error {
 	return nil
 }
 
-// split returns the parts of /apis/proxy.pelago.io/v1alpha1/clusters/<name>/<subresource>/<rest>; name is empty for other paths. It
-// reads the path as the API server did when it authorized the request. ok is false if the rest would lead elsewhere in the member,
-// or at an endpoint with a path, into another cluster.
+// split returns the parts of /apis/proxy.pelago.io/v1alpha1/clusters/<name>/<subresource>/<rest>;
+// name is empty for other paths. It reads the path as the API server did when it authorized the
+// request. ok is false if the rest would lead elsewhere in the member, or at an endpoint with a
+// path, into another cluster.
 func split(u *url.URL) (name, subresource string, rest *url.URL, ok bool) {
 	after, found := strings.CutPrefix(u.Path, root+"/clusters/")
 	if !found {

@@ -48,7 +48,8 @@ const (
 	audit = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, omitStages: [RequestReceived]}]\n"
 )
 
-// set is a hub with replicas of the proxy, and one API server that is the members m1 (Push) and m2 (Pull).
+// set is a hub with replicas of the proxy, and one API server that is the members m1 (Push) and m2
+// (Pull).
 type set struct {
 	*apiserver.Cluster // the hub
 	member             *apiserver.Cluster
@@ -87,7 +88,8 @@ func newSet(t *testing.T) *set {
 		t.Fatal(err)
 	}
 	s.id = string(system.UID)
-	// alice and bob may enter m1 and m2; alice sees namespace shop of the member, whose rights carol has as well.
+	// alice and bob may enter m1 and m2; alice sees namespace shop of the member, whose rights
+	// carol has as well.
 	s.Make(&rbacv1.ClusterRole{ObjectMeta: metaOf("", "entrants"), Rules: []rbacv1.PolicyRule{{APIGroups: []string{pelagov1alpha1.ProxyGroup},
 		Resources: []string{"clusters/proxy"}, ResourceNames: []string{"m1", "m2", "m3"}, Verbs: []string{"*"}}}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metaOf("", "entrants"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "entrants"},
@@ -109,7 +111,8 @@ func metaOf(namespace, name string) metav1.ObjectMeta {
 
 func namespace(name string) *corev1.Namespace { return &corev1.Namespace{ObjectMeta: metaOf("", name)} }
 
-// replica starts a replica of pelago-hub's proxy, with the controller of memberships if that is wanted, and returns how to kill it.
+// replica starts a replica of pelago-hub's proxy, with the controller of memberships if that is
+// wanted, and returns how to kill it.
 func (s *set) replica(t *testing.T, membership bool) (stop func()) {
 	t.Helper()
 	address := freeAddress(t)
@@ -387,7 +390,8 @@ func raw(t *testing.T, as *rest.Config, url string) int {
 	return r.StatusCode
 }
 
-// exec opens an exec of a pod of the member, whose kubelet is the test, and has it return what is sent.
+// exec opens an exec of a pod of the member, whose kubelet is the test, and has it return what is
+// sent.
 func (s *set) exec(t *testing.T, cluster string) {
 	t.Helper()
 	s.execAt(t, cluster, pelagov1alpha1.ProxyPath(cluster, "proxy/api/v1/namespaces/shop/pods/"+cluster+"/exec?command=cat&stdin=true&stdout=true"))
@@ -434,7 +438,8 @@ func (s *set) execAt(t *testing.T, cluster, path string) {
 // kubelet makes a pod on a node whose kubelet returns what it gets by an exec.
 func (s *set) kubelet(t *testing.T, name string) {
 	t.Helper()
-	cert, err := tls.X509KeyPair(s.member.Config.CertData, s.member.Config.KeyData) // the API server verifies none
+	// the API server verifies none
+	cert, err := tls.X509KeyPair(s.member.Config.CertData, s.member.Config.KeyData)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +460,8 @@ func (s *set) kubelet(t *testing.T, name string) {
 				if q, err := http.ReadRequest(in); err != nil || !strings.HasPrefix(q.URL.Path, "/exec/shop/") {
 					return
 				}
-				_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n") // the copy fails as well
+				// the copy fails as well
+				_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
 				_, _ = io.Copy(conn, in)
 			}()
 		}

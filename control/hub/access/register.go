@@ -25,16 +25,19 @@ import (
 const (
 	// renewBefore is the remaining validity below which the certificate is replaced, of a year.
 	renewBefore = 120 * 24 * time.Hour
-	// registerEvery is the interval in which the registration is verified, registerAgain that after an error.
+	// registerEvery is the interval in which the registration is verified, registerAgain that after
+	// an error.
 	registerEvery = 10 * time.Minute
 	registerAgain = 5 * time.Second
-	// keyFormer is the key of the Secret with the certificate before, which replicas serve until they read the Secret again.
+	// keyFormer is the key of the Secret with the certificate before, which replicas serve until
+	// they read the Secret again.
 	keyFormer = "former.crt"
 	// defaultPort is that of the Service of the Deployment.
 	defaultPort = "8443"
 )
 
-// registration makes the server known to the hub's API server: Secret with its certificate, Service, APIService.
+// registration makes the server known to the hub's API server: Secret with its certificate,
+// Service, APIService.
 type registration struct {
 	Options
 	client client.Client
@@ -72,7 +75,8 @@ func (r *registration) register(ctx context.Context) error {
 	missing := apierrors.IsNotFound(err)
 	renewed := false
 	if c, err := readCertificate(ctx, r.live, key); err != nil || time.Until(c.Leaf.NotAfter) < renewBefore {
-		name := r.Name + "." + r.Namespace + ".svc" // which the API server verifies, whatever the address
+		// which the API server verifies, whatever the address
+		name := r.Name + "." + r.Namespace + ".svc"
 		text, private, err := cert.GenerateSelfSignedCertKey(name, nil, nil)
 		if err != nil {
 			return fmt.Errorf("make the certificate of %s: %w", name, err)
@@ -132,8 +136,9 @@ func (r *registration) service(ctx context.Context) (int64, error) {
 	}))
 }
 
-// owners returns the owner references of the APIServices: the ClusterRole of pelago-hub, so that they are deleted with it, whatever removes
-// it (helm uninstall). While an APIService is unavailable, the API server does not complete the deletion of any namespace.
+// owners returns the owner references of the APIServices: the ClusterRole of pelago-hub, so that
+// they are deleted with it, whatever removes it (helm uninstall). While an APIService is
+// unavailable, the API server does not complete the deletion of any namespace.
 func (r *registration) owners(ctx context.Context) ([]metav1.OwnerReference, error) {
 	role := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"}}
 	if err := r.live.Get(ctx, client.ObjectKey{Name: r.Name}, role); err != nil {
@@ -153,8 +158,9 @@ func (r *registration) groups() []schema.GroupVersion {
 	return groups
 }
 
-// apiService sets the automanaged label to a value that keeps the hub's API server from managing the APIService, as it otherwise does
-// for each version of a CRD. The priorities are those of CRDs, except that of the version: v1alpha1 is preferred to stored.
+// apiService sets the automanaged label to a value that keeps the hub's API server from managing
+// the APIService, as it otherwise does for each version of a CRD. The priorities are those of CRDs,
+// except that of the version: v1alpha1 is preferred to stored.
 func (r *registration) apiService(gv schema.GroupVersion, port int64, ca []byte) *unstructured.Unstructured {
 	u := object("apiregistration.k8s.io/v1", "APIService", "", gv.Version+"."+gv.Group, map[string]any{
 		"group": gv.Group, "version": gv.Version,

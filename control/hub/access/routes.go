@@ -16,8 +16,9 @@ import (
 	"github.com/pelago-net/pelago/control/hub/member"
 )
 
-// routes are the connections by which requests of users reach push members, separate from the hub's own: any replica has
-// them, not only the leader. As there, only the cluster of spec.id gets a request.
+// routes are the connections by which requests of users reach push members, separate from the hub's
+// own: any replica has them, not only the leader. As there, only the cluster of spec.id gets a
+// request.
 type routes struct {
 	mu sync.Mutex
 	by map[string]*route
@@ -33,8 +34,9 @@ type route struct {
 	closes []func()
 }
 
-// to returns the route to a member, whose Secrets are those that spec.secretRef and spec.impersonatorSecretRef name; nil: none. Without
-// the latter the hub's own account impersonates. The error names the object and key to correct.
+// to returns the route to a member, whose Secrets are those that spec.secretRef and
+// spec.impersonatorSecretRef name; nil: none. Without the latter the hub's own account
+// impersonates. The error names the object and key to correct.
 func (rs *routes) to(c *clusterv1alpha1.Cluster, secret, impersonator *corev1.Secret) (*route, error) {
 	r, err := member.ConfigOf(c, secret)
 	if err != nil {

@@ -51,21 +51,24 @@ func (t target) path() string {
 	return strings.TrimSuffix(path+"/"+t.Resource+"/"+t.name, "/")
 }
 
-// source is a list in a member: all objects of a resource, or those of a namespace. Its key is the name of the cluster, or
-// cluster/namespace if registries select namespaces and the request has none.
+// source is a list in a member: all objects of a resource, or those of a namespace. Its key is the
+// name of the cluster, or cluster/namespace if registries select namespaces and the request has
+// none.
 type source struct {
 	target
 	merge.Part
 	cluster *clusterv1alpha1.Cluster
 }
 
-// sources are the lists that registries select for a target, sorted by key. kind is that of the resource, if a member serves it.
-// selected is false if no registry selects the kind in any member: then the hub's API server serves it.
+// sources are the lists that registries select for a target, sorted by key. kind is that of the
+// resource, if a member serves it. selected is false if no registry selects the kind in any member:
+// then the hub's API server serves it.
 func sources(t target, registries []searchv1alpha1.ResourceRegistry, clusters []clusterv1alpha1.Cluster) (out []source, kind string, selected bool) {
 	var affinities []scheduler.Affinity
 	registries = slices.DeleteFunc(slices.Clone(registries), func(r searchv1alpha1.ResourceRegistry) bool {
 		affinity, err := scheduler.ParseAffinity(&r.Spec.TargetCluster)
-		ignored := err != nil || r.Spec.BackendStore != nil && r.Spec.BackendStore.OpenSearch != nil // Accepted=False
+		// Accepted=False
+		ignored := err != nil || r.Spec.BackendStore != nil && r.Spec.BackendStore.OpenSearch != nil
 		if !ignored {
 			affinities = append(affinities, affinity)
 		}
@@ -131,7 +134,8 @@ func parts(of []source) []merge.Part {
 	return out
 }
 
-// jsonOnly are the JSON types of the header Accept, with their parameters (Table, PartialObjectMetadata): answers are merged, or changed, as JSON.
+// jsonOnly are the JSON types of the header Accept, with their parameters (Table,
+// PartialObjectMetadata): answers are merged, or changed, as JSON.
 func jsonOnly(q *http.Request) (string, error) {
 	var out []string
 	accept := strings.Join(q.Header.Values("Accept"), ",")

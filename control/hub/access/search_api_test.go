@@ -230,7 +230,8 @@ func TestSearch(t *testing.T) {
 	t.Run("unreachable member", func(t *testing.T) { s.testUnreachable(t, alice) })
 }
 
-// testRegistries: ResourceRegistries are objects of v1alpha1 as before, although that version is served by pelago-hub.
+// testRegistries: ResourceRegistries are objects of v1alpha1 as before, although that version is
+// served by pelago-hub.
 func (s *searchSet) testRegistries(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "registry.yaml")
 	manifest := `apiVersion: search.karmada.io/v1alpha1
@@ -264,7 +265,8 @@ spec:
 	} {
 		var said string
 		var err error
-		// The API server takes the service for unavailable, or serves only the stored version, while it cannot reach pelago-hub.
+		// The API server takes the service for unavailable, or serves only the stored version,
+		// while it cannot reach pelago-hub.
 		await.True(t, "pelago-hub is reached", func() bool {
 			said, err = s.run(c.args...)
 			return !strings.Contains(said, "ServiceUnavailable") && !strings.Contains(said, "search.karmada.io/stored")
@@ -393,8 +395,8 @@ func (s *searchSet) testObject(t *testing.T, alice kubernetes.Interface) {
 	}
 }
 
-// testWatch: an informer follows both members, also where its watch ends or other clusters are selected; an update with the version of an
-// event reaches the member.
+// testWatch: an informer follows both members, also where its watch ends or other clusters are
+// selected; an update with the version of an event reaches the member.
 func (s *searchSet) testWatch(t *testing.T, alice kubernetes.Interface) {
 	_, list := found(t, alice, metav1.ListOptions{})
 	w, err := alice.CoreV1().ConfigMaps("shop").Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion, AllowWatchBookmarks: true})
@@ -504,7 +506,8 @@ func (s *searchSet) testRights(t *testing.T) {
 	}
 }
 
-// testUnreachable: a member that does not answer is left out of lists and watches, with a warning; objects that it may have cannot be written.
+// testUnreachable: a member that does not answer is left out of lists and watches, with a warning;
+// objects that it may have cannot be written.
 func (s *searchSet) testUnreachable(t *testing.T, alice kubernetes.Interface) {
 	before, _ := found(t, alice, metav1.ListOptions{})
 	s.join(t, &clusterv1alpha1.Cluster{ObjectMeta: metaOf("", "m3"), Spec: clusterv1alpha1.ClusterSpec{ID: "m3", SyncMode: clusterv1alpha1.Push,

@@ -39,18 +39,21 @@ import (
 const (
 	// searchRoot is the path of the group, which Karmada's users know.
 	searchRoot = "/apis/search.karmada.io/v1alpha1"
-	// maxList bounds a list without limit, in bytes over all members, and maxLists how many of these are merged at the same time.
+	// maxList bounds a list without limit, in bytes over all members, and maxLists how many of
+	// these are merged at the same time.
 	maxList, maxLists = 128 << 20, 4
 	// maxWrite bounds a write, in bytes; an API server accepts 3 MiB.
 	maxWrite = 8 << 20
 )
 
-// searchHandler serves search.karmada.io/v1alpha1: lists over members, and ResourceRegistries, which the hub's API server stores.
+// searchHandler serves search.karmada.io/v1alpha1: lists over members, and ResourceRegistries,
+// which the hub's API server stores.
 type searchHandler struct {
 	*proxyHandler
-	hub           client.Client // writes without the leader's fence
-	hubURL        *url.URL
-	plain, direct http.RoundTripper // to the hub's API server as the hub's account: any protocol, HTTP/1.1
+	hub    client.Client // writes without the leader's fence
+	hubURL *url.URL
+	// to the hub's API server as the hub's account: any protocol, HTTP/1.1
+	plain, direct http.RoundTripper
 	lists         *semaphore.Weighted
 	maxList       int64
 }
@@ -144,7 +147,8 @@ func (h *searchHandler) search(w http.ResponseWriter, q *http.Request, who user.
 	return h.merge(q.Context(), who, t, of, kind, "application/json").List(q.Context(), w, query)
 }
 
-// proxying serves the API of a cluster: objects of selected kinds from members, everything else from the hub's API server.
+// proxying serves the API of a cluster: objects of selected kinds from members, everything else
+// from the hub's API server.
 func (h *searchHandler) proxying(w http.ResponseWriter, q *http.Request, who user.Info) error {
 	t, ok := parseTarget(q.URL.Path)
 	if !ok {
@@ -208,7 +212,8 @@ func rejection(code int32, reason metav1.StatusReason, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }
 
-// one is the source that has the object. A write is refused if a member did not answer: it may have an object of this name, too.
+// one is the source that has the object. A write is refused if a member did not answer: it may have
+// an object of this name, too.
 func one(t target, of []source, errs []error, write bool) (found int, err error) {
 	found = -1
 	var names []string
@@ -232,7 +237,8 @@ func one(t target, of []source, errs []error, write bool) (found int, err error)
 	return -1, apierrors.NewNotFound(t.GroupResource(), t.name)
 }
 
-// mayEnter returns the check whether a user may send requests to a cluster: clusters/proxy of proxy.pelago.io, as for requests to it.
+// mayEnter returns the check whether a user may send requests to a cluster: clusters/proxy of
+// proxy.pelago.io, as for requests to it.
 func (h *searchHandler) mayEnter(ctx context.Context, who user.Info, verb string) func(*clusterv1alpha1.Cluster) error {
 	check := func(name string) error {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -301,7 +307,8 @@ func (h *searchHandler) ask(ctx context.Context, who user.Info, s source, query 
 	return nil, status
 }
 
-// toHub sends a request to the hub's API server in the user's name. change, if set, changes the answer.
+// toHub sends a request to the hub's API server in the user's name. change, if set, changes the
+// answer.
 func (h *searchHandler) toHub(w http.ResponseWriter, q *http.Request, who user.Info, change func(*http.Response) error) error {
 	as := transport.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
 	p := tunnel.Forward(h.hubURL, transport.NewImpersonatingRoundTripper(as, h.plain), transport.NewImpersonatingRoundTripper(as, h.direct),
@@ -317,8 +324,9 @@ func (h *searchHandler) toHub(w http.ResponseWriter, q *http.Request, who user.I
 	return nil
 }
 
-// restore makes the body of a write what the member of the source expects (undress). Protobuf becomes JSON, unless fields would be lost that
-// the kinds of this version of client-go do not have.
+// restore makes the body of a write what the member of the source expects (undress). Protobuf
+// becomes JSON, unless fields would be lost that the kinds of this version of client-go do not
+// have.
 func restore(q *http.Request, s source) error {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, q.Body, maxWrite))
 	if err != nil {
@@ -328,7 +336,8 @@ func restore(q *http.Request, s source) error {
 	if strings.HasPrefix(kind, runtime.ContentTypeProtobuf) {
 		o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 		var again bytes.Buffer
-		info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf) // the scheme has it
+		// the scheme has it
+		info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
 		if err == nil {
 			err = info.Serializer.Encode(o, &again)
 		}

@@ -19,7 +19,8 @@ import (
 
 var served, stored = searchv1alpha1.GroupVersion.String(), searchv1alpha1.Stored.String()
 
-// discover lists the resources: ResourceRegistries as the hub's API server has them, and the paths of this server.
+// discover lists the resources: ResourceRegistries as the hub's API server has them, and the paths
+// of this server.
 func (h *searchHandler) discover(w http.ResponseWriter, q *http.Request) error {
 	list := &metav1.APIResourceList{}
 	get, err := http.NewRequestWithContext(q.Context(), http.MethodGet, h.hubURL.JoinPath("/apis/"+stored).String(), nil)
@@ -45,7 +46,8 @@ func (h *searchHandler) discover(w http.ResponseWriter, q *http.Request) error {
 	return nil
 }
 
-// registries sends requests for ResourceRegistries on to the hub's API server, in the version in which it serves them itself.
+// registries sends requests for ResourceRegistries on to the hub's API server, in the version in
+// which it serves them itself.
 func (h *searchHandler) registries(w http.ResponseWriter, q *http.Request, who user.Info) error {
 	accept, err := jsonOnly(q)
 	if err != nil {
@@ -58,8 +60,9 @@ func (h *searchHandler) registries(w http.ResponseWriter, q *http.Request, who u
 	q = q.Clone(q.Context())
 	q.URL.Path, q.URL.RawPath = strings.Replace(q.URL.Path, served, stored, 1), strings.Replace(q.URL.RawPath, served, stored, 1)
 	q.Header.Set("Accept", accept)
-	q.Header.Del("Accept-Encoding")                // the transport's, which decompresses
-	if !bytes.HasPrefix(body, []byte("k8s\x00")) { // protobuf has lengths; the options of a deletion are in no particular version
+	q.Header.Del("Accept-Encoding") // the transport's, which decompresses
+	// protobuf has lengths; the options of a deletion are in no particular version
+	if !bytes.HasPrefix(body, []byte("k8s\x00")) {
 		body = bytes.ReplaceAll(body, []byte(served), []byte(stored))
 	}
 	q.Body, q.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
@@ -72,7 +75,8 @@ func (h *searchHandler) registries(w http.ResponseWriter, q *http.Request, who u
 	})
 }
 
-// asServed replaces the version line by line: an object or list is one, and so is each event of a watch.
+// asServed replaces the version line by line: an object or list is one, and so is each event of a
+// watch.
 func asServed(body io.ReadCloser) io.ReadCloser {
 	out, in := io.Pipe()
 	go func() {

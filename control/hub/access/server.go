@@ -1,8 +1,9 @@
-// Package access serves requests of users to members: the aggregated APIs proxy.pelago.io (one member,
-// through the hub's connection or the tunnel of a pull member) and search.karmada.io (lists over
-// members). Every replica serves, with connections of its own; the leader registers the APIs.
+// Package access serves requests of users to members: the aggregated APIs proxy.pelago.io (one
+// member, through the hub's connection or the tunnel of a pull member) and search.karmada.io (lists
+// over members). Every replica serves, with connections of its own; the leader registers the APIs.
 //
-// pelago-hub runs it. It acts in a member only in the name of the user, and caches no objects of members.
+// pelago-hub runs it. It acts in a member only in the name of the user, and caches no objects of
+// members.
 package access
 
 import (
@@ -32,7 +33,8 @@ import (
 )
 
 const (
-	// reload is the interval at which the server's certificate, and the CA and names of the hub's API server, are reread.
+	// reload is the interval at which the server's certificate, and the CA and names of the hub's
+	// API server, are reread.
 	reload = time.Minute
 	// drainTime bounds the wait for requests under way at the end.
 	drainTime = 5 * time.Second
@@ -42,21 +44,23 @@ const (
 type Options struct {
 	// Address is where the server listens, host:port.
 	Address string
-	// Host, if set, is the name or address at which the hub's API server reaches Address; a Service is created for it. Otherwise the
-	// Deployment's Service is used.
+	// Host, if set, is the name or address at which the hub's API server reaches Address; a Service
+	// is created for it. Otherwise the Deployment's Service is used.
 	Host string
-	// Namespace holds the Service, which is called Name, and the Secret with the certificate, Name-proxy.
+	// Namespace holds the Service, which is called Name, and the Secret with the certificate,
+	// Name-proxy.
 	Namespace, Name string
 	// BrokerNamespace holds the ServiceAccounts of members.
 	BrokerNamespace string
-	// Hub, if set, has search.karmada.io served: it is the access to the hub's API server, without the fence of the leader, since every
-	// replica serves. It needs the right to impersonate.
+	// Hub, if set, has search.karmada.io served: it is the access to the hub's API server, without
+	// the fence of the leader, since every replica serves. It needs the right to impersonate.
 	Hub      *rest.Config
 	Registry prometheus.Registerer
 	Log      *slog.Logger
 }
 
-// Setup adds the server to the manager, whose cache must hold Clusters; the leader registers it at the hub's API server.
+// Setup adds the server to the manager, whose cache must hold Clusters; the leader registers it at
+// the hub's API server.
 func Setup(mgr manager.Manager, o Options) error {
 	s := &server{Options: o, live: mgr.GetAPIReader()}
 	h := &proxyHandler{
@@ -150,8 +154,8 @@ func (s *server) Start(ctx context.Context) error {
 	return nil
 }
 
-// material is the certificate that the leader has made, and the authenticator of the hub's API server. What was read before stays in
-// use while the API server is away.
+// material is the certificate that the leader has made, and the authenticator of the hub's API
+// server. What was read before stays in use while the API server is away.
 func (s *server) material(ctx context.Context) (*tls.Certificate, authenticator.Request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +184,8 @@ func (s *server) authenticate(q *http.Request) (*authenticator.Response, bool, e
 	return front.AuthenticateRequest(q)
 }
 
-// readFront reads the certificate authority and the headers of the API server's front proxy, which it publishes for aggregated APIs.
+// readFront reads the certificate authority and the headers of the API server's front proxy, which
+// it publishes for aggregated APIs.
 func readFront(ctx context.Context, live client.Reader) (authenticator.Request, error) {
 	m := &corev1.ConfigMap{}
 	key := client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "extension-apiserver-authentication"}

@@ -22,7 +22,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestPull: the hub has no way to the member, whose address leads nowhere; its agent opens a tunnel to each replica.
+// TestPull: the hub has no way to the member, whose address leads nowhere; its agent opens a tunnel
+// to each replica.
 func TestPull(t *testing.T) {
 	s := newSet(t)
 	killFirst := s.replica(t, true)
@@ -99,7 +100,8 @@ func TestPull(t *testing.T) {
 	})
 
 	t.Run("identity", func(t *testing.T) {
-		// Rights at the hub do not suffice: what attaches as a cluster gets the requests of its users.
+		// Rights at the hub do not suffice: what attaches as a cluster gets the requests of its
+		// users.
 		s.Make(&rbacv1.ClusterRoleBinding{ObjectMeta: metaOf("", "mallory"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole",
 			Name: "cluster-admin"}, Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "mallory"}}})
 		as := rest.CopyConfig(s.Config)

@@ -1,6 +1,7 @@
-// Package autoscale changes replicas of templates at the hub: by time (CronFederatedHPA), by metrics of all clusters that run them
-// (FederatedHPA), and by what autoscalers of members have set (deploymentReplicasSyncer). It runs in pelago-hub and writes only the
-// scale subresource of templates and its own kinds; control/hub/propagate divides the replicas among the clusters.
+// Package autoscale changes replicas of templates at the hub: by time (CronFederatedHPA), by
+// metrics of all clusters that run them (FederatedHPA), and by what autoscalers of members have set
+// (deploymentReplicasSyncer). It runs in pelago-hub and writes only the scale subresource of
+// templates and its own kinds; control/hub/propagate divides the replicas among the clusters.
 package autoscale
 
 import (
@@ -30,7 +31,8 @@ const workers = 4
 type Options struct {
 	// Now is the clock of schedules and windows; nil: time.Now.
 	Now func() time.Time
-	// Interval is the time between two calculations for a FederatedHPA; 0: 15 s, as in kube-controller-manager.
+	// Interval is the time between two calculations for a FederatedHPA; 0: 15 s, as in
+	// kube-controller-manager.
 	Interval time.Duration
 	// SyncReplicas adds the deploymentReplicasSyncer and the hpaScaleTargetMarker.
 	SyncReplicas bool

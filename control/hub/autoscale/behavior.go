@@ -9,8 +9,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// memory is what a FederatedHPA remembers between two reconciles. As in Kubernetes it is lost at a restart, where the first
-// recommendation is the current number of replicas: a decrease waits for a whole stabilization window.
+// memory is what a FederatedHPA remembers between two reconciles. As in Kubernetes it is lost at a
+// restart, where the first recommendation is the current number of replicas: a decrease waits for a
+// whole stabilization window.
 type memory struct {
 	recommendations, ups, downs []sample
 }
@@ -31,7 +32,8 @@ func (m *memory) forget(before time.Time) {
 	}
 }
 
-// longest bounds stabilization windows and periods of policies, as the API of Kubernetes does with 3,600 and 1,800 s.
+// longest bounds stabilization windows and periods of policies, as the API of Kubernetes does with
+// 3,600 and 1,800 s.
 const longest = time.Hour
 
 // scaled remembers a change of replicas.
@@ -43,7 +45,8 @@ func (m *memory) scaled(from, to int32, now time.Time) {
 	}
 }
 
-// limited is the number of replicas that a behavior allows, with the reasons of the conditions AbleToScale and ScalingLimited.
+// limited is the number of replicas that a behavior allows, with the reasons of the conditions
+// AbleToScale and ScalingLimited.
 type limited struct {
 	replicas        int32
 	stabilized      string // reason of AbleToScale
@@ -123,7 +126,8 @@ func (m *memory) rate(r autoscalingv2.HPAScalingRules, current, direction int32,
 		if p.Type == autoscalingv2.PercentScalingPolicy {
 			to = start * (1 + float64(direction*p.Value)/100)
 		}
-		n := int32(min(math.Ceil(to), math.MaxInt32)) // rounded up, so that a percentage has an effect
+		// rounded up, so that a percentage has an effect
+		n := int32(min(math.Ceil(to), math.MaxInt32))
 		if direction < 0 {
 			n = int32(to)
 		}
@@ -146,7 +150,8 @@ func within(changes []sample, period int32, now time.Time) (n int32) {
 
 func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }
 
-// rulesOf are the rules of a behavior with Kubernetes' defaults: up by 4 pods or 100 % in 15 s at once, down to any number after 300 s.
+// rulesOf are the rules of a behavior with Kubernetes' defaults: up by 4 pods or 100 % in 15 s at
+// once, down to any number after 300 s.
 func rulesOf(b *autoscalingv2.HorizontalPodAutoscalerBehavior) (up, down autoscalingv2.HPAScalingRules) {
 	if b != nil {
 		up, down = ptr.Deref(b.ScaleUp, up), ptr.Deref(b.ScaleDown, down)

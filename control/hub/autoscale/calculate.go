@@ -35,8 +35,9 @@ type sums struct {
 	reported                int
 }
 
-// add sums the reports of the i-th metric. The replicas of a cluster without values count as missing pods with the average requests of
-// the others, so they dampen a change and never cause one (as in sums.assume).
+// add sums the reports of the i-th metric. The replicas of a cluster without values count as
+// missing pods with the average requests of the others, so they dampen a change and never cause one
+// (as in sums.assume).
 func add(reports []memberReport, i int) (s sums) {
 	for _, r := range reports {
 		var m workv1alpha1.MetricReport
@@ -82,7 +83,8 @@ func plus(a, b workv1alpha1.PodSum) workv1alpha1.PodSum {
 	return workv1alpha1.PodSum{Pods: a.Pods + b.Pods, Usage: a.Usage + b.Usage, Requests: a.Requests + b.Requests}
 }
 
-// proposal is how many replicas one metric asks for in all clusters together, and the value that it has.
+// proposal is how many replicas one metric asks for in all clusters together, and the value that it
+// has.
 type proposal struct {
 	replicas int64
 	current  autoscalingv2.MetricValueStatus
@@ -105,7 +107,8 @@ func tolerancesOf(b *autoscalingv2.HorizontalPodAutoscalerBehavior) tolerances {
 	return tolerances{of(b.ScaleDown), of(b.ScaleUp)}
 }
 
-// propose computes the proposal of a metric while all clusters together are to have current replicas.
+// propose computes the proposal of a metric while all clusters together are to have current
+// replicas.
 func propose(m *autoscalingv2.MetricSpec, s sums, current int64, t tolerances) (proposal, error) {
 	if s.reported == 0 {
 		return proposal{}, fmt.Errorf("no cluster reports it: %s", strings.Join(s.unknown, "; "))
@@ -152,8 +155,9 @@ func propose(m *autoscalingv2.MetricSpec, s sums, current int64, t tolerances) (
 	return out, nil
 }
 
-// assume returns the value including an assumption for clusters without one, as in podReplicas: nothing if the value calls for an
-// increase; for a decrease their pods' share of the target of all pods, but not so much that the result exceeds the target.
+// assume returns the value including an assumption for clusters without one, as in podReplicas:
+// nothing if the value calls for an increase; for a decrease their pods' share of the target of all
+// pods, but not so much that the result exceeds the target.
 func (s sums) assume(wanted float64) float64 {
 	value := float64(s.value)
 	if value < wanted {
@@ -162,7 +166,8 @@ func (s sums) assume(wanted float64) float64 {
 	return value
 }
 
-// atLeast keeps the current replicas if a value above the target would give fewer, only because clusters are missing in it.
+// atLeast keeps the current replicas if a value above the target would give fewer, only because
+// clusters are missing in it.
 func (s sums) atLeast(current int64, above bool, replicas int64) int64 {
 	if above && s.absent > 0 {
 		return max(current, replicas)
@@ -170,8 +175,9 @@ func (s sums) atLeast(current int64, above bool, replicas int64) int64 {
 	return replicas
 }
 
-// podReplicas follows the HorizontalPodAutoscaler: for a decrease, pods without a metric are assumed to use full/100 of their requests, or
-// each if full is 0; for an increase, they and unready pods are assumed to use nothing. If that reverses the direction, nothing changes.
+// podReplicas follows the HorizontalPodAutoscaler: for a decrease, pods without a metric are
+// assumed to use full/100 of their requests, or each if full is 0; for an increase, they and
+// unready pods are assumed to use nothing. If that reverses the direction, nothing changes.
 func podReplicas(s sums, current int64, t tolerances, ratioOf func(workv1alpha1.PodSum) (float64, error), full, each int64) (int64, error) {
 	if s.ready.Pods == 0 {
 		return 0, errors.New("no pod has a metric (they may not be ready)")
@@ -219,7 +225,8 @@ func quantity(m *autoscalingv2.MetricSpec, milli int64) *resource.Quantity {
 	return resource.NewMilliQuantity(milli, resource.DecimalSI)
 }
 
-// targetOf is the target of a valid metric; perPod: it is compared with the average of the pods' own metrics.
+// targetOf is the target of a valid metric; perPod: it is compared with the average of the pods'
+// own metrics.
 func targetOf(m *autoscalingv2.MetricSpec) (target autoscalingv2.MetricTarget, perPod bool) {
 	switch {
 	case m.Resource != nil:

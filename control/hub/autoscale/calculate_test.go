@@ -18,7 +18,8 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 )
 
-// recorded is an answer of Kubernetes' own calculator (ReplicaCalculator of v1.34.4, tolerance 0.1) to random pods.
+// recorded is an answer of Kubernetes' own calculator (ReplicaCalculator of v1.34.4, tolerance 0.1)
+// to random pods.
 type recorded struct {
 	Ready            [][2]int64 // usage and request
 	Unready, Missing []int64    // requests
@@ -39,7 +40,8 @@ func cpu(c recorded) autoscalingv2.MetricSpec {
 	return m
 }
 
-// The sums over any number of clusters give the replicas that Kubernetes computes of all pods in one.
+// The sums over any number of clusters give the replicas that Kubernetes computes of all pods in
+// one.
 func TestReplicasAsInKubernetes(t *testing.T) {
 	text, err := os.ReadFile("testdata/replicas.jsonl")
 	if err != nil {
@@ -200,7 +202,8 @@ func TestCompute(t *testing.T) {
 	}
 }
 
-// Each step is a recommendation at a time in seconds; want the replicas and the reasons of both conditions.
+// Each step is a recommendation at a time in seconds; want the replicas and the reasons of both
+// conditions.
 func TestLimit(t *testing.T) {
 	type step struct {
 		at, current, desired int32
@@ -253,7 +256,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// Whatever is recommended, the bounds hold, no step goes against the recommendation, and the memory stays small.
+// Whatever is recommended, the bounds hold, no step goes against the recommendation, and the memory
+// stays small.
 func TestLimitProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, now, current := &memory{}, time.Unix(1_700_000_000, 0), rapid.Int32Range(2, 50).Draw(t, "current")

@@ -41,8 +41,8 @@ func (c *clock) now() time.Time      { return time.Unix(0, c.nanos.Load()).UTC()
 func (c *clock) set(t time.Time)     { c.nanos.Store(t.UnixNano()) }
 func day(hour, minute int) time.Time { return time.Date(2026, 3, 10, hour, minute, 0, 0, time.UTC) }
 
-// The rules of karmada.md §1.9: a template and a FederatedHPA are scaled at their times, the history tells, a suspended rule does
-// nothing, and a restart neither repeats nor forgets a time.
+// The rules of karmada.md §1.9: a template and a FederatedHPA are scaled at their times, the
+// history tells, a suspended rule does nothing, and a restart neither repeats nor forgets a time.
 func TestCron(t *testing.T) {
 	c := connect(t)
 	clock := &clock{}

@@ -15,7 +15,8 @@ import (
 	autoscalingv1alpha1 "github.com/pelago-net/pelago/api/autoscaling/v1alpha1"
 )
 
-// startingDeadline bounds how late a rule is applied: a time that is missed for longer is recorded as failed.
+// startingDeadline bounds how late a rule is applied: a time that is missed for longer is recorded
+// as failed.
 const startingDeadline = 24 * time.Hour
 
 // rule is a rule of a CronFederatedHPA with its parsed schedule.
@@ -24,7 +25,8 @@ type rule struct {
 	times cron.Schedule
 }
 
-// run is a rule that is due. A late one has missed its time for more than startingDeadline and is not applied.
+// run is a rule that is due. A late one has missed its time for more than startingDeadline and is
+// not applied.
 type run struct {
 	rule *rule
 	at   time.Time
@@ -88,9 +90,10 @@ func scalesHPA(spec autoscalingv1alpha1.CronFederatedHPASpec) bool {
 	return ref.Kind == "FederatedHPA" && group == autoscalingv1alpha1.GroupVersion.Group
 }
 
-// histories are the histories of the rules in their order, with the next execution times, and the runs that are due, the oldest first.
-// edited: the spec is not the one that the histories were made from. Deduced from the times in the status alone, so neither a restart
-// nor a clock that is set back runs anything twice.
+// histories are the histories of the rules in their order, with the next execution times, and the
+// runs that are due, the oldest first. edited: the spec is not the one that the histories were made
+// from. Deduced from the times in the status alone, so neither a restart nor a clock that is set
+// back runs anything twice.
 func histories(rules []rule, have []autoscalingv1alpha1.ExecutionHistory, edited bool, now time.Time) (
 	out []autoscalingv1alpha1.ExecutionHistory, due []run) {
 	for i := range rules {
@@ -133,7 +136,8 @@ func histories(rules []rule, have []autoscalingv1alpha1.ExecutionHistory, edited
 // on reports whether a time is one of the schedule.
 func on(times cron.Schedule, at time.Time) bool { return times.Next(at.Add(-time.Second)).Equal(at) }
 
-// latest is the last time of the schedule until now, of which planned is one; late: that was more than startingDeadline ago.
+// latest is the last time of the schedule until now, of which planned is one; late: that was more
+// than startingDeadline ago.
 func latest(times cron.Schedule, planned, now time.Time) (at time.Time, late bool) {
 	at, late = planned, true
 	for _, window := range []time.Duration{time.Minute, time.Hour, startingDeadline} {
@@ -196,7 +200,8 @@ func trim(all []autoscalingv1alpha1.ExecutionHistory, rules []rule) {
 	}
 }
 
-// untilNext is when the next rule is due, at most maxWait from now: timers do not follow a clock that is set forward.
+// untilNext is when the next rule is due, at most maxWait from now: timers do not follow a clock
+// that is set forward.
 func untilNext(all []autoscalingv1alpha1.ExecutionHistory, now time.Time) time.Duration {
 	wait := maxWait
 	for _, h := range all {

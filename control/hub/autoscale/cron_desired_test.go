@@ -174,8 +174,8 @@ func TestRunsInOrderOfTime(t *testing.T) {
 	}
 }
 
-// However the clock jumps and whenever the hub restarts, a time of the schedule is run at most once, the times rise, and a rule that
-// waits for a whole period runs.
+// However the clock jumps and whenever the hub restarts, a time of the schedule is run at most
+// once, the times rise, and a rule that waits for a whole period runs.
 func TestNothingTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		schedules := []string{"*/7 * * * *", "0 * * * *", "30 6 * * *", "@every 11m"}

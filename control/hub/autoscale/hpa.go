@@ -253,7 +253,8 @@ func (r *hpaReconciler) scale(ctx context.Context, h *autoscalingv1alpha1.Federa
 	return nil
 }
 
-// ignorePermanent is nil for an error that the status reports and that lasts until somebody changes an object: the next interval tries again.
+// ignorePermanent is nil for an error that the status reports and that lasts until somebody changes
+// an object: the next interval tries again.
 func ignorePermanent(err error) error {
 	if permanent(err) {
 		return nil
@@ -281,8 +282,9 @@ func (r *hpaReconciler) memory(key client.ObjectKey) *memory {
 	return r.memories[key]
 }
 
-// compute is the largest proposal of all metrics, for the template, and the metric that made it. ok is false if the metrics do not suffice:
-// none has values, or some have none and the others ask for fewer replicas.
+// compute is the largest proposal of all metrics, for the template, and the metric that made it. ok
+// is false if the metrics do not suffice: none has values, or some have none and the others ask for
+// fewer replicas.
 func compute(h *autoscalingv1alpha1.FederatedHPA, metrics []autoscalingv2.MetricSpec, reports []memberReport, copies int64) (desired int32, by string, ok bool) {
 	current, t := int64(h.Status.CurrentReplicas)*copies, tolerancesOf(h.Spec.Behavior)
 	var most int64
@@ -318,7 +320,8 @@ func compute(h *autoscalingv1alpha1.FederatedHPA, metrics []autoscalingv2.Metric
 	return desired, by, true
 }
 
-// older names a valid FederatedHPA that scales the same target and is older than this one; "" if there is none.
+// older names a valid FederatedHPA that scales the same target and is older than this one; "" if
+// there is none.
 func (r *hpaReconciler) older(ctx context.Context, h *autoscalingv1alpha1.FederatedHPA) (string, error) {
 	var list autoscalingv1alpha1.FederatedHPAList
 	if err := r.client.List(ctx, &list, client.InNamespace(h.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -334,8 +337,8 @@ func (r *hpaReconciler) older(ctx context.Context, h *autoscalingv1alpha1.Federa
 	return "", nil
 }
 
-// reports asks the clusters of the target for metrics, and returns what they have reported. copies is how many times the template's
-// replicas run: once if they are divided.
+// reports asks the clusters of the target for metrics, and returns what they have reported. copies
+// is how many times the template's replicas run: once if they are divided.
 func (r *hpaReconciler) reports(ctx context.Context, h *autoscalingv1alpha1.FederatedHPA, metrics []autoscalingv2.MetricSpec, selector string) (
 	out []memberReport, copies int64, err error) {
 	key := client.ObjectKeyFromObject(h)
@@ -376,7 +379,8 @@ func (r *hpaReconciler) reports(ctx context.Context, h *autoscalingv1alpha1.Fede
 	return out, copies, r.ask(ctx, key, works, string(text))
 }
 
-// ask annotates Works with a request, and removes it from the other Works that have one of the FederatedHPA.
+// ask annotates Works with a request, and removes it from the other Works that have one of the
+// FederatedHPA.
 func (r *hpaReconciler) ask(ctx context.Context, key client.ObjectKey, works []*workv1alpha1.Work, text string) error {
 	var list workv1alpha1.WorkList
 	if err := r.client.List(ctx, &list, client.MatchingFields{hpaIndex: key.String()}); err != nil {

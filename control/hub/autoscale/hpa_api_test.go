@@ -103,7 +103,8 @@ func (f fleet) request(cluster, name string) (w *workv1alpha1.Work, r workv1alph
 	return w, r
 }
 
-// report answers for the agent of a cluster: so many pods, which use so many percent of what they request.
+// report answers for the agent of a cluster: so many pods, which use so many percent of what they
+// request.
 func (f fleet) report(cluster, name string, pods, percent int64) {
 	f.T.Helper()
 	m := workv1alpha1.MetricReport{Ready: workv1alpha1.PodSum{Pods: pods, Usage: pods * percent, Requests: pods * 100}}
@@ -148,8 +149,8 @@ func (f fleet) replicas(name string) func() int32 {
 	}
 }
 
-// The template is scaled by the sum of all clusters; one that is silent delays; without metrics nothing happens and the condition
-// names the cause; the requests go with the FederatedHPA.
+// The template is scaled by the sum of all clusters; one that is silent delays; without metrics
+// nothing happens and the condition names the cause; the requests go with the FederatedHPA.
 func TestFederatedHPA(t *testing.T) {
 	f := newFleet(t, "h1", "h2")
 	h := hpa("divided")

@@ -17,8 +17,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// replicasReconciler is the deploymentReplicasSyncer: it sets the replicas of a Deployment at the hub to the sum of those that autoscalers
-// have set in the members.
+// replicasReconciler is the deploymentReplicasSyncer: it sets the replicas of a Deployment at the
+// hub to the sum of those that autoscalers have set in the members.
 type replicasReconciler struct {
 	client client.Client
 	live   client.Reader
@@ -59,7 +59,8 @@ func (r *replicasReconciler) reconcile(ctx context.Context, req ctrl.Request) (t
 	if s.replicas != b.Spec.Replicas {
 		return 0, nil // the next event of the binding comes with the change
 	}
-	if s.version != t.ResourceVersion { // its status was written in between, of which the binding has no event
+	// its status was written in between, of which the binding has no event
+	if s.version != t.ResourceVersion {
 		return time.Second, nil
 	}
 	if err := s.set(ctx, r.client, n); err != nil {
@@ -69,9 +70,10 @@ func (r *replicasReconciler) reconcile(ctx context.Context, req ctrl.Request) (t
 	return 0, nil
 }
 
-// running is how many replicas the clusters run, and the generation of the template that they have. ok is false unless the template is a
-// divided Deployment and every cluster has applied it, with all pods of that version: while one rolls out, it has more pods than replicas.
-// A cluster without pods has not created them yet: an assigned cluster and an autoscaler have one replica at least.
+// running is how many replicas the clusters run, and the generation of the template that they have.
+// ok is false unless the template is a divided Deployment and every cluster has applied it, with
+// all pods of that version: while one rolls out, it has more pods than replicas. A cluster without
+// pods has not created them yet: an assigned cluster and an autoscaler have one replica at least.
 func running(b *workv1alpha2.ResourceBinding) (n int32, generation int64, ok bool) {
 	ref := b.Spec.Resource
 	if ref.APIVersion != "apps/v1" || ref.Kind != "Deployment" || b.DeletionTimestamp != nil || len(b.Spec.GracefulEvictionTasks) > 0 ||

@@ -25,8 +25,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// The template follows the members' autoscalers only once every cluster has rolled the present template out, only with the label,
-// and only where replicas are divided.
+// The template follows the members' autoscalers only once every cluster has rolled the present
+// template out, only with the label, and only where replicas are divided.
 func TestReplicasFollowMembers(t *testing.T) {
 	f := newFleet(t)
 	var meanwhile atomic.Bool
@@ -37,7 +37,8 @@ func TestReplicasFollowMembers(t *testing.T) {
 		}
 		return interceptor.NewClient(c, interceptor.Funcs{
 			SubResourceGet: func(ctx context.Context, c client.Client, sub string, o, got client.Object, opts ...client.SubResourceGetOption) (err error) {
-				if meanwhile.CompareAndSwap(true, false) { // another controller writes the template, of which the binding has no event
+				// another controller writes the template, of which the binding has no event
+				if meanwhile.CompareAndSwap(true, false) {
 					d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName()}}
 					err = c.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"written":"meanwhile"}}}`)))
 				}
@@ -98,7 +99,8 @@ func TestReplicasFollowMembers(t *testing.T) {
 	}
 }
 
-// The target of a propagated autoscaler has the label as long as there is one; a label that a user has set stays.
+// The target of a propagated autoscaler has the label as long as there is one; a label that a user
+// has set stays.
 func TestTargetsRetainReplicas(t *testing.T) {
 	f := newFleet(t)
 	apiserver.Manager{Scheme: f.Scheme(), Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
@@ -155,7 +157,8 @@ func TestTargetsRetainReplicas(t *testing.T) {
 	if err := f.Cluster.Update(t.Context(), shop); err != nil {
 		t.Fatal(err)
 	}
-	scaler.Spec.MaxReplicas = 8 // the next event of the autoscaler restores a label that was removed
+	// the next event of the autoscaler restores a label that was removed
+	scaler.Spec.MaxReplicas = 8
 	if err := f.Cluster.Update(t.Context(), scaler); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +169,8 @@ func TestTargetsRetainReplicas(t *testing.T) {
 	is("next", "", "")
 	is("labelled", "false", "")
 
-	// Where a kind of another group has the name of the binding, the template and the autoscaler have another one.
+	// Where a kind of another group has the name of the binding, the template and the autoscaler
+	// have another one.
 	beside := func(apiVersion, kind, name string) {
 		t.Helper()
 		b, other := binding(apiVersion, kind, name), binding("example.com/v1", kind, name)
@@ -199,7 +203,8 @@ func TestTargetChangesMeanwhile(t *testing.T) {
 		}
 		return interceptor.NewClient(c, interceptor.Funcs{
 			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-				if o.GetName() == "contested" && meanwhile.CompareAndSwap(true, false) { // a user sets the label
+				// a user sets the label
+				if o.GetName() == "contested" && meanwhile.CompareAndSwap(true, false) {
 					d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName()}}
 					by := fmt.Sprintf(`{"metadata":{"labels":{%q:"false"}}}`, workv1alpha2.LabelRetainReplicas)
 					if err := c.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(by))); err != nil {

@@ -20,8 +20,9 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// retainReconciler is Karmada's hpaScaleTargetMarker: it labels the target of a propagated HorizontalPodAutoscaler, so that the members
-// keep the replicas that it sets there. Requests are the names of the targets' ResourceBindings.
+// retainReconciler is Karmada's hpaScaleTargetMarker: it labels the target of a propagated
+// HorizontalPodAutoscaler, so that the members keep the replicas that it sets there. Requests are
+// the names of the targets' ResourceBindings.
 type retainReconciler struct {
 	client client.Client
 	live   client.Reader
@@ -40,7 +41,8 @@ func setupRetain(mgr ctrl.Manager) error {
 		WithOptions(kube.HubControllerOptions(workers)).Complete(do)
 }
 
-// ofAutoscaler maps an autoscaler to the binding of its target. One that does not exist yet comes with its own event.
+// ofAutoscaler maps an autoscaler to the binding of its target. One that does not exist yet comes
+// with its own event.
 func (r *retainReconciler) ofAutoscaler(ctx context.Context, o client.Object) []reconcile.Request {
 	bindings, err := r.bindingsOf(ctx, o.GetNamespace(), o.(*autoscalingv2.HorizontalPodAutoscaler).Spec.ScaleTargetRef)
 	if err != nil {
@@ -53,7 +55,8 @@ func (r *retainReconciler) ofAutoscaler(ctx context.Context, o client.Object) []
 	return out
 }
 
-// bindingsOf lists the bindings of a template, not to be changed. Their names depend on other templates.
+// bindingsOf lists the bindings of a template, not to be changed. Their names depend on other
+// templates.
 func (r *retainReconciler) bindingsOf(
 	ctx context.Context, namespace string, of autoscalingv2.CrossVersionObjectReference,
 ) ([]workv1alpha2.ResourceBinding, error) {
@@ -124,7 +127,8 @@ func (r *retainReconciler) reconcile(ctx context.Context, req ctrl.Request) (tim
 	return 0, nil
 }
 
-// autoscalerOf is the name of the propagated HorizontalPodAutoscaler of a template, the first if there are several, or "".
+// autoscalerOf is the name of the propagated HorizontalPodAutoscaler of a template, the first if
+// there are several, or "".
 func (r *retainReconciler) autoscalerOf(ctx context.Context, target workv1alpha2.ObjectReference) (string, error) {
 	var all autoscalingv2.HorizontalPodAutoscalerList
 	if err := r.client.List(ctx, &all, client.InNamespace(target.Namespace)); err != nil {

@@ -18,14 +18,16 @@ import (
 // Manager is the field manager of control/hub/propagate in bindings.
 const Manager = "pelago-hub"
 
-// runOnce are the kinds whose objects run again when they are recreated under the same name. For all other kinds, an update in place has
-// the same result.
+// runOnce are the kinds whose objects run again when they are recreated under the same name. For
+// all other kinds, an update in place has the same result.
 var runOnce = []schema.GroupKind{{Group: "batch", Kind: "Job"}, {Kind: "Pod"}}
 
-// Replaced reports whether the template of a binding is a Job or Pod that was deleted and recreated; uid is the UID of the new object. In
-// a hub that was restored with new UIDs, the UIDs differ too, but the template is the same and must not run again. Timestamps cannot
-// tell these cases apart: an import may create bindings before templates. The managed fields can: the importer is the manager of the
-// recorded UID until control/hub/propagate has written another one. In a hub that was Karmada's, Karmada's components have written it.
+// Replaced reports whether the template of a binding is a Job or Pod that was deleted and
+// recreated; uid is the UID of the new object. In a hub that was restored with new UIDs, the UIDs
+// differ too, but the template is the same and must not run again. Timestamps cannot tell these
+// cases apart: an import may create bindings before templates. The managed fields can: the importer
+// is the manager of the recorded UID until control/hub/propagate has written another one. In a hub
+// that was Karmada's, Karmada's components have written it.
 func Replaced(ctx context.Context, live client.Reader, b Binding, uid types.UID) (bool, error) {
 	ref := b.Spec.Resource
 	kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()

@@ -22,8 +22,9 @@ import (
 // brokerNamespace holds the ServiceAccounts of members.
 const brokerNamespace = "submariner-k8s-broker"
 
-// access are the rights of a pull member at the hub in addition to those of every member: its Works, the status of its Cluster, its
-// Lease. A binding follows its role. The Lease is first: RBAC cannot restrict the verb create to one name, so the hub creates it.
+// access are the rights of a pull member at the hub in addition to those of every member: its
+// Works, the status of its Cluster, its Lease. A binding follows its role. The Lease is first: RBAC
+// cannot restrict the verb create to one name, so the hub creates it.
 func access(c *clusterv1alpha1.Cluster) []client.Object {
 	meta := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
@@ -70,8 +71,8 @@ func access(c *clusterv1alpha1.Cluster) []client.Object {
 	}
 }
 
-// syncAccess grants or withdraws the rights of a pull member, in the order of access: it stops at the first object of
-// another owner, so that no binding grants what that object holds.
+// syncAccess grants or withdraws the rights of a pull member, in the order of access: it stops at
+// the first object of another owner, so that no binding grants what that object holds.
 func (r *reconciler) syncAccess(ctx context.Context, c *clusterv1alpha1.Cluster, granted bool) error {
 	set := kube.ObjectSet[client.Object]{
 		Client: r.client,
@@ -102,7 +103,8 @@ func (r *reconciler) syncAccess(ctx context.Context, c *clusterv1alpha1.Cluster,
 	return nil
 }
 
-// copyGrant copies what an object of access grants. A Lease grants nothing, and its content is the agent's.
+// copyGrant copies what an object of access grants. A Lease grants nothing, and its content is the
+// agent's.
 func copyGrant(dst, src client.Object) {
 	switch src := src.(type) {
 	case *rbacv1.Role:

@@ -175,8 +175,8 @@ func (h hub) saw(cluster, reason string) bool {
 	return slices.ContainsFunc(all.Items, func(e corev1.Event) bool { return e.InvolvedObject.Name == cluster && e.Reason == reason })
 }
 
-// karmada.md §1.1, lifecycle: finalizer, execution namespace; on deletion the Works, then the namespace, then no binding names
-// the cluster.
+// karmada.md §1.1, lifecycle: finalizer, execution namespace; on deletion the Works, then the
+// namespace, then no binding names the cluster.
 func TestJoinAndLeave(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	c := h.join("come", "", clusterv1alpha1.Push)
@@ -221,8 +221,8 @@ func TestJoinAndLeave(t *testing.T) {
 	h.Remove(binding)
 }
 
-// review-control.md 27: nothing is given up because a cluster does not answer; an administrator does it, and is told what stays
-// behind.
+// review-control.md 27: nothing is given up because a cluster does not answer; an administrator
+// does it, and is told what stays behind.
 func TestLeaveUnreachable(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	c := h.join("lost", "", clusterv1alpha1.Push)
@@ -322,7 +322,8 @@ func TestTaintsFollowReady(t *testing.T) {
 	await.True(t, "the Event", func() bool { return h.saw("taint", "TaintClusterSucceed") })
 }
 
-// karmada.md §1.8, ClusterTaintPolicy: taints follow the conditions, and stay when the policy is deleted.
+// karmada.md §1.8, ClusterTaintPolicy: taints follow the conditions, and stay when the policy is
+// deleted.
 func TestTaintPolicy(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	for _, name := range []string{"policed", "other"} {
@@ -409,7 +410,8 @@ func TestRemedy(t *testing.T) {
 	await.Equal(t, "", actions("remedied"))
 }
 
-// The other members' reports make the condition DataPlaneReachable; those of members that are not ready do not count.
+// The other members' reports make the condition DataPlaneReachable; those of members that are not
+// ready do not count.
 func TestDataPlaneReachable(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	for _, name := range []string{"seen", "witness-1", "witness-2"} {

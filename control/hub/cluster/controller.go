@@ -1,9 +1,9 @@
-// Package cluster owns the life of a member at the hub: finalizer, execution namespace, rights and Leases of pull members, taints
-// by condition, refusal of a cluster that joins twice, ordered removal. For each push member it runs the executor of its Works and
-// the collector of its status.
+// Package cluster owns the life of a member at the hub: finalizer, execution namespace, rights and
+// Leases of pull members, taints by condition, refusal of a cluster that joins twice, ordered
+// removal. For each push member it runs the executor of its Works and the collector of its status.
 //
-// pelago-hub runs it. It writes to no member and never removes the finalizer of a Work: control/execute does, or Abandon for a
-// cluster that an administrator gives up.
+// pelago-hub runs it. It writes to no member and never removes the finalizer of a Work:
+// control/execute does, or Abandon for a cluster that an administrator gives up.
 package cluster
 
 import (
@@ -36,23 +36,26 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// accessInterval is the interval at which the rights of a pull member are verified without an event.
+// accessInterval is the interval at which the rights of a pull member are verified without an
+// event.
 const accessInterval = 5 * time.Minute
 
-// MembershipOptions configure SetupMembership. The defaults detect a failure in about 17 s; Karmada's take 45 s.
+// MembershipOptions configure SetupMembership. The defaults detect a failure in about 17 s;
+// Karmada's take 45 s.
 type MembershipOptions struct {
 	// HubUID is the UID of the hub's namespace kube-system.
 	HubUID string
 	// Every is the interval at which Leases are checked, and what blocks a removal; 0: 2 s.
 	Every time.Duration
-	// Grace is the time without a renewal of its Lease after which a cluster's status is unknown; 0: 15 s. StartupGrace is the same
-	// for a cluster that has not reported yet; 0: 60 s.
+	// Grace is the time without a renewal of its Lease after which a cluster's status is unknown;
+	// 0: 15 s. StartupGrace is the same for a cluster that has not reported yet; 0: 60 s.
 	Grace, StartupGrace time.Duration
 	// Registry, if set, gets the metrics of all Clusters.
 	Registry prometheus.Registerer
 }
 
-// SetupMembership adds the controllers to the manager, whose cache must hold Clusters, Namespaces, Works and bindings.
+// SetupMembership adds the controllers to the manager, whose cache must hold Clusters, Namespaces,
+// Works and bindings.
 func SetupMembership(mgr ctrl.Manager, o MembershipOptions) error {
 	o.Every = cmp.Or(o.Every, 2*time.Second)
 	o.Grace = cmp.Or(o.Grace, 15*time.Second)
@@ -72,8 +75,8 @@ func SetupMembership(mgr ctrl.Manager, o MembershipOptions) error {
 	return nil
 }
 
-// reconciler admits Clusters as members and removes them. It has one worker: Clusters with the same spec.id are judged one after
-// the other.
+// reconciler admits Clusters as members and removes them. It has one worker: Clusters with the same
+// spec.id are judged one after the other.
 type reconciler struct {
 	MembershipOptions
 	client client.Client
@@ -117,7 +120,8 @@ func (r *reconciler) sameID(ctx context.Context, o client.Object) []reconcile.Re
 // requests are those for the Clusters of a cache that match.
 func requests(ctx context.Context, cache client.Reader, match func(*clusterv1alpha1.Cluster) bool) []reconcile.Request {
 	var all clusterv1alpha1.ClusterList
-	if cache.List(ctx, &all, client.UnsafeDisableDeepCopy) != nil { // a cache fails only when the manager ends
+	// a cache fails only when the manager ends
+	if cache.List(ctx, &all, client.UnsafeDisableDeepCopy) != nil {
 		return nil
 	}
 	var out []reconcile.Request
@@ -160,7 +164,8 @@ func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 	if c.DeletionTimestamp != nil {
 		return r.remove(ctx, c)
 	}
-	// A cluster that is about to become a member is judged on a live list: a stale cache could admit two of one spec.id.
+	// A cluster that is about to become a member is judged on a live list: a stale cache could
+	// admit two of one spec.id.
 	from := client.Reader(r.client)
 	if !joined(c) {
 		from = r.live
@@ -209,8 +214,8 @@ func setCondition(
 	return true, nil
 }
 
-// refusal is the reason and message of the condition Ready of a Cluster that cannot be a member; empty if it can. all are the
-// hub's Clusters, hubID is the UID of the hub's namespace kube-system.
+// refusal is the reason and message of the condition Ready of a Cluster that cannot be a member;
+// empty if it can. all are the hub's Clusters, hubID is the UID of the hub's namespace kube-system.
 func refusal(c *clusterv1alpha1.Cluster, all []clusterv1alpha1.Cluster, hubID string) (reason, message string) {
 	if c.Spec.ID == "" {
 		return "", ""
@@ -228,8 +233,8 @@ func refusal(c *clusterv1alpha1.Cluster, all []clusterv1alpha1.Cluster, hubID st
 	return "", ""
 }
 
-// precedes reports whether of two Clusters with one spec.id a is the member: the one that has joined, else the older one, else the
-// first by name.
+// precedes reports whether of two Clusters with one spec.id a is the member: the one that has
+// joined, else the older one, else the first by name.
 func precedes(a, b *clusterv1alpha1.Cluster) bool {
 	if ma, mb := joined(a), joined(b); ma != mb {
 		return ma
@@ -278,8 +283,8 @@ func (r *reconciler) admit(ctx context.Context, c *clusterv1alpha1.Cluster) (tim
 	return accessInterval, r.syncAccess(ctx, c, true)
 }
 
-// executionNamespace creates the execution namespace. terminating reports that a former one of the name is being deleted; its end
-// is an event.
+// executionNamespace creates the execution namespace. terminating reports that a former one of the
+// name is being deleted; its end is an event.
 func (r *reconciler) executionNamespace(ctx context.Context, c *clusterv1alpha1.Cluster) (terminating bool, err error) {
 	ns, name := &corev1.Namespace{}, workv1alpha2.ExecutionNamespace(c.Name)
 	err = r.client.Get(ctx, client.ObjectKey{Name: name}, ns)

@@ -17,7 +17,8 @@ const named = 3
 // reports are the clusters that reach a cluster in the data plane, and those that do not.
 type reports struct{ reach, not []string }
 
-// readReports reads the reports of all members that are ready and accepted, by the name of the cluster that they are about.
+// readReports reads the reports of all members that are ready and accepted, by the name of the
+// cluster that they are about.
 func readReports(all []clusterv1alpha1.Cluster) map[string]reports {
 	about := map[string]reports{}
 	for i := range all {

@@ -18,11 +18,13 @@ import (
 
 // heartbeat is the last renewal of a Lease that the monitor has observed. The zero value is none.
 type heartbeat struct {
-	renewed time.Time // renewTime of the Lease, by the agent's clock: it is only compared with itself
+	// renewTime of the Lease, by the agent's clock: it is only compared with itself
+	renewed time.Time
 	seen    time.Time // when renewed last changed, by the hub's clock
 }
 
-// observe returns the heartbeat after a Lease was read. The grace of a Cluster that is new to the monitor begins at since.
+// observe returns the heartbeat after a Lease was read. The grace of a Cluster that is new to the
+// monitor begins at since.
 func (h heartbeat) observe(renewed, since, now time.Time) heartbeat {
 	switch {
 	case h == heartbeat{}:
@@ -33,8 +35,9 @@ func (h heartbeat) observe(renewed, since, now time.Time) heartbeat {
 	return heartbeat{renewed: renewed, seen: now}
 }
 
-// expired is the condition Ready of a pull member whose agent has not renewed its Lease in time; ok is false if it has, or if
-// Ready is Unknown already. A cluster that has never reported has the longer StartupGrace.
+// expired is the condition Ready of a pull member whose agent has not renewed its Lease in time; ok
+// is false if it has, or if Ready is Unknown already. A cluster that has never reported has the
+// longer StartupGrace.
 func (o MembershipOptions) expired(c *clusterv1alpha1.Cluster, h heartbeat, now time.Time) (condition metav1.Condition, ok bool) {
 	ready := c.Ready()
 	condition = metav1.Condition{Type: clusterv1alpha1.ConditionReady, Status: metav1.ConditionUnknown}
@@ -52,8 +55,9 @@ func (o MembershipOptions) expired(c *clusterv1alpha1.Cluster, h heartbeat, now 
 	return metav1.Condition{}, false
 }
 
-// monitor checks the Leases of pull members, and the members' reports on each other. It lists Leases bypassing the cache: it is
-// their only reader, and a watch would deliver an event for each renewal of each member.
+// monitor checks the Leases of pull members, and the members' reports on each other. It lists
+// Leases bypassing the cache: it is their only reader, and a watch would deliver an event for each
+// renewal of each member.
 type monitor struct {
 	MembershipOptions
 	client client.Client
@@ -69,7 +73,8 @@ func (m *monitor) NeedLeaderElection() bool { return true }
 // Start checks until ctx ends.
 func (m *monitor) Start(ctx context.Context) error {
 	logged := ""
-	_ = wait.PollUntilContextCancel(ctx, m.Every, false, func(ctx context.Context) (done bool, _ error) { // its error is that of ctx
+	// its error is that of ctx
+	_ = wait.PollUntilContextCancel(ctx, m.Every, false, func(ctx context.Context) (done bool, _ error) {
 		err := m.check(ctx)
 		if err == nil {
 			logged = ""
@@ -82,8 +87,8 @@ func (m *monitor) Start(ctx context.Context) error {
 	return nil
 }
 
-// check compares all Leases with the heartbeats once. It sets Ready of the members whose Lease has expired, and DataPlaneReachable of all
-// by the reports of the others.
+// check compares all Leases with the heartbeats once. It sets Ready of the members whose Lease has
+// expired, and DataPlaneReachable of all by the reports of the others.
 func (m *monitor) check(ctx context.Context) error {
 	var leases coordinationv1.LeaseList
 	if err := m.live.List(ctx, &leases, client.InNamespace(clusterv1alpha1.SecretNamespace)); err != nil {
@@ -101,7 +106,8 @@ func (m *monitor) check(ctx context.Context) error {
 	}
 	now := time.Now()
 	former := m.heartbeats
-	if now.Sub(m.checked) > m.Grace/2 { // the hub was unavailable: agents could not renew, or renewals were not observed
+	// the hub was unavailable: agents could not renew, or renewals were not observed
+	if now.Sub(m.checked) > m.Grace/2 {
 		former = nil
 	}
 	m.checked = now
@@ -129,7 +135,8 @@ func (m *monitor) check(ctx context.Context) error {
 			continue
 		}
 		err := m.client.Status().Patch(ctx, next, kube.MergeFrom(c))
-		if client.IgnoreNotFound(err) != nil && !kube.IsStale(err) { // the next check repeats a stale write
+		// the next check repeats a stale write
+		if client.IgnoreNotFound(err) != nil && !kube.IsStale(err) {
 			failed = fmt.Errorf("write the conditions of Cluster %s: %w", c.Name, err)
 		}
 	}

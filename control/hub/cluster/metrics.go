@@ -12,8 +12,8 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// metrics are collected from the Clusters of the cache at each scrape, so a deleted cluster leaves no series. Names and label are
-// Karmada's.
+// metrics are collected from the Clusters of the cache at each scrape, so a deleted cluster leaves
+// no series. Names and label are Karmada's.
 type metrics struct{ from client.Reader }
 
 var (
@@ -52,7 +52,8 @@ func (m *metrics) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. Values that a cluster has not reported are omitted.
 func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	var all clusterv1alpha1.ClusterList
-	if err := m.from.List(context.Background(), &all); err != nil { // the cache has not started, or has ended
+	// the cache has not started, or has ended
+	if err := m.from.List(context.Background(), &all); err != nil {
 		slog.Warn("no metrics of clusters", "error", err)
 		return
 	}

@@ -22,7 +22,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// agent joins a pull member and returns what its agent sees of the hub: a client with the member's own token.
+// agent joins a pull member and returns what its agent sees of the hub: a client with the member's
+// own token.
 func (h hub) agent(name string) client.Client {
 	h.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "submariner-k8s-broker"}}
@@ -56,7 +57,8 @@ var touch = client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotati
 // statusPatch says that the cluster has a node.
 var statusPatch = client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeSummary":{"totalNum":1}}}`))
 
-// review-control.md C (13, 16, 17): with its one identity a member does its own, and nothing of another cluster's.
+// review-control.md C (13, 16, 17): with its one identity a member does its own, and nothing of
+// another cluster's.
 func TestAPullMemberReachesItsOwnOnly(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	ctx := t.Context()
@@ -136,7 +138,8 @@ func TestAPullMemberReachesItsOwnOnly(t *testing.T) {
 	}
 }
 
-// The rights of a pull member end with its Cluster, and when it becomes a push member; a right that was changed comes back.
+// The rights of a pull member end with its Cluster, and when it becomes a push member; a right that
+// was changed comes back.
 func TestRightsEndWithTheMembership(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	ctx := t.Context()
@@ -177,7 +180,8 @@ func TestRightsEndWithTheMembership(t *testing.T) {
 	await.True(t, "the rights end with the Cluster", not(listed(two, "p4")))
 }
 
-// A pull member that is being removed keeps its rights until its Works are gone: it is the one who removes the objects.
+// A pull member that is being removed keeps its rights until its Works are gone: it is the one who
+// removes the objects.
 func TestALeavingPullMemberFinishesItsWorks(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	one := h.agent("p5")
@@ -197,8 +201,8 @@ func TestALeavingPullMemberFinishesItsWorks(t *testing.T) {
 	h.awaitRemoved("p5", "gone")
 }
 
-// karmada.md §1.1, pull heartbeat and conditions: Unknown ClusterStatusNeverUpdated, Unknown ClusterStatusUnknown; push members
-// are exempt.
+// karmada.md §1.1, pull heartbeat and conditions: Unknown ClusterStatusNeverUpdated, Unknown
+// ClusterStatusUnknown; push members are exempt.
 func TestLeasesAreWatchedOver(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{Grace: 2 * time.Second, StartupGrace: 3 * time.Second})
 	ready := func(name string) func() string {

@@ -28,13 +28,14 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// pushWorkers is the number of members whose Secret is read at a time. A hub that starts reads that of each member, which takes
-// long while its API server is busy.
+// pushWorkers is the number of members whose Secret is read at a time. A hub that starts reads that
+// of each member, which takes long while its API server is busy.
 const pushWorkers = 16
 
 // PushOptions configure SetupPush.
 type PushOptions struct {
-	// Execute executes the Works of a cluster in the member until ctx ends. It returns earlier only if it cannot start.
+	// Execute executes the Works of a cluster in the member until ctx ends. It returns earlier only
+	// if it cannot start.
 	Execute func(ctx context.Context, cluster string, member *rest.Config) error
 	// Status are the intervals of the collectors; the controller sets the other fields.
 	Status collect.CollectorOptions
@@ -43,7 +44,8 @@ type PushOptions struct {
 	Log      *slog.Logger
 }
 
-// SetupPush adds the controller to the manager, whose cache must hold Clusters; of Secrets it watches the metadata.
+// SetupPush adds the controller to the manager, whose cache must hold Clusters; of Secrets it
+// watches the metadata.
 func SetupPush(mgr ctrl.Manager, o PushOptions) error {
 	r := &pushReconciler{PushOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader()}
 	r.duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -118,7 +120,8 @@ func (r *pushReconciler) secret(ctx context.Context, c *clusterv1alpha1.Cluster)
 	return s, nil
 }
 
-// run executes Works and collects the status of one member until ctx ends, each independent of the other.
+// run executes Works and collects the status of one member until ctx ends, each independent of the
+// other.
 func (r *pushReconciler) run(ctx context.Context, cluster string, config *rest.Config) {
 	var both sync.WaitGroup
 	log := r.Log.With("cluster", cluster)
@@ -148,12 +151,13 @@ func (r *pushReconciler) reachedBy(ctx context.Context, secret client.Object) []
 	})
 }
 
-// runs are the push members that the hub is connected to. Its methods do not block on a member: a run waits itself for the end of
-// the one that it replaces.
+// runs are the push members that the hub is connected to. Its methods do not block on a member: a
+// run waits itself for the end of the one that it replaces.
 type runs struct {
-	do    func(ctx context.Context, cluster string, config *rest.Config) // until ctx ends
-	every time.Duration                                                  // interval of the identity checks
-	ctx   context.Context                                                // of all runs
+	do func(ctx context.Context, cluster string, config *rest.Config) // until ctx ends
+	// interval of the identity checks
+	every time.Duration
+	ctx   context.Context // of all runs
 	end   context.CancelFunc
 
 	mu  sync.Mutex
@@ -225,7 +229,8 @@ func (r *runs) forget(cluster string, ended *run) {
 	}
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: only the leader connects to members.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: only the leader connects to
+// members.
 func (r *runs) NeedLeaderElection() bool { return true }
 
 // Start ends all runs when ctx ends, and waits for them.

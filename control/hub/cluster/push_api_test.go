@@ -37,8 +37,9 @@ var PushServer = apiserver.NewShared(apiserver.CRDs("clusters.cluster.karmada.io
 // hub runs the controller; executed notes what it runs for whom.
 type hub struct {
 	*apiserver.Cluster
-	mu       sync.Mutex
-	executed map[string][]string // cluster → tokens of the runs so far, the last with a * while it runs
+	mu sync.Mutex
+	// cluster → tokens of the runs so far, the last with a * while it runs
+	executed map[string][]string
 }
 
 func newHub(t *testing.T) *hub {
@@ -169,8 +170,8 @@ func (m pushMember) secret(token string) map[string][]byte {
 	return map[string][]byte{"token": []byte(token), "caBundle": m.Config.CAData}
 }
 
-// A push member from its join to its end, on an API server of its own: karmada.md §1.1, conditions (StatusCollectionFailed) and
-// lifecycle.
+// A push member from its join to its end, on an API server of its own: karmada.md §1.1, conditions
+// (StatusCollectionFailed) and lifecycle.
 func TestPushMember(t *testing.T) {
 	h := newHub(t)
 	m := newMember(t, apiserver.Start(t))
@@ -201,7 +202,8 @@ func TestPushMember(t *testing.T) {
 	await.Equal(t, "True ClusterReady", h.ready("m1"))
 	await.Equal(t, "one two one*", h.ran("m1", called))
 
-	// A Cluster that is being deleted is worked with until its end: its Works' objects are to be removed.
+	// A Cluster that is being deleted is worked with until its end: its Works' objects are to be
+	// removed.
 	h.Remove(c)
 	h.update(c, func() { c.Spec.Region = "elsewhere" })
 	await.Never(t, 300*time.Millisecond, "the run of a Cluster that is being deleted ends", func() bool { return h.ran("m1", called)() != "one two one*" })
@@ -209,7 +211,8 @@ func TestPushMember(t *testing.T) {
 	await.Equal(t, "one two one", h.ran("m1", called))
 }
 
-// What is no push member is not worked with: a Cluster that was not taken, one that is refused, a pull member.
+// What is no push member is not worked with: a Cluster that was not taken, one that is refused, a
+// pull member.
 func TestNoMember(t *testing.T) {
 	h := newHub(t)
 	m := newMember(t, PushServer.Config(t))
@@ -233,7 +236,8 @@ func TestIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.join("right", m.Config.Host, m.secret(m.token()), string(system.UID))
-	other, _ := h.join("other", m.Config.Host, m.secret(m.token()), otherID) // its Secret is not looked at
+	// its Secret is not looked at
+	other, _ := h.join("other", m.Config.Host, m.secret(m.token()), otherID)
 	await.Equal(t, "True ClusterReady", h.ready("right"))
 	await.Equal(t, "False ClusterIDMismatch", h.ready("other"))
 	if err := h.Get(t.Context(), client.ObjectKeyFromObject(other), other); err != nil {
@@ -244,8 +248,9 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// Members that refuse connections, some that hang, and one that is well: none waits for another, and each says how it is. If those that
-// hang, for five seconds each, were asked one after the other, the one that is well would not be ready within the time of await.
+// Members that refuse connections, some that hang, and one that is well: none waits for another,
+// and each says how it is. If those that hang, for five seconds each, were asked one after the
+// other, the one that is well would not be ready within the time of await.
 func TestDeadMembersBlockNobody(t *testing.T) {
 	h := newHub(t)
 	m := newMember(t, PushServer.Config(t))
@@ -274,7 +279,8 @@ func TestNothingStaysOfAMember(t *testing.T) {
 	h := newHub(t)
 	m := newMember(t, PushServer.Config(t))
 	token := m.token()
-	c, _ := h.join("warm-up", m.Config.Host, m.secret(token)) // informers that start on demand have started
+	// informers that start on demand have started
+	c, _ := h.join("warm-up", m.Config.Host, m.secret(token))
 	await.Equal(t, "True ClusterReady", h.ready("warm-up"))
 	h.Remove(c)
 	h.free("warm-up")

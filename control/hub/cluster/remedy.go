@@ -18,8 +18,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// remedyActions are the actions that Remedies require of a cluster, sorted. Of the matches of a Remedy one must hold; a condition that the
-// cluster does not have does not match.
+// remedyActions are the actions that Remedies require of a cluster, sorted. Of the matches of a
+// Remedy one must hold; a condition that the cluster does not have does not match.
 func remedyActions(c *clusterv1alpha1.Cluster, remedies []remedyv1alpha1.Remedy) []string {
 	var actions []string
 	for i := range remedies {
@@ -46,7 +46,8 @@ func remedyActions(c *clusterv1alpha1.Cluster, remedies []remedyv1alpha1.Remedy)
 	return slices.Compact(actions)
 }
 
-// remedier writes the actions of Remedies into status.remedyActions of Clusters, on which controllers of traffic act.
+// remedier writes the actions of Remedies into status.remedyActions of Clusters, on which
+// controllers of traffic act.
 type remedier struct {
 	client client.Client
 	events record.EventRecorder

@@ -24,8 +24,9 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// remove removes a member in order: its Works, whose finalizers are removed after their objects in the member; the execution
-// namespace; the bindings that name it; the credential; the finalizer. An unreachable member blocks the removal.
+// remove removes a member in order: its Works, whose finalizers are removed after their objects in
+// the member; the execution namespace; the bindings that name it; the credential; the finalizer. An
+// unreachable member blocks the removal.
 func (r *reconciler) remove(ctx context.Context, c *clusterv1alpha1.Cluster) (time.Duration, error) {
 	if !joined(c) {
 		return 0, nil
@@ -54,7 +55,8 @@ func (r *reconciler) remove(ctx context.Context, c *clusterv1alpha1.Cluster) (ti
 	return 0, nil
 }
 
-// Forget deletes the credential of a cluster that `pelago join` created at the hub. Secrets of other origin stay.
+// Forget deletes the credential of a cluster that `pelago join` created at the hub. Secrets of
+// other origin stay.
 func Forget(ctx context.Context, live client.Reader, hub client.Client, cluster string) error {
 	s, key := &corev1.Secret{}, client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: cluster}
 	err := live.Get(ctx, key, s)
@@ -67,8 +69,8 @@ func Forget(ctx context.Context, live client.Reader, hub client.Client, cluster 
 	return nil
 }
 
-// blocker does the next step of a removal and returns what blocks it: reason and message of the condition Removed. An empty reason:
-// nothing.
+// blocker does the next step of a removal and returns what blocks it: reason and message of the
+// condition Removed. An empty reason: nothing.
 func (r *reconciler) blocker(ctx context.Context, c *clusterv1alpha1.Cluster) (reason, message string, err error) {
 	works, err := r.deleteWorks(ctx, c)
 	if err != nil {
@@ -96,8 +98,8 @@ func (r *reconciler) blocker(ctx context.Context, c *clusterv1alpha1.Cluster) (r
 	return "", "", nil
 }
 
-// waitForWorks is the reason and message of a removal that waits for Works. The message has their number only while the member is
-// not ready: then it does not change.
+// waitForWorks is the reason and message of a removal that waits for Works. The message has their
+// number only while the member is not ready: then it does not change.
 func waitForWorks(c *clusterv1alpha1.Cluster, works int) (reason, message string) {
 	ready := c.Ready()
 	if ready != nil && ready.Status == metav1.ConditionTrue {
@@ -112,8 +114,8 @@ func waitForWorks(c *clusterv1alpha1.Cluster, works int) (reason, message string
 		"and lists what stays behind", works, c.Name, state)
 }
 
-// deleteWorks deletes the cluster's Works one by one and returns how many still exist. The deletion of the namespace would first
-// remove the Role with which a pull member finalizes its Works.
+// deleteWorks deletes the cluster's Works one by one and returns how many still exist. The deletion
+// of the namespace would first remove the Role with which a pull member finalizes its Works.
 func (r *reconciler) deleteWorks(ctx context.Context, c *clusterv1alpha1.Cluster) (int, error) {
 	var works workv1alpha1.WorkList
 	if err := r.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err != nil {
@@ -130,7 +132,8 @@ func (r *reconciler) deleteWorks(ctx context.Context, c *clusterv1alpha1.Cluster
 			continue
 		}
 		err := r.client.Delete(ctx, w, kube.Exactly(w))
-		if client.IgnoreNotFound(err) != nil && !kube.IsStale(err) { // the next reconcile deletes a stale one
+		// the next reconcile deletes a stale one
+		if client.IgnoreNotFound(err) != nil && !kube.IsStale(err) {
 			return 0, fmt.Errorf("delete Work %s/%s: %w", w.Namespace, w.Name, err)
 		}
 	}
@@ -166,9 +169,10 @@ func few(all []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
 }
 
-// Abandon removes the finalizers of the Works of a cluster that is lost, so that its removal continues. It returns the objects that
-// remain in the cluster, as `Deployment default/nginx (apps/v1)`, sorted, also with an error. The Cluster must be being deleted or
-// gone: else the hub would create the objects again.
+// Abandon removes the finalizers of the Works of a cluster that is lost, so that its removal
+// continues. It returns the objects that remain in the cluster, as `Deployment default/nginx
+// (apps/v1)`, sorted, also with an error. The Cluster must be being deleted or gone: else the hub
+// would create the objects again.
 //
 // The scheme of hub must have Cluster and Work.
 func Abandon(ctx context.Context, hub client.Client, cluster string) (left []string, err error) {
@@ -209,7 +213,8 @@ func objects(w *workv1alpha1.Work) []string {
 			all = append(all, fmt.Sprintf("what Work %s/%s holds, which cannot be read: %v", w.Namespace, w.Name, err))
 			continue
 		}
-		name := strings.TrimPrefix(client.ObjectKeyFromObject(&o).String(), "/") // a cluster-scoped object has no namespace
+		// a cluster-scoped object has no namespace
+		name := strings.TrimPrefix(client.ObjectKeyFromObject(&o).String(), "/")
 		all = append(all, fmt.Sprintf("%s %s (%s)", o.Kind, name, o.APIVersion))
 	}
 	return all

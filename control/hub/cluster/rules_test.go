@@ -25,8 +25,8 @@ func cluster(name, id string, age time.Duration, member bool) clusterv1alpha1.Cl
 	return c
 }
 
-// karmada.md §1.1, spec.id (detects double registration); review-control.md 2 (the hub is no member of its own) and 5 (no second
-// join of one cluster under another name).
+// karmada.md §1.1, spec.id (detects double registration); review-control.md 2 (the hub is no member
+// of its own) and 5 (no second join of one cluster under another name).
 func TestRefusal(t *testing.T) {
 	type clusters = []clusterv1alpha1.Cluster
 	for name, tt := range map[string]struct {
@@ -58,7 +58,8 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// karmada.md §1.8: the conditions of one policy are ANDed, an older policy comes first, adding precedes removing.
+// karmada.md §1.8: the conditions of one policy are ANDed, an older policy comes first, adding
+// precedes removing.
 func TestApplyPolicies(t *testing.T) {
 	type p = policyv1alpha1.ClusterTaintPolicySpec
 	ready := func(operator policyv1alpha1.MatchConditionOperator, values ...metav1.ConditionStatus) policyv1alpha1.MatchCondition {
@@ -112,7 +113,8 @@ func TestApplyPolicies(t *testing.T) {
 	}
 }
 
-// One policy removes a taint and a younger one adds it: it keeps its time, from which toleration seconds count, and nothing is written.
+// One policy removes a taint and a younger one adds it: it keeps its time, from which toleration
+// seconds count, and nothing is written.
 func TestTaintKeepsItsTime(t *testing.T) {
 	c := cluster("c", "", 0, true)
 	c.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue}, {Type: "Disk", Status: metav1.ConditionFalse}}
@@ -186,7 +188,8 @@ func TestTimeAdded(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, pull heartbeat: grace 40 s, 60 s for one that has never reported; Ready becomes Unknown.
+// karmada.md §1.1, pull heartbeat: grace 40 s, 60 s for one that has never reported; Ready becomes
+// Unknown.
 func TestExpired(t *testing.T) {
 	o := MembershipOptions{Grace: 40 * time.Second, StartupGrace: time.Minute}
 	type look struct {

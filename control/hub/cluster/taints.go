@@ -26,9 +26,10 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// taints are the taints that a cluster should have by its conditions: not-ready while Ready is False or absent, unreachable while it is Unknown,
-// neither while it is True; NoSchedule only, so that nothing is evicted. Other taints stay; those with NoExecute get the time from
-// which toleration seconds count.
+// taints are the taints that a cluster should have by its conditions: not-ready while Ready is
+// False or absent, unreachable while it is Unknown, neither while it is True; NoSchedule only, so
+// that nothing is evicted. Other taints stay; those with NoExecute get the time from which
+// toleration seconds count.
 func taints(have []clusterv1alpha1.Taint, ready *metav1.Condition, now metav1.Time) []clusterv1alpha1.Taint {
 	wanted := clusterv1alpha1.TaintNotReady
 	switch {
@@ -56,8 +57,8 @@ func taints(have []clusterv1alpha1.Taint, ready *metav1.Condition, now metav1.Ti
 	return want
 }
 
-// applyPolicies are the taints of a cluster after its ClusterTaintPolicies, the oldest first: each adds its taints, then removes them,
-// if the conditions match. An invalid policy does neither.
+// applyPolicies are the taints of a cluster after its ClusterTaintPolicies, the oldest first: each
+// adds its taints, then removes them, if the conditions match. An invalid policy does neither.
 func applyPolicies(c *clusterv1alpha1.Cluster, taints []clusterv1alpha1.Taint, policies []policyv1alpha1.ClusterTaintPolicy, now metav1.Time) []clusterv1alpha1.Taint {
 	policies = slices.Clone(policies)
 	slices.SortFunc(policies, func(a, b policyv1alpha1.ClusterTaintPolicy) int {
@@ -77,7 +78,8 @@ func applyPolicies(c *clusterv1alpha1.Cluster, taints []clusterv1alpha1.Taint, p
 				taints = slices.DeleteFunc(taints, same)
 			case add && !slices.ContainsFunc(taints, same):
 				taint := clusterv1alpha1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect, TimeAdded: &now}
-				if had := slices.IndexFunc(c.Spec.Taints, same); had >= 0 { // an older policy has removed it above
+				// an older policy has removed it above
+				if had := slices.IndexFunc(c.Spec.Taints, same); had >= 0 {
 					taint.TimeAdded = cmp.Or(c.Spec.Taints[had].TimeAdded, &now)
 				}
 				taints = append(taints, taint)
@@ -87,7 +89,8 @@ func applyPolicies(c *clusterv1alpha1.Cluster, taints []clusterv1alpha1.Taint, p
 	return taints
 }
 
-// match reports whether all wanted conditions match; none never do. A condition that a cluster does not have does not match.
+// match reports whether all wanted conditions match; none never do. A condition that a cluster does
+// not have does not match.
 func match(have []metav1.Condition, want []policyv1alpha1.MatchCondition) bool {
 	return len(want) > 0 && !slices.ContainsFunc(want, func(m policyv1alpha1.MatchCondition) bool {
 		is := meta.FindStatusCondition(have, m.ConditionType)
@@ -105,7 +108,8 @@ func (r *tainter) setup(mgr ctrl.Manager) error {
 	return setupByPolicies(mgr, "taints", &policyv1alpha1.ClusterTaintPolicy{}, r.client, r.events, r.reconcile)
 }
 
-// setupByPolicies adds a controller that reconciles Clusters, all of them when a policy of a kind changes.
+// setupByPolicies adds a controller that reconciles Clusters, all of them when a policy of a kind
+// changes.
 func setupByPolicies(
 	mgr ctrl.Manager, name string, policy client.Object, c client.Client, events record.EventRecorder,
 	do func(context.Context, ctrl.Request) (time.Duration, error),

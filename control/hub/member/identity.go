@@ -24,19 +24,21 @@ import (
 const (
 	// verifyTimeout bounds one identity check.
 	verifyTimeout = 5 * time.Second
-	// maxAttempts bounds the attempts of a request that finds no connection. With HTTP/1.1 another request may take the new one.
+	// maxAttempts bounds the attempts of a request that finds no connection. With HTTP/1.1 another
+	// request may take the new one.
 	maxAttempts = 20
 	// maxBody bounds the size of a namespace, in bytes.
 	maxBody = 1 << 20
 )
 
-// uid matches a spec.id that is the UID of a namespace. Karmada's is the value of the ClusterProperty of a cluster that had one: it
-// cannot be compared.
+// uid matches a spec.id that is the UID of a namespace. Karmada's is the value of the
+// ClusterProperty of a cluster that had one: it cannot be compared.
 var uid = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// identity is a transport that sends requests only to the cluster of spec.id. Each connection is opened by a request for the UID of
-// the namespace kube-system, and other requests use only connections whose UID was right. So a request that is in flight while
-// another cluster takes over the address does not reach that one.
+// identity is a transport that sends requests only to the cluster of spec.id. Each connection is
+// opened by a request for the UID of the namespace kube-system, and other requests use only
+// connections whose UID was right. So a request that is in flight while another cluster takes over
+// the address does not reach that one.
 type identity struct {
 	config Config
 	dial   dial
@@ -116,17 +118,21 @@ func (i *identity) state() ([]*verifiedConn, error) {
 	return slices.Clone(i.verified), nil
 }
 
-// watch repeats the check at an interval until ctx ends: behind a proxy the cluster may change while connections stay open.
+// watch repeats the check at an interval until ctx ends: behind a proxy the cluster may change
+// while connections stay open.
 func (i *identity) watch(ctx context.Context, every time.Duration) {
-	_ = wait.PollUntilContextCancel(ctx, every, false, func(ctx context.Context) (done bool, _ error) { // its error is that of ctx
+	// its error is that of ctx
+	_ = wait.PollUntilContextCancel(ctx, every, false, func(ctx context.Context) (done bool, _ error) {
 		conns, other := i.state()
 		if other != nil {
-			_ = i.verify(ctx) // while it fails, the other cluster remains the result of the last check
+			// while it fails, the other cluster remains the result of the last check
+			_ = i.verify(ctx)
 			return false, nil
 		}
 		for _, c := range conns {
 			ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
-			if have, err := i.read(ctx, c); err == nil { // an error changes nothing: the collector reports a failing member
+			// an error changes nothing: the collector reports a failing member
+			if have, err := i.read(ctx, c); err == nil {
 				_ = i.found(have) // all requests return it
 			}
 			cancel()
@@ -195,7 +201,8 @@ func (i *identity) read(ctx context.Context, c *verifiedConn) (string, error) {
 		return "", err
 	}
 	switch {
-	case response.StatusCode == http.StatusNotFound: // for the caller it would mean that its own object does not exist
+	case response.StatusCode == http.StatusNotFound:
+		// for the caller it would mean that its own object does not exist
 		return "", fmt.Errorf("cluster %s has no namespace %s: see what answers at spec.apiEndpoint",
 			i.config.Cluster, metav1.NamespaceSystem)
 	case response.StatusCode != http.StatusOK:
@@ -241,7 +248,8 @@ func (c *verifiedConn) open(ctx context.Context, network, address string) (net.C
 	return next, nil
 }
 
-// replace sets the connection and returns the former one. ok is false, and unused is next, if the check has ended during the dial.
+// replace sets the connection and returns the former one. ok is false, and unused is next, if the
+// check has ended during the dial.
 func (c *verifiedConn) replace(next net.Conn) (unused net.Conn, ok bool) {
 	c.identity.mu.Lock()
 	defer c.identity.mu.Unlock()
@@ -252,7 +260,8 @@ func (c *verifiedConn) replace(next net.Conn) (unused net.Conn, ok bool) {
 	return unused, true
 }
 
-// seal ends the check and returns the connection. If that is still open and was verified, requests may use it from now on.
+// seal ends the check and returns the connection. If that is still open and was verified, requests
+// may use it from now on.
 func (c *verifiedConn) seal(verified bool) net.Conn {
 	c.identity.mu.Lock()
 	defer c.identity.mu.Unlock()
@@ -280,8 +289,8 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// statusError is a response that does not identify the cluster: to a bad token, or of a server that is starting or overloaded. It
-// becomes the response to the request that caused the check.
+// statusError is a response that does not identify the cluster: to a bad token, or of a server that
+// is starting or overloaded. It becomes the response to the request that caused the check.
 type statusError struct {
 	of   *http.Response // its body has been read
 	body []byte

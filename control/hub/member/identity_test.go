@@ -68,7 +68,8 @@ func (c *pushCluster) seen() string {
 	return strings.Join(c.requests, ", ")
 }
 
-// serve answers for a cluster at an address, a free one if it is empty. All servers have one certificate: it tells nothing.
+// serve answers for a cluster at an address, a free one if it is empty. All servers have one
+// certificate: it tells nothing.
 func (c *pushCluster) serve(t *testing.T, address string, http2 bool) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(c)
@@ -117,8 +118,8 @@ func says(t *testing.T, err error) {
 	}
 }
 
-// Another cluster that takes over the address gets no request but the one that asks who it is, not even those that are under way;
-// when the member is back all goes on.
+// Another cluster that takes over the address gets no request but the one that asks who it is, not
+// even those that are under way; when the member is back all goes on.
 func TestAnotherClusterBehindTheAddress(t *testing.T) {
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {
@@ -218,8 +219,9 @@ func TestManyRequests(t *testing.T) {
 	}
 }
 
-// A response that does not identify the cluster is returned to the request: it shows what has to be done. A response that would be
-// mistaken for one about the requested object (404) becomes an error.
+// A response that does not identify the cluster is returned to the request: it shows what has to be
+// done. A response that would be mistaken for one about the requested object (404) becomes an
+// error.
 func TestAnswersThatTellNothing(t *testing.T) {
 	member := newCluster(firstID)
 	_, c := reached(t, member.serve(t, "", true), firstID)

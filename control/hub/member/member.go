@@ -2,8 +2,8 @@
 // credential that a Cluster and its Secret name, Link a transport that sends requests only to the
 // cluster whose id is spec.id.
 //
-// control/hub/cluster uses it for Works and status, control/hub/access for requests of users. It reads
-// no objects, and never sends a request on a connection whose cluster was not verified.
+// control/hub/cluster uses it for Works and status, control/hub/access for requests of users. It
+// reads no objects, and never sends a request on a connection whose cluster was not verified.
 package member
 
 import (
@@ -28,8 +28,8 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// connectTimeout bounds dialling and the TLS handshake, each, so that a member that hangs does not hold goroutines for long.
-// Requests have their own timeouts.
+// connectTimeout bounds dialling and the TLS handshake, each, so that a member that hangs does not
+// hold goroutines for long. Requests have their own timeouts.
 const connectTimeout = 5 * time.Second
 
 // Config is the endpoint and credential of a member. If it is unchanged, connections stay.
@@ -45,7 +45,8 @@ type Config struct {
 	Upgrades    bool // HTTP/1.1 only, which requests that switch protocols need
 }
 
-// ConfigOf is the Config of a Cluster with its Secret; nil if that does not exist. The error names the object and key to correct.
+// ConfigOf is the Config of a Cluster with its Secret; nil if that does not exist. The error names
+// the object and key to correct.
 func ConfigOf(c *clusterv1alpha1.Cluster, secret *corev1.Secret) (Config, error) {
 	r, err := read(c, secret)
 	if err != nil {
@@ -117,7 +118,8 @@ func (l *Link) Watch(ctx context.Context, every time.Duration) {
 // Close closes all connections.
 func (l *Link) Close() { l.closeAll() }
 
-// Open makes the link; it dials nothing. client-go never releases the transports that it makes itself, one for each token.
+// Open makes the link; it dials nothing. client-go never releases the transports that it makes
+// itself, one for each token.
 func (r Config) Open() (*Link, error) {
 	dialer := connrotation.NewDialer((&net.Dialer{Timeout: connectTimeout, KeepAlive: 30 * time.Second}).DialContext)
 	l := &Link{
@@ -138,7 +140,8 @@ func (r Config) Open() (*Link, error) {
 
 // transport opens connections with dial. HTTP/2 pings detect a dead connection within 45 s.
 func (r Config) transport(dial dial) (*http.Transport, error) {
-	trust := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: r.insecure} // the user's choice, in the Cluster
+	// the user's choice, in the Cluster
+	trust := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: r.insecure}
 	if r.ca != "" {
 		trust.RootCAs = x509.NewCertPool()
 		trust.RootCAs.AppendCertsFromPEM([]byte(r.ca)) // ConfigOf has validated it

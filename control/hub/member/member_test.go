@@ -22,8 +22,8 @@ func authority(t *testing.T, h http.Handler) (*httptest.Server, string) {
 	return s, pemOf(s.Certificate().Raw)
 }
 
-// karmada.md §1.1, spec: apiEndpoint, secretRef with the keys token and caBundle, insecureSkipTLSVerification, proxyURL,
-// proxyHeader; conditions, StatusCollectionFailed.
+// karmada.md §1.1, spec: apiEndpoint, secretRef with the keys token and caBundle,
+// insecureSkipTLSVerification, proxyURL, proxyHeader; conditions, StatusCollectionFailed.
 func TestReach(t *testing.T) {
 	_, ca := authority(t, nil)
 	ref := &clusterv1alpha1.SecretReference{Namespace: "karmada-cluster", Name: "m1"}
@@ -132,7 +132,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, spec.proxyURL and proxyHeader: the proxy is asked for the member, with the headers.
+// karmada.md §1.1, spec.proxyURL and proxyHeader: the proxy is asked for the member, with the
+// headers.
 func TestProxy(t *testing.T) {
 	asked := make(chan *http.Request, 1)
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

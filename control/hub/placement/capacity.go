@@ -180,12 +180,13 @@ func ObservationOf(b binding.Binding) Observation {
 
 // bindingUsage is what is known of one binding.
 type bindingUsage struct {
-	version  uint64         // the newest that was seen, or written by us
-	size     scheduler.Load // of one replica
-	total    scheduler.Load // of all replicas, without those in clusters that it is being evicted from
-	member   *Membership    // nil: of no group
-	parts    []part         // by cluster
-	reserved *Reservation   // a newer decision that is being written; nil: none
+	version uint64         // the newest that was seen, or written by us
+	size    scheduler.Load // of one replica
+	// of all replicas, without those in clusters that it is being evicted from
+	total    scheduler.Load
+	member   *Membership  // nil: of no group
+	parts    []part       // by cluster
+	reserved *Reservation // a newer decision that is being written; nil: none
 }
 
 // part is what a binding has in one cluster.

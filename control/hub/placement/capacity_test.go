@@ -405,7 +405,8 @@ func TestCommit(t *testing.T) {
 	if d, err = scheduler.Schedule(req, latest); err != nil || show(d.Clusters) != "m=3 n=5" {
 		t.Fatal(show(d.Clusters), err)
 	}
-	if p, _, _, _ = r.tryReserve("ns/a", req, d, latest); p == nil { // the newer snapshot is asked for only where there is no place
+	// the newer snapshot is asked for only where there is no place
+	if p, _, _, _ = r.tryReserve("ns/a", req, d, latest); p == nil {
 		t.Error("what fits is not committed")
 	}
 }

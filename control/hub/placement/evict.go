@@ -69,7 +69,9 @@ type Clusters struct {
 // there.
 func ReadClusters(clusters []clusterv1alpha1.Cluster, haltedAbove float64) Clusters {
 	out := Clusters{Of: map[string]Fate{}, Ready: map[string]Readiness{}}
-	members, failed := 0, 0 // only of clusters that can have a template: a cluster reports its kinds after it was accepted and first ready
+	// only of clusters that can have a template: a cluster reports its kinds after it was accepted
+	// and first ready
+	members, failed := 0, 0
 	for i := range clusters {
 		c := &clusters[i]
 		ready := c.Ready()
@@ -230,7 +232,8 @@ func (v *Evictor) Evict(b binding.Binding, before *workv1alpha2.Decision) Evicti
 		b.Spec.GracefulEvictionTasks = append(b.Spec.GracefulEvictionTasks, e.Began...)
 	}
 	v.failback(b, before, former, &e)
-	if b.GetAnnotations()[policyv1alpha1.AnnotationNear] != "" { // else the cluster where it runs is preferred
+	// else the cluster where it runs is preferred
+	if b.GetAnnotations()[policyv1alpha1.AnnotationNear] != "" {
 		e.Return.Excluded = append(e.Return.Excluded, failed...)
 	}
 	for _, t := range b.Spec.GracefulEvictionTasks {
@@ -368,7 +371,8 @@ func (v *Evictor) due(b binding.Binding, t workv1alpha2.TargetCluster, e *Evicti
 		switch {
 		case after > 0:
 			e.wait(after)
-		case v.Halted != "" && !f.Failed.IsZero(): // a ClusterTaintPolicy may have tainted it because it failed
+		case v.Halted != "" && !f.Failed.IsZero():
+			// a ClusterTaintPolicy may have tainted it because it failed
 			e.Held = append(e.Held, reason+": it stays in cluster "+t.Name+", since "+v.Halted)
 		default:
 			return v.task(b, t, clusterTask(failover.Cluster, workv1alpha2.EvictionReasonTaintUntolerated, workv1alpha2.EvictionProducerTaintManager, reason),

@@ -305,7 +305,8 @@ func TestEvictionBeginsInWholeSeconds(t *testing.T) {
 	began := evictionTime.Truncate(time.Second).Add(900 * time.Millisecond)
 	v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Now: began, Take: func(string) time.Duration { return 0 }}
 	v.Evict(b, &workv1alpha2.Decision{Reason: workv1alpha2.ReasonSuccess})
-	*b.Spec.GracefulEvictionTasks[0].CreationTimestamp = b.Spec.GracefulEvictionTasks[0].CreationTimestamp.Rfc3339Copy() // as stored
+	// as stored
+	*b.Spec.GracefulEvictionTasks[0].CreationTimestamp = b.Spec.GracefulEvictionTasks[0].CreationTimestamp.Rfc3339Copy()
 	for after, tasks := range map[time.Duration]int{9900 * time.Millisecond: 1, 10100 * time.Millisecond: 0} {
 		c := b.Copy()
 		v.Now = began.Add(after)

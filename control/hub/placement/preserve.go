@@ -23,7 +23,8 @@ func preserve(p *policyv1alpha1.StatePreservation, in *workv1alpha2.AggregatedSt
 	}
 	var status any
 	if in != nil && in.Status != nil {
-		if err := utiljson.Unmarshal(in.Status.Raw, &status); err != nil { // whole numbers stay whole: as float64 large ones would print as 1e+06
+		// whole numbers stay whole: as float64 large ones would print as 1e+06
+		if err := utiljson.Unmarshal(in.Status.Raw, &status); err != nil {
 			return nil, fmt.Errorf("read its status: %w", err)
 		}
 	}

@@ -50,8 +50,9 @@ func TestQuota(t *testing.T) {
 	for name, c := range map[string]struct {
 		key  string
 		hard corev1.ResourceList
-		req  *scheduler.Request // while the binding has 3 replicas, and another one of the namespace has 4
-		want string             // "": it is decided
+		// while the binding has 3 replicas, and another one of the namespace has 4
+		req  *scheduler.Request
+		want string // "": it is decided
 	}{
 		"it fits":                             {"ns/a", hard("cpu=10"), request(6, weighted, running(3)...), ""},
 		"one too many":                        {"ns/a", hard("cpu=10"), request(7, weighted, running(3)...), "quota q: exceeded by 4 more cpu, of at most 10"},
@@ -119,7 +120,8 @@ func TestQuotaFollowsWrites(t *testing.T) {
 	if fits("ns/a", 6) != nil {
 		t.Error("an old event replaces a committed decision")
 	}
-	p = fits("ns/b", 2, workv1alpha2.TargetCluster{Name: "m", Replicas: 5}) // scaled down, not written yet
+	// scaled down, not written yet
+	p = fits("ns/b", 2, workv1alpha2.TargetCluster{Name: "m", Replicas: 5})
 	if fits("ns/a", 6) != nil {
 		t.Error("what is to go is free before it is written")
 	}

@@ -192,7 +192,8 @@ func TestAcceptedSaysWhatIsWrong(t *testing.T) {
 	co := &policyv1alpha1.ClusterOverridePolicy{ObjectMeta: metav1.ObjectMeta{Name: "o"}, Spec: *o.Spec.DeepCopy()}
 	h.Make(p, o, co)
 	t.Cleanup(func() {
-		if err := h.Delete(context.Background(), co); err != nil { // the test's own context has ended
+		// the test's own context has ended
+		if err := h.Delete(context.Background(), co); err != nil {
 			t.Error(err)
 		}
 	})
@@ -268,7 +269,8 @@ func TestDeletionWithKindsThatAreNotServed(t *testing.T) {
 	spec := selecting("example.com/v1", "Nothing")
 	spec.ResourceSelectors = append(spec.ResourceSelectors,
 		policyv1alpha1.ResourceSelector{APIVersion: "apps/v7", Kind: "Deployment"},
-		policyv1alpha1.ResourceSelector{APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview"}, // cannot be listed
+		// cannot be listed
+		policyv1alpha1.ResourceSelector{APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview"},
 		policyv1alpha1.ResourceSelector{APIVersion: "a/b/c", Kind: "Strange"})
 	p := policyPolicy(spec)
 	wide := &policyv1alpha1.ClusterPropagationPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: spec}

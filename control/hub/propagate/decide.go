@@ -157,13 +157,15 @@ func (d *decision) complete(b binding.Binding, before *workv1alpha2.Decision, de
 			return err
 		}
 	}
-	if len(e.Began) == 0 && (d.fresh || applied != decidedFrom) { // a fresh decision cancels the failback
+	// a fresh decision cancels the failback
+	if len(e.Began) == 0 && (d.fresh || applied != decidedFrom) {
 		e.Return.Record = nil
 	}
 	d.record.Unhealthy, d.record.Failed, d.record.Held, d.record.Failback = e.Unhealthy, e.Failed, strings.Join(e.Held, "; "), e.Return.Record
 	d.message, d.retry = d.record.Message, retried(d.record.Reason)
 	d.moved = !equality.Semantic.DeepEqual(d.clusters, b.Spec.Clusters)
-	if d.moved && equality.Semantic.DeepEqual(sortedByName(d.clusters), sortedByName(b.Spec.Clusters)) { // Karmada's order is another one
+	// Karmada's order is another one
+	if d.moved && equality.Semantic.DeepEqual(sortedByName(d.clusters), sortedByName(b.Spec.Clusters)) {
 		d.clusters, d.moved = b.Spec.Clusters, false
 	}
 	if !d.moved && !d.fresh && sameRecord(before, d.record) && applied == decidedFrom {
@@ -258,7 +260,8 @@ func request(b binding.Binding, before *workv1alpha2.Decision) (*scheduler.Reque
 		Requirements: s.ReplicaRequirements, Groups: s.WorkloadAffinityGroups, Components: len(s.Components), ComponentsLoad: placement.ComponentsLoad(s.Components), Current: s.Clusters, Term: before.Term,
 		Fresh: o.Rescheduled.After(o.Scheduled)}
 	for i := range s.GracefulEvictionTasks {
-		if t := &s.GracefulEvictionTasks[i]; t.Reason != workv1alpha2.EvictionReasonFailback { // that cluster is healthy
+		// that cluster is healthy
+		if t := &s.GracefulEvictionTasks[i]; t.Reason != workv1alpha2.EvictionReasonFailback {
 			r.Evicted = append(r.Evicted, t.FromCluster)
 		}
 	}

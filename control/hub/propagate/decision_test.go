@@ -90,7 +90,8 @@ func TestClustersChange(t *testing.T) {
 		t.Errorf("what is divided has moved: %s", got)
 	}
 	b := h.binding("parts-deployment")
-	asked := metav1.NewTime(time.Now().Add(5 * time.Second).Truncate(time.Second)) // by a clock that goes before
+	// by a clock that goes before
+	asked := metav1.NewTime(time.Now().Add(5 * time.Second).Truncate(time.Second))
 	edit(h, b, func(b *workv1alpha2.ResourceBinding) { b.Spec.RescheduleTriggeredAt = &asked })
 	await.True(t, "a rebalancing spreads it", func() bool { return len(h.binding("parts-deployment").Spec.Clusters) == 2 })
 }

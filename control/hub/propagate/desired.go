@@ -95,7 +95,8 @@ func follow(b binding.Binding, w inputs, in *kinds.Interpreter) error {
 		var counted bool
 		s.Replicas, s.ReplicaRequirements, counted, err = in.Replicas(w.template)
 		if counted && s.Replicas == 0 && s.ReplicaRequirements == nil {
-			s.ReplicaRequirements = &workv1alpha2.ReplicaRequirements{} // tells it from a template of a kind without replicas
+			// tells it from a template of a kind without replicas
+			s.ReplicaRequirements = &workv1alpha2.ReplicaRequirements{}
 		}
 	}
 	if err != nil {

@@ -55,7 +55,8 @@ func (r *reconciler) endBinding(ctx context.Context, key Key, have binding.Bindi
 	switch err := r.live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, now); {
 	case err == nil:
 		return stale(key, nil, now.GetResourceVersion())
-	case kube.NotServed(err): // its objects may exist in another version, or come back with this one
+	case kube.NotServed(err):
+		// its objects may exist in another version, or come back with this one
 		return r.disown(ctx, key, have)
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("look for %s, whose binding is to go: %w", key, err)

@@ -17,7 +17,8 @@ func (r *reconciler) evict(b binding.Binding, nearer map[string]string, stays er
 	if f == nil || !scheduled(b, before) || len(s.GracefulEvictionTasks) == 0 && !watched && !f.Concerns(s) {
 		return placement.Eviction{}
 	}
-	after, _ := policyv1alpha1.FailbackOf(b.GetAnnotations()) // a policy with another value is not valid
+	// a policy with another value is not valid
+	after, _ := policyv1alpha1.FailbackOf(b.GetAnnotations())
 	now := time.Now()
 	v := placement.Evictor{EvictionOptions: r.Eviction, Clusters: *f, Now: now, FailbackAfter: after, Nearer: nearer, Stays: stays,
 		Take: func(cluster string) time.Duration { return r.evictions.Take(cluster, capacityKey(b), now) }}

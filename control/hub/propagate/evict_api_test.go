@@ -62,7 +62,8 @@ func (h *hub) reloads(member string) {
 		c.Status.ResourceSummary = &clusterv1alpha1.ResourceSummary{Allocated: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}}
 		return h.Status().Update(h.Context(), &c) == nil
 	})
-	h.Make(h.deployment("after-"+member, 2)) // clusters and templates are seen in any order, but a decision takes the newest clusters
+	// clusters and templates are seen in any order, but a decision takes the newest clusters
+	h.Make(h.deployment("after-"+member, 2))
 	await.True(h, "a later template is placed", func() bool {
 		b := h.binding("after-" + member + "-deployment")
 		return b != nil && len(b.Spec.Clusters) > 0
@@ -190,7 +191,8 @@ func TestFailoverHolds(t *testing.T) {
 	taint("member1")
 	h.reports("web-deployment")
 	await.Equal(t, "", func() string { return h.tasks("web-deployment") })
-	await.True(t, "it is divided again", func() bool { // by a decision that may be made before the taints are seen to be gone
+	// by a decision that may be made before the taints are seen to be gone
+	await.True(t, "it is divided again", func() bool {
 		b := h.binding("web-deployment")
 		asked := metav1.NewTime(time.Now().Add(5 * time.Second).Truncate(time.Second))
 		edit(h, b, func(b *workv1alpha2.ResourceBinding) { b.Spec.RescheduleTriggeredAt = &asked })
@@ -218,7 +220,8 @@ func TestFailoverSurvivesRestarts(t *testing.T) {
 	h.runs("web-deployment", "member1:2 member2:2 member3:2")
 	stop()
 	h.ready("member1", metav1.ConditionUnknown)
-	for _, lost := range []bool{false, true} { // the write is not made; it is made and its answer lost
+	// the write is not made; it is made and its answer lost
+	for _, lost := range []bool{false, true} {
 		var writes atomic.Int32
 		broken := func(next http.RoundTripper) http.RoundTripper {
 			return roundTripper(func(q *http.Request) (*http.Response, error) {

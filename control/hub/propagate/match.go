@@ -34,7 +34,8 @@ func match(template policy.Object, held *propagationPolicy, all []*propagationPo
 	var best, taker *candidate
 	for _, p := range all {
 		precision, err := precisionOf(p, template)
-		if err == nil && precision == policy.NoMatch || !p.usable() { // most do not match: it is looked at their validity last
+		// most do not match: it is looked at their validity last
+		if err == nil && precision == policy.NoMatch || !p.usable() {
 			continue
 		}
 		if err != nil {

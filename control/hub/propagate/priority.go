@@ -94,7 +94,8 @@ func (r *reconciler) learn(ctx context.Context, policies []*propagationPolicy) {
 func (r *reconciler) add(key Key) {
 	var t *unstructured.Unstructured
 	if !r.classes.none() && r.kinds.has(key.GVK) {
-		t, _ = r.kinds.get(context.Background(), key) // an error says that its kind is being listed, which shows it
+		// an error says that its kind is being listed, which shows it
+		t, _ = r.kinds.get(context.Background(), key)
 	}
 	r.addAs(key, t)
 }
@@ -128,7 +129,8 @@ func (r *reconciler) urgency(t *unstructured.Unstructured) int32 {
 		return 0
 	}
 	if c.policy != nil && c.policy.Spec.SchedulePriority != nil {
-		known, _ := r.classes.get(c.policy.Spec.SchedulePriority.PriorityClassName) // 0 until it is known
+		// 0 until it is known
+		known, _ := r.classes.get(c.policy.Spec.SchedulePriority.PriorityClassName)
 		return known.value
 	}
 	if c.policy != nil {

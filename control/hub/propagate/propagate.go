@@ -123,8 +123,9 @@ type reconciler struct {
 	classes   classes
 	counts    *counts
 	queue     workqueue.TypedRateLimitingInterface[Key]
-	order     *order                          // of the queue
-	retry     workqueue.TypedRateLimiter[Key] // requeue intervals of what waits for a condition outside the template
+	order     *order // of the queue
+	// requeue intervals of what waits for a condition outside the template
+	retry workqueue.TypedRateLimiter[Key]
 	// wake wakes followKinds, clusters followClusters: true if not only the load of clusters
 	// changed.
 	wake     chan struct{}

@@ -109,7 +109,8 @@ func (r *reconciler) template(ctx context.Context, key Key) (*unstructured.Unstr
 	if cached != nil {
 		shown = cached
 	}
-	t, _ := r.templates.Latest(key, shown, time.Now()).(*unstructured.Unstructured) // nil: it does not exist
+	// nil: it does not exist
+	t, _ := r.templates.Latest(key, shown, time.Now()).(*unstructured.Unstructured)
 	return t, nil
 }
 
@@ -147,7 +148,8 @@ func (r *reconciler) replaced(ctx context.Context, t *unstructured.Unstructured,
 	if is, err := binding.Replaced(ctx, r.live, have, t.GetUID()); err != nil || !is {
 		return false, err
 	}
-	return true, r.confirmOne(ctx, t, example(t.GroupVersionKind())) // the cached template may be the former one
+	// the cached template may be the former one
+	return true, r.confirmOne(ctx, t, example(t.GroupVersionKind()))
 }
 
 // confirmVersion is a StaleCacheError if the binding was written from a later version of the
@@ -197,7 +199,8 @@ func dependsOn(b binding.Binding, t *unstructured.Unstructured) bool {
 			continue
 		}
 		selector, err := metav1.LabelSelectorAsSelector(d.LabelSelector)
-		if err == nil && selector.Matches(labels.Set(t.GetLabels())) { // one that cannot be evaluated selects nothing
+		// one that cannot be evaluated selects nothing
+		if err == nil && selector.Matches(labels.Set(t.GetLabels())) {
 			return true
 		}
 	}

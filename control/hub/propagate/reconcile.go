@@ -35,8 +35,9 @@ func (r *reconciler) reconcile(ctx context.Context, key Key) (time.Duration, err
 
 // requeue is when a template is reconciled again if no event comes before.
 type requeue struct {
-	after   time.Duration // 0: not at all
-	backoff bool          // after an interval that grows each time: the template waits for something else
+	after time.Duration // 0: not at all
+	// after an interval that grows each time: the template waits for something else
+	backoff bool
 }
 
 var (
@@ -160,7 +161,8 @@ func (p placed) next(written bool) requeue {
 	switch {
 	case p.decision.retry, len(p.eviction.Held) > 0, p.eviction.Return.Failed:
 		return later
-	case written && len(p.eviction.Began) > 0: // it may be healthy in the other clusters already, so that no status changes
+	case written && len(p.eviction.Began) > 0:
+		// it may be healthy in the other clusters already, so that no status changes
 		return requeue{after: time.Second}
 	}
 	return requeue{after: p.eviction.Next}

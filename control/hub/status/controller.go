@@ -191,7 +191,8 @@ func (r *reconciler) writeBinding(ctx context.Context, b binding.Binding, status
 		return nil
 	}
 	key := client.ObjectKeyFromObject(b)
-	bare := func(status workv1alpha2.ResourceBindingStatus) client.Object { // the spec is no part of the patch
+	// the spec is no part of the patch
+	bare := func(status workv1alpha2.ResourceBindingStatus) client.Object {
 		only := binding.New(key)
 		only.SetResourceVersion(b.GetResourceVersion())
 		*only.Status = status
@@ -227,7 +228,8 @@ func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectRefere
 // the server until the first list of the kind is complete. Its resourceVersion is the precondition
 // of the status write, so neither a new generation nor another writer's status is overwritten.
 func (r *reconciler) read(ctx context.Context, gvk schema.GroupVersionKind, key client.ObjectKey) (*unstructured.Unstructured, error) {
-	informer, err := r.cache.GetInformer(ctx, empty(gvk), cache.BlockUntilSynced(false)) // keeps what it is given, and reads it later
+	// keeps what it is given, and reads it later
+	informer, err := r.cache.GetInformer(ctx, empty(gvk), cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, err
 	}

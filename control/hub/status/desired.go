@@ -196,7 +196,8 @@ func item(
 ) workv1alpha2.AggregatedStatusItem {
 	out := workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Health: workv1alpha2.ResourceUnknown}
 	var health workv1alpha1.ResourceHealth
-	if reported := w.Status.ManifestStatuses; len(reported) > 0 { // the hub puts one manifest into a Work
+	// the hub puts one manifest into a Work
+	if reported := w.Status.ManifestStatuses; len(reported) > 0 {
 		health = reported[0].Health
 		if status := reported[0].Status; status != nil && len(status.Raw) > maxItemStatus {
 			out.AppliedMessage = fmt.Sprintf("the status is omitted: it has %d bytes, at most %d are kept for a cluster; read it in the cluster, "+

@@ -351,7 +351,8 @@ func TestDesiredIsStable(t *testing.T) {
 		t.Fatal(err)
 	}
 	*b.Status = *first.DeepCopy()
-	b.Status.AggregatedStatus[0].Status.Raw = []byte(` { "replicas" : 1 } `) // as another server may print it
+	// as another server may print it
+	b.Status.AggregatedStatus[0].Status.Raw = []byte(` { "replicas" : 1 } `)
 	second, err := Desired(b, works, ready, metav1.NewTime(noon.Add(time.Hour)))
 	if err != nil {
 		t.Fatal(err)
@@ -371,8 +372,9 @@ func TestAnswers(t *testing.T) {
 		clusters  []string
 		suspended []string
 		decision  string
-		items     string // cluster, "+" if applied, status; the cluster alone if it has not reported
-		want      string
+		// cluster, "+" if applied, status; the cluster alone if it has not reported
+		items string
+		want  string
 	}{
 		"a cluster that has caught up says what it says": {clusters: []string{"m1"}, items: "m1+" + counted, want: "m1 " + counted},
 		"one that has not is counted, but agrees to no generation": {

@@ -31,7 +31,8 @@ import (
 
 // Index fields of the cache.
 const (
-	workIndex    = "aggregate.binding" // Work by the key of its binding, `namespace/name` or `/name`
+	// Work by the key of its binding, `namespace/name` or `/name`
+	workIndex    = "aggregate.binding"
 	waitingIndex = "aggregate.waiting" // binding that is not fully applied, by its clusters
 )
 
@@ -152,8 +153,9 @@ func otherReadiness(before, now client.Object) bool {
 // may change.
 const remembered = time.Minute
 
-// statusKinds knows which kinds of templates have a status subresource. Writing the status of another kind
-// would make a new generation of the template, which would be propagated, and so on without end.
+// statusKinds knows which kinds of templates have a status subresource. Writing the status of
+// another kind would make a new generation of the template, which would be propagated, and so on
+// without end.
 type statusKinds struct {
 	discovery discovery.ServerResourcesInterface
 

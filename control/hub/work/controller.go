@@ -75,7 +75,8 @@ type reconciler struct {
 	writer    *Writer
 	duration  durations
 	orphans   *orphans
-	polls     workqueue.TypedRateLimiter[reconcile.Request] // requeue intervals from firstPoll to lastPoll
+	// requeue intervals from firstPoll to lastPoll
+	polls workqueue.TypedRateLimiter[reconcile.Request]
 }
 
 // SetupBindings adds the controller to the manager.
@@ -169,7 +170,8 @@ func (r *reconciler) sync(ctx context.Context, b binding.Binding) (time.Duration
 		return 0, err
 	}
 	deletes := func(w *workv1alpha1.Work) bool { return w.DeletionTimestamp == nil }
-	if slices.ContainsFunc(plan.Purge, deletes) || slices.ContainsFunc(plan.Surplus, deletes) { // the cached binding may be older than the decision
+	// the cached binding may be older than the decision
+	if slices.ContainsFunc(plan.Purge, deletes) || slices.ContainsFunc(plan.Surplus, deletes) {
 		if err := r.unchanged(ctx, b); err != nil {
 			return 0, err
 		}
@@ -236,7 +238,8 @@ func (r *reconciler) finalize(ctx context.Context, b binding.Binding) (time.Dura
 		}
 		return 0, r.release(ctx, b)
 	}
-	works = slices.DeleteFunc(works, func(w *workv1alpha1.Work) bool { return !OfBinding(w) }) // these have another writer
+	// these have another writer
+	works = slices.DeleteFunc(works, func(w *workv1alpha1.Work) bool { return !OfBinding(w) })
 	if err := r.writer.Delete(ctx, works); err != nil {
 		return 0, r.notCleaned(b, nil, err)
 	}

@@ -73,7 +73,8 @@ func TestOrder(t *testing.T) {
 			w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, evict("m2", "Directly"))
 		}, ""},
 		{"replicas return to another cluster: the former ones stay", func(w *world) {
-			w.spec.Clusters = []workv1alpha2.TargetCluster{on("m1", 1), on("m3", 2)} // m1 has had 2, m2 1
+			// m1 has had 2, m2 1
+			w.spec.Clusters = []workv1alpha2.TargetCluster{on("m1", 1), on("m3", 2)}
 			for cluster, replicas := range map[string]int32{"m1": 2, "m2": 1} {
 				task := evict(cluster, "Gracefully")
 				task.Reason, task.Replicas = workv1alpha2.EvictionReasonFailback, &replicas
@@ -210,7 +211,8 @@ func TestPreservedState(t *testing.T) {
 			w.spec.GracefulEvictionTasks = c.tasks
 			var got []string
 			for _, x := range w.plan().Create {
-				cluster, _ := workv1alpha2.ClusterOfNamespace(x.Namespace) // "" differs from what is wanted
+				// "" differs from what is wanted
+				cluster, _ := workv1alpha2.ClusterOfNamespace(x.Namespace)
 				labels := holds(t, x).GetLabels()
 				got = append(got, cluster+"="+labels["jobid"])
 				if labels["app"] != "nginx" {
@@ -277,7 +279,8 @@ func TestShares(t *testing.T) {
 				for _, f := range c.fields {
 					values = append(values, spec[f])
 				}
-				cluster, _ := workv1alpha2.ClusterOfNamespace(x.Namespace) // "" differs from what is wanted
+				// "" differs from what is wanted
+				cluster, _ := workv1alpha2.ClusterOfNamespace(x.Namespace)
 				got[cluster] = fmt.Sprint(values)
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
@@ -360,7 +363,8 @@ spec:
 			workv1alpha2.AnnotationBindingNamespace: "default", workv1alpha2.AnnotationBindingName: "nginx-deployment",
 			policyv1alpha1.AnnotationPropagationPolicyNamespace: "default", policyv1alpha1.AnnotationPropagationPolicyName: "pp",
 			policyv1alpha1.AnnotationAppliedOverrides: applied, policyv1alpha1.AnnotationMemberOwned: "/spec/replicas",
-			workv1alpha2.AnnotationTemplate: w.Binding.GetAnnotations()[workv1alpha2.AnnotationTemplate], // and not on the object in the member
+			// and not on the object in the member
+			workv1alpha2.AnnotationTemplate: w.Binding.GetAnnotations()[workv1alpha2.AnnotationTemplate],
 		},
 	}
 	if diff := cmp.Diff(want, got.ObjectMeta); diff != "" {
@@ -404,7 +408,8 @@ func TestSettings(t *testing.T) {
 			c.change(w)
 			got := map[string]string{}
 			for _, x := range w.plan().Create {
-				cluster, _ := workv1alpha2.ClusterOfNamespace(x.Namespace) // "" differs from what is wanted
+				// "" differs from what is wanted
+				cluster, _ := workv1alpha2.ClusterOfNamespace(x.Namespace)
 				got[cluster] = fmt.Sprintf("%t %t %s",
 					ptr.Deref(x.Spec.SuspendDispatching, false), ptr.Deref(x.Spec.PreserveResourcesOnDeletion, false),
 					holds(t, x).GetAnnotations()[workv1alpha1.AnnotationConflictResolution])

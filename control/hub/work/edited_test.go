@@ -103,6 +103,7 @@ func TestEditWithoutPolicyAtRestart(t *testing.T) {
 	})
 	h.becomes("edited", map[string]string{"m1": "2 replicas of nginx:1", "m3": "1 replicas of nginx:1"})
 	await.Never(t, time.Second, "another write than those of m2 and m3", func() bool {
-		return len(slices.Compact(slices.Sorted(slices.Values(w.all())))) != 2 // a delete may be repeated before the watch shows it
+		// a delete may be repeated before the watch shows it
+		return len(slices.Compact(slices.Sorted(slices.Values(w.all())))) != 2
 	})
 }

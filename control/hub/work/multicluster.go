@@ -131,7 +131,8 @@ func (r *multiClusterReconciler) input(ctx context.Context, name types.Namespace
 		return nil, err
 	}
 	var clusters clusterv1alpha1.ClusterList
-	if err := r.client.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+	// they are only read
+	if err := r.client.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Clusters: %w", err)
 	}
 	var all []string

@@ -34,7 +34,8 @@ type serviceHub struct {
 func newServiceHub(t *testing.T, ns string, clusters ...string) serviceHub {
 	h := serviceHub{namespaceHub{apiserver.Connect(t, namespaceServer.Config(t), clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme,
 		workv1alpha1.AddToScheme, workv1alpha2.AddToScheme, networkingv1alpha1.AddToScheme)}, ns}
-	none := func() { // of other tests, and for them; the test's context has ended when its clean-ups run
+	// of other tests, and for them; the test's context has ended when its clean-ups run
+	none := func() {
 		if err := h.DeleteAllOf(context.Background(), &clusterv1alpha1.Cluster{}); err != nil {
 			t.Error(err)
 		}

@@ -85,7 +85,8 @@ func (r *namespaceReconciler) reconcile(ctx context.Context, req reconcile.Reque
 	case err != nil:
 		return 0, fmt.Errorf("read Namespace %s: %w", req.Name, err)
 	case !Propagated(ns, r.OptIn):
-		return 0, nil // Works stay until the namespace is deleted: a label removes no namespace from members
+		// Works stay until the namespace is deleted: a label removes no namespace from members
+		return 0, nil
 	}
 	return 0, r.sync(ctx, ns)
 }
@@ -119,7 +120,8 @@ func (r *namespaceReconciler) input(ctx context.Context, ns *metav1.PartialObjec
 		Clusters: map[string]*clusterv1alpha1.Cluster{}, Works: map[string]*workv1alpha1.Work{},
 	}
 	var clusters clusterv1alpha1.ClusterList
-	if err := r.client.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+	// they are only read
+	if err := r.client.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Clusters: %w", err)
 	}
 	var all []string

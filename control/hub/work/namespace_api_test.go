@@ -150,7 +150,8 @@ func TestNamespaces(t *testing.T) {
 	}
 	h.label("hidden", policyv1alpha1.LabelNamespaceSkipAutoPropagation, "")
 	await.Equal(t, []string{"m1", "m2"}, func() []string { return h.holds("hidden") })
-	h.label("hidden", policyv1alpha1.LabelNamespaceSkipAutoPropagation, "true") // takes nothing away
+	// takes nothing away
+	h.label("hidden", policyv1alpha1.LabelNamespaceSkipAutoPropagation, "true")
 
 	// While the controller is away a namespace ends; its Works go when it is back.
 	stop()

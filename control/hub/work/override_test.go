@@ -59,7 +59,8 @@ func TestOverrides(t *testing.T) {
 	h.becomes("over", map[string]string{"m1": "1 replicas of nginx:1", "m2": "1 replicas of nginx:eu"})
 	succeeded := func() string { return h.said(workv1alpha2.EventApplyOverridePolicySucceed) }
 	await.Equal(t, "ResourceBinding over-deployment: Other overrides than before apply in m2", succeeded)
-	h.change(b, func(b *workv1alpha2.ResourceBinding) { b.Spec.Clusters[1].Replicas = 2 }) // which changes nothing of it
+	// which changes nothing of it
+	h.change(b, func(b *workv1alpha2.ResourceBinding) { b.Spec.Clusters[1].Replicas = 2 })
 	h.becomes("over", map[string]string{"m1": "1 replicas of nginx:1", "m2": "2 replicas of nginx:eu"})
 	await.Never(t, time.Second, "it is told again", func() bool { return strings.Count(succeeded(), ";") > 0 })
 

@@ -16,7 +16,8 @@ import (
 func Overrides(ctx context.Context, cache client.Reader, obj *unstructured.Unstructured) (policy.OverridePolicies, error) {
 	var out policy.OverridePolicies
 	var wide policyv1alpha1.ClusterOverridePolicyList
-	if err := cache.List(ctx, &wide, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+	// they are only read
+	if err := cache.List(ctx, &wide, client.UnsafeDisableDeepCopy); err != nil {
 		return out, fmt.Errorf("list ClusterOverridePolicies: %w", err)
 	}
 	for _, p := range wide.Items {

@@ -233,7 +233,8 @@ const namedClusters = 10
 func clusterNames(works []*workv1alpha1.Work) string {
 	var all []string
 	for _, w := range works {
-		cluster, _ := workv1alpha2.ClusterOfNamespace(w.Namespace) // the Works that we write are in execution namespaces
+		// the Works that we write are in execution namespaces
+		cluster, _ := workv1alpha2.ClusterOfNamespace(w.Namespace)
 		all = append(all, cluster)
 	}
 	if more := len(all) - namedClusters; more > 0 {

@@ -151,7 +151,8 @@ func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcil
 	}
 	return r.bindings(ctx, func(b binding.Binding) bool {
 		switch {
-		case o.GetNamespace() != "" && b.GetNamespace() == "": // a list of what has no namespace ignores the one that is asked for
+		case o.GetNamespace() != "" && b.GetNamespace() == "":
+			// a list of what has no namespace ignores the one that is asked for
 			return false
 		case len(kinds) == 0:
 			return true

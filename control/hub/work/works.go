@@ -28,7 +28,8 @@ import (
 // input reads what the Works of a binding are computed from; nil: they are not made here.
 func (r *reconciler) input(ctx context.Context, b binding.Binding) (*BindingInput, error) {
 	template, err := r.template(ctx, b.Spec.Resource)
-	if kube.IsStale(err) && metav1.GetControllerOf(b) == nil { // it may have been deleted with --cascade=orphan: its Works stay
+	// it may have been deleted with --cascade=orphan: its Works stay
+	if kube.IsStale(err) && metav1.GetControllerOf(b) == nil {
 		if uid, unknown := r.alive(ctx, b.Spec.Resource); unknown == nil && uid == "" {
 			return nil, nil
 		}
@@ -121,11 +122,13 @@ func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectRefere
 	}
 	switch err := r.cache.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, u); {
 	case apierrors.IsNotFound(err):
-		return nil, kube.StaleCache(u, "none", ref.ResourceVersion) // if it is deleted the binding is soon, too
+		// if it is deleted the binding is soon, too
+		return nil, kube.StaleCache(u, "none", ref.ResourceVersion)
 	case err != nil:
 		return nil, fmt.Errorf("read %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, err)
 	case ref.UID != "" && ref.UID != u.GetUID():
-		return nil, kube.StaleCache(u, "UID "+string(u.GetUID()), "UID "+string(ref.UID)) // or the binding is of a former one
+		// or the binding is of a former one
+		return nil, kube.StaleCache(u, "UID "+string(u.GetUID()), "UID "+string(ref.UID))
 	case kube.OlderVersion(u.GetResourceVersion(), ref.ResourceVersion):
 		return u, r.current(ctx, u)
 	}
@@ -304,7 +307,8 @@ func each(works []*workv1alpha1.Work, verb string, do func(*workv1alpha1.Work) e
 	for i, work := range works {
 		g.Go(func() error {
 			if err := do(work); err != nil {
-				cluster, _ := workv1alpha2.ClusterOfNamespace(work.Namespace) // our Works are in execution namespaces
+				// our Works are in execution namespaces
+				cluster, _ := workv1alpha2.ClusterOfNamespace(work.Namespace)
 				errs[i] = fmt.Errorf("%s Work %s/%s of cluster %s: %w", verb, work.Namespace, work.Name, cluster, err)
 			}
 			return nil

@@ -1,5 +1,6 @@
-// Package lua runs scripts in Lua 5.1 on values of JSON, with counted work: for the same input a script is stopped at the same
-// instruction on any machine. It knows no operations and no kinds; control/kinds calls it.
+// Package lua runs scripts in Lua 5.1 on values of JSON, with counted work: for the same input a
+// script is stopped at the same instruction on any machine. It knows no operations and no kinds;
+// control/kinds calls it.
 package lua
 
 import (
@@ -16,9 +17,11 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// Bounds of a script in Lua. The work of an evaluation is counted, not timed: a result must not depend on the load of the machine.
+// Bounds of a script in Lua. The work of an evaluation is counted, not timed: a result must not
+// depend on the load of the machine.
 const (
-	// work bounds the work of an evaluation, in units of about 16 bytes or 10 ns; an instruction is instruction of them.
+	// work bounds the work of an evaluation, in units of about 16 bytes or 10 ns; an instruction is
+	// instruction of them.
 	work        = 4 << 20
 	instruction = 8
 	// maxText bounds each text that a script makes, and each script, in bytes.
@@ -89,8 +92,9 @@ type Program struct {
 	proto *lua.FunctionProto
 }
 
-// Call runs the script and calls one of its functions with values of JSON, each time in a state of its own. It returns as many
-// results as there are references, the inputs that each result resembles (fromLua). The error is ErrWork if the script was stopped.
+// Call runs the script and calls one of its functions with values of JSON, each time in a state of
+// its own. It returns as many results as there are references, the inputs that each result
+// resembles (fromLua). The error is ErrWork if the script was stopped.
 func (p *Program) Call(function string, kube Library, args []any, references ...[]any) (out []any, err error) {
 	m := &meter{left: work}
 	defer func() {
@@ -145,13 +149,15 @@ func message(text string) error {
 	return errors.New(text)
 }
 
-// Compile compiles a script. Operators that can do unbounded work in one instruction become calls of counted functions.
+// Compile compiles a script. Operators that can do unbounded work in one instruction become calls
+// of counted functions.
 func Compile(text string) (program *Program, err error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("the script is longer than %d bytes", maxText)
 	}
 	defer func() {
-		if r := recover(); r != nil { // the compiler panics at its limits, of registers and constants
+		// the compiler panics at its limits, of registers and constants
+		if r := recover(); r != nil {
 			program, err = nil, message(fmt.Sprint(r))
 		}
 	}()
@@ -172,7 +178,8 @@ func Compile(text string) (program *Program, err error) {
 	return &Program{proto}, nil
 }
 
-// count replaces, in a syntax tree, concatenations, lengths and computed indexes of what is assigned by calls.
+// count replaces, in a syntax tree, concatenations, lengths and computed indexes of what is
+// assigned by calls.
 func count(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Interface:
@@ -230,8 +237,8 @@ func countedCall(name string, line int, args ...ast.Expr) *ast.FuncCallExpr {
 	return call
 }
 
-// open returns a state with the libraries string, math and table, the functions of the language that read no file, no clock and
-// no metatable, and `require "kube"`.
+// open returns a state with the libraries string, math and table, the functions of the language
+// that read no file, no clock and no metatable, and `require "kube"`.
 func (m *meter) open(kube Library) *lua.LState {
 	l := lua.NewState(lua.Options{
 		SkipOpenLibs: true, CallStackSize: maxFrames, MinimizeStackMemory: true, RegistrySize: 1024, RegistryMaxSize: maxValues,
@@ -322,7 +329,8 @@ func (m *meter) concat(l *lua.LState) int {
 	return 1
 }
 
-// length is the operator `#`. The interpreter searches for the length from the end of the table's array, which may be longer.
+// length is the operator `#`. The interpreter searches for the length from the end of the table's
+// array, which may be longer.
 func (m *meter) length(l *lua.LState) int {
 	v := l.Get(1)
 	t, isTable := v.(*lua.LTable)
@@ -443,7 +451,8 @@ func (m *meter) guardTable(library lua.LValue) {
 	guardFunctions(library, cost, func(l *lua.LState) { m.spend(l, float64(l.CheckTable(1).Len())/16) }, "getn")
 }
 
-// guardFunctions has each function of a library call its cost, or otherwise, before it runs, and removes one.
+// guardFunctions has each function of a library call its cost, or otherwise, before it runs, and
+// removes one.
 func guardFunctions(library lua.LValue, cost map[string]func(*lua.LState), otherwise func(*lua.LState), removed string) {
 	functions, _ := library.(*lua.LTable) // the library has been opened
 	functions.RawSetString(removed, lua.LNil)

@@ -7,8 +7,8 @@ import (
 	lua "github.com/yuin/gopher-lua"
 )
 
-// What the counting of work takes for granted of gopher-lua and that its interface does not promise.
-// A new version that changes it fails here, and not at run time in a hub.
+// What the counting of work takes for granted of gopher-lua and that its interface does not
+// promise. A new version that changes it fails here, and not at run time in a hub.
 
 // TestArrayOf: a table has its array in an unexported field of this name, which keeps places that
 // became nil.

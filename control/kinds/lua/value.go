@@ -42,9 +42,9 @@ func (m *meter) toLua(l *lua.LState, v any) lua.LValue {
 	return lua.LNil
 }
 
-// fromLua converts to the types of JSON. An empty table is a list or a map as in the first of the references, values of the same
-// place in the script's inputs, that has one there; without reference it is absent. A number equal to that of a reference has its
-// type and precision.
+// fromLua converts to the types of JSON. An empty table is a list or a map as in the first of the
+// references, values of the same place in the script's inputs, that has one there; without
+// reference it is absent. A number equal to that of a reference has its type and precision.
 func (m *meter) fromLua(v lua.LValue, depth int, references ...any) (any, error) {
 	if m.left -= instruction; m.left < 0 {
 		return nil, ErrWork

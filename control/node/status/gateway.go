@@ -12,7 +12,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/cable"
 )
 
-// haStatus is active for every gateway, or where all flows take one gateway (Settings.Single), for the first that answers.
+// haStatus is active for every gateway, or where all flows take one gateway (Settings.Single), for
+// the first that answers.
 func (t *Tracker) haStatus(snap Snapshot) submarinerv1.HAStatus {
 	s := snap.State
 	if !s.Settings.Single {
@@ -38,7 +39,8 @@ func (t *Tracker) gateway(snap Snapshot) *submarinerv1.GatewayStatus {
 	}
 }
 
-// CompleteEndpoints adds what gateways have published of themselves, and what of this one only the agent knows.
+// CompleteEndpoints adds what gateways have published of themselves, and what of this one only the
+// agent knows.
 func CompleteEndpoints(status *submarinerv1.GatewayStatus, published []submarinerv1.Endpoint) {
 	type name struct{ cluster, host string }
 	specs := map[name]submarinerv1.EndpointSpec{}
@@ -117,7 +119,8 @@ func (t *Tracker) connections(snap Snapshot) []submarinerv1.Connection {
 	return out
 }
 
-// isOwnPort reports whether a gateway itself sends from a port: tunnel i has the port of the cable + i, the standby tunnel the next.
+// isOwnPort reports whether a gateway itself sends from a port: tunnel i has the port of the
+// cable + i, the standby tunnel the next.
 func isOwnPort(g pelagov1alpha1.PeerGateway, port uint16) bool {
 	return port >= uint16(g.Port) && port <= uint16(g.Port)+cable.MaxTunnels
 }
@@ -151,7 +154,8 @@ func peerEndpoint(p *pelagov1alpha1.Peer, g pelagov1alpha1.PeerGateway) submarin
 	}
 }
 
-// privateAddress of a remote gateway; empty if only its public one is usable here. Agents of former versions publish only one.
+// privateAddress of a remote gateway; empty if only its public one is usable here. Agents of former
+// versions publish only one.
 func privateAddress(g pelagov1alpha1.PeerGateway) string {
 	if g.PublicAddress != "" {
 		return g.PrivateAddress

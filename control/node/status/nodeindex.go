@@ -18,7 +18,8 @@ import (
 
 // Node is what the daemon knows of itself besides objects and tables.
 type Node struct {
-	// Ready: the programs are attached, and full tables have been written; Gateway: also those of a gateway.
+	// Ready: the programs are attached, and full tables have been written; Gateway: also those of a
+	// gateway.
 	Ready, Gateway bool
 	// Written: the tables are in the kernel. Err is the error of the last reconcile.
 	Written bool
@@ -99,8 +100,8 @@ func setXDP(conditions *[]metav1.Condition, wanted bool, problems []string) {
 // namedErrors bounds the errors in a condition, whose message the API server limits to 32 KiB.
 const namedErrors = 10
 
-// setReconciled sets the condition of the last reconcile. Its message depends on the set of errors only: a new message is a write,
-// whose event causes the next reconcile.
+// setReconciled sets the condition of the last reconcile. Its message depends on the set of errors
+// only: a new message is a write, whose event causes the next reconcile.
 func setReconciled(conditions *[]metav1.Condition, err error) {
 	c := metav1.Condition{
 		Type: pelagov1alpha1.NodeReconciled, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonReconciled,
@@ -124,7 +125,8 @@ func keyRotation(r cable.Rotation) *pelagov1alpha1.KeyRotation {
 	return &pelagov1alpha1.KeyRotation{Request: r.Request, TunnelsLeft: int32(r.Left), Message: r.Waits}
 }
 
-// crowded is the share of an egress IP's ports in use towards one remote endpoint above which more blocks are requested.
+// crowded is the share of an egress IP's ports in use towards one remote endpoint above which more
+// blocks are requested.
 const crowded = 0.6
 
 // Demand is the number of port blocks that the node needs, by the flows of the last sweep.
@@ -134,8 +136,9 @@ type Demand struct {
 	blocks map[netip.Addr]int
 }
 
-// Update takes the result of a sweep: the largest number of flows towards one remote endpoint by egress IP, the first ports of the
-// blocks that the node has, and the counter of new flows that found no port.
+// Update takes the result of a sweep: the largest number of flows towards one remote endpoint by
+// egress IP, the first ports of the blocks that the node has, and the counter of new flows that
+// found no port.
 func (d *Demand) Update(crowding map[netip.Addr]int, have map[netip.Addr][]uint16, exhausted uint64) {
 	dropped := exhausted > d.exhausted
 	d.exhausted = exhausted

@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	// steady is how long probes must be answered without a gap before a path is reported as connected again. Packets do not wait
-	// for it.
+	// steady is how long probes must be answered without a gap before a path is reported as
+	// connected again. Packets do not wait for it.
 	steady = 3 * time.Second
 	// firstAnswer bounds how long a path without any answer is reported as connecting.
 	firstAnswer = 10 * time.Second
-	// forgetOutage bounds how long after an outage the measured loss may still be due to the outage.
+	// forgetOutage bounds how long after an outage the measured loss may still be due to the
+	// outage.
 	forgetOutage = 30 * time.Second
 	// rttSamples is the length of the window of latencyRTT.
 	rttSamples = 1000
@@ -132,7 +133,8 @@ type rttWindow struct {
 	mean, squares   float64
 }
 
-// update records the last reply, if there is a new one. The first counts even if an earlier process sent its probe.
+// update records the last reply, if there is a new one. The first counts even if an earlier process
+// sent its probe.
 func (w *rttWindow) update(p liveness.Path) {
 	if p.Replies != w.replies && p.Replies > 0 {
 		w.replies = p.Replies

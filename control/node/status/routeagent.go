@@ -65,8 +65,8 @@ func (t *Tracker) updateClusters(snap Snapshot, now time.Time) {
 	}
 }
 
-// siblings divides the live other gateways of this cluster: without are the names of those that do not reach another cluster,
-// through is the nearest that does, or nil.
+// siblings divides the live other gateways of this cluster: without are the names of those that do
+// not reach another cluster, through is the nearest that does, or nil.
 func (t *Tracker) siblings(snap Snapshot, cluster uint16) (without []string, through *Target) {
 	for i := range snap.Targets {
 		target := &snap.Targets[i]
@@ -94,8 +94,8 @@ func (t *Tracker) silent(snap Snapshot) []string {
 	return out
 }
 
-// blackHoles describes where large packets to another cluster are lost: between this node and a gateway of its cluster, or, by the
-// report of that gateway, beyond.
+// blackHoles describes where large packets to another cluster are lost: between this node and a
+// gateway of its cluster, or, by the report of that gateway, beyond.
 func (t *Tracker) blackHoles(snap Snapshot, cluster string) []string {
 	var out []string
 	for i := range snap.Objects.NodeIndexes {
@@ -134,8 +134,9 @@ func (t *Tracker) routeAgent(snap Snapshot) RouteAgent {
 	return r
 }
 
-// remoteEndpoints lists the gateways of all other clusters as this node reaches them: a gateway directly, or through another one
-// of its cluster where it does not; every other node through the gateways of its cluster.
+// remoteEndpoints lists the gateways of all other clusters as this node reaches them: a gateway
+// directly, or through another one of its cluster where it does not; every other node through the
+// gateways of its cluster.
 func (t *Tracker) remoteEndpoints(snap Snapshot) []submarinerv1.RemoteEndpoint {
 	own := map[string]submarinerv1.Connection{}
 	if snap.Gateway {
@@ -201,7 +202,8 @@ func (t *Tracker) through(snap Snapshot, name string, cluster uint16) (submarine
 	return status, strings.Join(notes, " "), latency
 }
 
-// Differ reports whether two statuses differ in more than round-trip times, or in one of these by more than a quarter.
+// Differ reports whether two statuses differ in more than round-trip times, or in one of these by
+// more than a quarter.
 func Differ(have, want submarinerv1.RouteAgentStatus) bool {
 	without := func(s submarinerv1.RouteAgentStatus) *submarinerv1.RouteAgentStatus {
 		c := s.DeepCopy()

@@ -14,7 +14,8 @@ import (
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
-// town is cluster g1 with gateways n1 and n3 and a plain node n2, seen from one of them; g2 is cluster 2.
+// town is cluster g1 with gateways n1 and n3 and a plain node n2, seen from one of them; g2 is
+// cluster 2.
 func town(from string) (Snapshot, *Tracker) {
 	objs, host := clusterset.TwoGateways(from)
 	r := tables.Desired(objs, host)

@@ -1,6 +1,7 @@
-// Package status derives what a node reports: the status of its NodeIndex, Gateway and RouteAgent objects, Events, the metrics
-// of its connections, and which clusters are dead. It is pure: the daemon feeds it the tables that it has applied and what probes
-// and the wire show, and writes the results.
+// Package status derives what a node reports: the status of its NodeIndex, Gateway and RouteAgent
+// objects, Events, the metrics of its connections, and which clusters are dead. It is pure: the
+// daemon feeds it the tables that it has applied and what probes and the wire show, and writes the
+// results.
 package status
 
 import (
@@ -61,8 +62,8 @@ type Target struct {
 
 func (t Target) remote() bool { return t.peer != nil }
 
-// targets returns the gateways that this node probes, those of its own cluster first, and the remote ones that its wire cannot
-// reach.
+// targets returns the gateways that this node probes, those of its own cluster first, and the
+// remote ones that its wire cannot reach.
 func targets(objs tables.Objects, r tables.Result) (out, refused []Target) {
 	own := map[uint16]netip.Addr{}
 	for _, index := range r.State.Gateways {
@@ -94,7 +95,8 @@ func targets(objs tables.Objects, r tables.Result) (out, refused []Target) {
 	return out, refused
 }
 
-// AwaitsTunnel reports whether a gateway of an accepted peer is missing in the tables because no tunnel leads to it yet.
+// AwaitsTunnel reports whether a gateway of an accepted peer is missing in the tables because no
+// tunnel leads to it yet.
 func (s Snapshot) AwaitsTunnel() bool {
 	for p := range tables.RoutedPeers(s.Objects.Peers) {
 		if len(s.State.Clusters[uint16(p.Spec.ClusterIndex)]) < min(len(p.Spec.Gateways), dataplane.MaxGateways) {
@@ -104,9 +106,10 @@ func (s Snapshot) AwaitsTunnel() bool {
 	return false
 }
 
-// Connected reports whether a node that has just started can carry packets: at a gateway, once tunnels lead to all remote gateways
-// and one of each cluster answers probes. Whether such a gateway is itself ready does not matter: of two that start at the
-// same time, each would wait for the other.
+// Connected reports whether a node that has just started can carry packets: at a gateway, once
+// tunnels lead to all remote gateways and one of each cluster answers probes. Whether such a
+// gateway is itself ready does not matter: of two that start at the same time, each would wait for
+// the other.
 func (s Snapshot) Connected(paths map[netip.Addr]liveness.Path) bool {
 	if !s.Gateway {
 		return true
@@ -126,7 +129,8 @@ func (s Snapshot) Connected(paths map[netip.Addr]liveness.Path) bool {
 	return true
 }
 
-// Unreachable returns the remote clusters of which no gateway answers, or which have none that the wire can reach, by index.
+// Unreachable returns the remote clusters of which no gateway answers, or which have none that the
+// wire can reach, by index.
 func (s Snapshot) Unreachable(paths map[netip.Addr]liveness.Path) map[uint16]bool {
 	out := map[uint16]bool{}
 	for p := range tables.RoutedPeers(s.Objects.Peers) {
@@ -141,7 +145,8 @@ func (s Snapshot) Unreachable(paths map[netip.Addr]liveness.Path) map[uint16]boo
 	return out
 }
 
-// Lossy returns, by index, the remote clusters all of whose answering gateways are reached by lossy paths.
+// Lossy returns, by index, the remote clusters all of whose answering gateways are reached by lossy
+// paths.
 func (s Snapshot) Lossy(paths map[netip.Addr]liveness.Path) map[uint16]bool {
 	out := map[uint16]bool{}
 	for index, gateways := range s.State.Clusters {

@@ -60,7 +60,8 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// A cluster is lossy if the path of every gateway of it that answers is lossy, and unreachable if none answers.
+// A cluster is lossy if the path of every gateway of it that answers is lossy, and unreachable if
+// none answers.
 func TestReach(t *testing.T) {
 	one, two := ip("172.31.2.1"), ip("172.31.2.2")
 	snap := Snapshot{State: dataplane.State{Clusters: map[uint16][]dataplane.RemoteGateway{

@@ -17,7 +17,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
-// reportInterval bounds how long a change of numbers alone, such as round-trip times, waits to be reported.
+// reportInterval bounds how long a change of numbers alone, such as round-trip times, waits to be
+// reported.
 const reportInterval = 30 * time.Second
 
 // Role of this node as a gateway: the values of the label state of pelago_gateway_state.
@@ -30,13 +31,15 @@ const (
 	RoleDraining Role = "draining" // it is no gateway any more and forwards what still arrives
 )
 
-// Tracker derives from probes how this node reaches gateways and clusters. The daemon's loop calls Observe, scrapes call View.
+// Tracker derives from probes how this node reaches gateways and clusters. The daemon's loop calls
+// Observe, scrapes call View.
 type Tracker struct {
 	version string // of the daemon
 
-	mu       sync.Mutex
-	paths    map[netip.Addr]*trackedPath // by outer address
-	clusters map[uint16]*clusterState    // other clusters by index, as the gateways of this one reach them
+	mu    sync.Mutex
+	paths map[netip.Addr]*trackedPath // by outer address
+	// other clusters by index, as the gateways of this one reach them
+	clusters map[uint16]*clusterState
 	wire     map[netip.Addr]cable.Status
 	role     Role
 	urgent   string // urgentKey of the last report
@@ -70,14 +73,17 @@ type Observation struct {
 
 // Update is what follows from an observation.
 type Update struct {
-	// Answering are the other nodes of the cluster that work as gateways (tables.Objects.Answering).
+	// Answering are the other nodes of the cluster that work as gateways
+	// (tables.Objects.Answering).
 	Answering map[string]bool
 	Events    []Event
-	// Report is nil while nothing but numbers has changed since the last one, for up to reportInterval.
+	// Report is nil while nothing but numbers has changed since the last one, for up to
+	// reportInterval.
 	Report *Report
 }
 
-// Report is the desired status of the Gateway object (nil: there is to be none) and of the RouteAgent object.
+// Report is the desired status of the Gateway object (nil: there is to be none) and of the
+// RouteAgent object.
 type Report struct {
 	Gateway    *submarinerv1.GatewayStatus
 	RouteAgent RouteAgent
@@ -147,8 +153,8 @@ func (t *Tracker) urgentKey(snap Snapshot) string {
 	return b.String()
 }
 
-// answering returns the other gateways of the cluster that work, by their answers to probes: they are connected and reach every
-// cluster that this node reaches.
+// answering returns the other gateways of the cluster that work, by their answers to probes: they
+// are connected and reach every cluster that this node reaches.
 func (t *Tracker) answering(snap Snapshot, unreachable map[uint16]bool) map[string]bool {
 	out := map[string]bool{}
 	for _, target := range snap.Targets {
@@ -166,22 +172,24 @@ func (t *Tracker) answering(snap Snapshot, unreachable map[uint16]bool) map[stri
 	return out
 }
 
-// usingIP returns the address at which a remote gateway is reached: the wire's own, if it has one. It is empty if the wire cannot
-// reach it.
+// usingIP returns the address at which a remote gateway is reached: the wire's own, if it has one.
+// It is empty if the wire cannot reach it.
 func (t *Tracker) usingIP(target Target) string {
 	switch e := t.wire[target.fabric].Endpoint; {
 	case target.refused != "":
 		return ""
 	case e.IsValid():
 		return e.Addr().Unmap().String()
-	case target.spec.Address == "" && target.discovered.Source.IsValid(): // it initiates the handshake, from there
+	case target.spec.Address == "" && target.discovered.Source.IsValid():
+		// it initiates the handshake, from there
 		return target.discovered.Source.Addr().Unmap().String()
 	}
 	return target.spec.Address
 }
 
-// usingNAT reports whether addresses or ports are rewritten between this and a remote gateway: by NAT discovery, and without a
-// result of it, by whether the gateway is reached at another address than its private one.
+// usingNAT reports whether addresses or ports are rewritten between this and a remote gateway: by
+// NAT discovery, and without a result of it, by whether the gateway is reached at another address
+// than its private one.
 func (t *Tracker) usingNAT(target Target) bool {
 	if e := t.wire[target.fabric].Endpoint; e.IsValid() && !isOwnPort(target.spec, e.Port()) {
 		return true
@@ -257,7 +265,8 @@ func (t *Tracker) message(target Target) string {
 	return main + " (" + strings.Join(more, "; ") + ")"
 }
 
-// View returns what a scrape shows of the gateways that this node probes. It may be called from any goroutine.
+// View returns what a scrape shows of the gateways that this node probes. It may be called from any
+// goroutine.
 func (t *Tracker) View(snap Snapshot) observe.View {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -300,7 +309,8 @@ func ranges(objs tables.Objects) []observe.Range {
 	out := make([]observe.Range, len(objs.Config.GlobalCIDRs))
 	for i, p := range objs.Config.GlobalCIDRs {
 		out[i].CIDR = p.String()
-		if bits := p.Addr().BitLen() - p.Bits(); bits >= 2 { // the first and the last address are not allocated
+		// the first and the last address are not allocated
+		if bits := p.Addr().BitLen() - p.Bits(); bits >= 2 {
 			out[i].Usable = 1<<bits - 2
 		}
 	}

@@ -25,8 +25,8 @@ var (
 	hole = liveness.Size{Full: 1390, Passes: 1300}
 )
 
-// A black hole stands in the status of the connection, of the node and in the metrics, and is reported at once; the connection stays
-// connected.
+// A black hole stands in the status of the connection, of the node and in the metrics, and is
+// reported at once; the connection stays connected.
 func TestBlackHoleIsShown(t *testing.T) {
 	const says = "packets of more than 1300 bytes are lost on the way (with headers 1410; the uplinks allow 1500), so pods are told to send none: " +
 		"let packets of 1500 bytes pass on every link between the nodes, or set the MTU of the uplinks to 1410"
@@ -271,7 +271,8 @@ func TestEvents(t *testing.T) {
 		want  string
 	}{
 		{clusterset.Answering(), 0, ""}, {clusterset.Silent(time.Second), time.Second, lost}, {clusterset.Silent(2 * time.Second), 2 * time.Second, ""},
-		{clusterset.Answering(), 3 * time.Second, ""}, {clusterset.Silent(time.Second), 4 * time.Second, ""}, // no news
+		// no news
+		{clusterset.Answering(), 3 * time.Second, ""}, {clusterset.Silent(time.Second), 4 * time.Second, ""},
 		{clusterset.Answering(), 5 * time.Second, ""}, {clusterset.Answering(), 8 * time.Second, back}, {clusterset.Answering(), 9 * time.Second, ""},
 	} {
 		if got := at(step.path, step.after); got != step.want {

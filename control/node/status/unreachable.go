@@ -9,8 +9,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
-// deadAfter is how long no gateway may have reported that it reaches a cluster before this node considers the cluster dead. What gateways
-// report is their forwarding decision for the next packet, which may change at any moment.
+// deadAfter is how long no gateway may have reported that it reaches a cluster before this node
+// considers the cluster dead. What gateways report is their forwarding decision for the next
+// packet, which may change at any moment.
 const deadAfter = 200 * time.Millisecond
 
 // UnreachableClusters derives which clusters no gateway reaches.
@@ -21,8 +22,9 @@ type UnreachableClusters struct {
 	known  bool                 // see Observe
 }
 
-// Observe returns the unreachable clusters, sorted. known is false while a cluster that is not reached may have been dead before the first
-// observation: the caller keeps the verdict of the process before it, as "none is dead" would bring the cluster back for deadAfter.
+// Observe returns the unreachable clusters, sorted. known is false while a cluster that is not
+// reached may have been dead before the first observation: the caller keeps the verdict of the
+// process before it, as "none is dead" would bring the cluster back for deadAfter.
 func (d *UnreachableClusters) Observe(snap Snapshot, paths map[netip.Addr]liveness.Path, now time.Time) (dead []string, known bool) {
 	if d.begin.IsZero() {
 		d.begin = now

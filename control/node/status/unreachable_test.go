@@ -13,7 +13,8 @@ import (
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
-// path is one that answers, or that has been silent for a second; unreachable are clusters that the gateway does not reach.
+// path is one that answers, or that has been silent for a second; unreachable are clusters that the
+// gateway does not reach.
 func path(answers bool, unreachable ...uint16) liveness.Path {
 	p := liveness.Path{Probed: true, Probes: 9, Replies: 9, Ready: true, Seen: 10 * time.Millisecond}
 	if !answers {
@@ -53,7 +54,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// A daemon that starts during an outage gives no verdict until it knows of each cluster: the one of the daemon before it stands.
+// A daemon that starts during an outage gives no verdict until it knows of each cluster: the one of
+// the daemon before it stands.
 func TestVerdictsAfterARestart(t *testing.T) {
 	objs, host := clusterset.Globalnet("n2")
 	snap := Snapshot{State: tables.Desired(objs, host).State, Objects: objs}

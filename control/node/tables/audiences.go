@@ -9,8 +9,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// restrict allows only this cluster, and those to which one of the given services is exported, to open flows to a global address.
-// exported are all exported services behind that address; if one of them is exported to all clusters, nothing is restricted.
+// restrict allows only this cluster, and those to which one of the given services is exported, to
+// open flows to a global address. exported are all exported services behind that address; if one of
+// them is exported to all clusters, nothing is restricted.
 func (b *builder) restrict(ip netip.Addr, exported ...types.NamespacedName) {
 	var audience dataplane.ClusterSet
 	audience.Add(b.objs.Config.ClusterIndex) // by the hairpin
@@ -35,8 +36,8 @@ func (b *builder) restrict(ip netip.Addr, exported ...types.NamespacedName) {
 	s.Globals[ip], s.Audiences[ip] = g, audience
 }
 
-// audience is the set of clusters that a value of annotation pelago.io/export-to names. An invalid value names none; the agent reports
-// it on the ServiceExport.
+// audience is the set of clusters that a value of annotation pelago.io/export-to names. An invalid
+// value names none; the agent reports it on the ServiceExport.
 func (b *builder) audience(text string) dataplane.ClusterSet {
 	if set, ok := b.audiences[text]; ok {
 		return set

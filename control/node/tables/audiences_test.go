@@ -13,7 +13,8 @@ import (
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
-// Which clusters may open flows to an exported service: "all", or those of g2 (prod, index 2) and g3 (test, index 3).
+// Which clusters may open flows to an exported service: "all", or those of g2 (prod, index 2) and
+// g3 (test, index 3).
 func TestAudiences(t *testing.T) {
 	other := types.NamespacedName{Namespace: "sample", Name: "other"}
 	type exports map[types.NamespacedName]string

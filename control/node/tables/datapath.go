@@ -24,8 +24,9 @@ type PodDatapaths struct {
 	Problems []string
 }
 
-// Datapaths reads the settings, the most specific first: the label of the pod's namespace, that of the node, the daemon's
-// command line, the cluster's configuration. conntrack: the programs read it.
+// Datapaths reads the settings, the most specific first: the label of the pod's namespace, that of
+// the node, the daemon's command line, the cluster's configuration. conntrack: the programs read
+// it.
 func Datapaths(objs Objects, option string, conntrack bool) PodDatapaths {
 	d := PodDatapaths{namespaces: map[string]dataplane.Datapath{}, policies: map[string][]labels.Selector{}}
 	parse := func(where, name string) (dataplane.Datapath, bool) {
@@ -67,8 +68,8 @@ func Datapaths(objs Objects, option string, conntrack bool) PodDatapaths {
 	return d
 }
 
-// Of returns the datapath of a pod. One that a NetworkPolicy selects is never fast: the policy engine would not see its
-// connections.
+// Of returns the datapath of a pod. One that a NetworkPolicy selects is never fast: the policy
+// engine would not see its connections.
 func (d PodDatapaths) Of(p *corev1.Pod) dataplane.Datapath {
 	v, ok := d.namespaces[p.Namespace]
 	if !ok {
@@ -85,8 +86,8 @@ func (d PodDatapaths) Of(p *corev1.Pod) dataplane.Datapath {
 	return v
 }
 
-// NeedsDevice reports whether programs run at the pod's own device: its packets may bypass the stack, or go to a ClusterSetIP that
-// this cluster serves.
+// NeedsDevice reports whether programs run at the pod's own device: its packets may bypass the
+// stack, or go to a ClusterSetIP that this cluster serves.
 func (d PodDatapaths) NeedsDevice(objs Objects, p *corev1.Pod) bool {
 	return IsLocal(objs, p) && (len(objs.Imports) > 0 || d.Of(p) != dataplane.Strict)
 }

@@ -26,12 +26,14 @@ type builder struct {
 	// clusters are the indexes of remote clusters by id.
 	clusters map[string]uint16
 	self     uint16
-	// audiences are the clusters that values of annotation pelago.io/export-to name; exports are the exported services of pods.
+	// audiences are the clusters that values of annotation pelago.io/export-to name; exports are
+	// the exported services of pods.
 	audiences map[string]dataplane.ClusterSet
 	exports   map[types.NamespacedName][]types.NamespacedName
 }
 
-// Desired is the tables of this node. Nothing is routed (State.Routes is empty) until the node has an index.
+// Desired is the tables of this node. Nothing is routed (State.Routes is empty) until the node has
+// an index.
 func Desired(objs Objects, host Host) Result {
 	host.Maglev.Begin()
 	b := &builder{objs: objs, host: host, acks: map[types.UID]bool{}, index: map[string]uint16{}, clusters: map[string]uint16{}, audiences: map[string]dataplane.ClusterSet{}}
@@ -128,7 +130,8 @@ func (b *builder) nodes() {
 			s.Settings.Address, s.Settings.CableAddress, s.Settings.Node = address, address, index
 			b.out.Gateway = wanted[n.Name]
 			s.Settings.Gateway = b.out.Gateway || b.host.Draining
-			// The tunnels of an earlier process have ended with it: flows return once those of this one are connected.
+			// The tunnels of an earlier process have ended with it: flows return once those of this
+			// one are connected.
 			s.Settings.Leaving = !b.out.Gateway && b.host.Draining || b.out.Gateway && b.host.Wire.Fleeting && !b.host.Settled
 			switch {
 			case s.Settings.Gateway && Encrypted(b.objs.Config):
@@ -270,8 +273,8 @@ func (b *builder) sources() {
 	})
 }
 
-// localPods enters a source for each pod of this node that has an address and a device of its own. Without a known device, packets
-// with its source address would be accepted from any device.
+// localPods enters a source for each pod of this node that has an address and a device of its own.
+// Without a known device, packets with its source address would be accepted from any device.
 func (b *builder) localPods(source func(*corev1.Pod, netip.Addr) dataplane.Source) {
 	for i := range b.objs.Pods {
 		p := &b.objs.Pods[i]
@@ -296,7 +299,8 @@ func (b *builder) localPods(source func(*corev1.Pod, netip.Addr) dataplane.Sourc
 	}
 }
 
-// blocks fills the gateways' table of the owners of port blocks, pending ones included: those are acknowledged.
+// blocks fills the gateways' table of the owners of port blocks, pending ones included: those are
+// acknowledged.
 func (b *builder) blocks() {
 	s := &b.out.State
 	for i := range b.objs.PortBlocks {
@@ -318,8 +322,9 @@ func (b *builder) blocks() {
 	}
 }
 
-// pickIP chooses one of ips of which the node has ports, by rendezvous hash: a pod keeps its egress IP while that has
-// ports here (RFC 4787 REQ-2, paired pooling), and blocks that come or go move as few pods as possible.
+// pickIP chooses one of ips of which the node has ports, by rendezvous hash: a pod keeps its egress
+// IP while that has ports here (RFC 4787 REQ-2, paired pooling), and blocks that come or go move as
+// few pods as possible.
 func pickIP(ports []topology.PortRange, ips []netip.Addr, key string) netip.Addr {
 	var best netip.Addr
 	var weight uint64

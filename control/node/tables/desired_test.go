@@ -181,7 +181,8 @@ func TestDrainingGatewayGoesOnSwitching(t *testing.T) {
 	}
 }
 
-// A pod whose device is not known sends nothing: another one could send in its name. It is still the pod of its address.
+// A pod whose device is not known sends nothing: another one could send in its name. It is still
+// the pod of its address.
 func TestPodWithoutDevice(t *testing.T) {
 	for name, cluster := range map[string]func(string) (tables.Objects, tables.Host){"globalnet": clusterset.Globalnet, "flat": clusterset.Flat} {
 		t.Run(name, func(t *testing.T) {
@@ -293,7 +294,8 @@ func TestSCTPService(t *testing.T) {
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// The annotations of an egress object apply to all of its pods, and to the node and hosts outside the cluster if it is the cluster's.
+// The annotations of an egress object apply to all of its pods, and to the node and hosts outside
+// the cluster if it is the cluster's.
 func TestNATBehavior(t *testing.T) {
 	independent := map[string]string{submarinerv1.AnnotationNATMapping: "EndpointIndependent", submarinerv1.AnnotationNATFiltering: "EndpointIndependent"}
 	for name, c := range map[string]struct {

@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	// cacheVersion is that of cacheBody. A body of another version is not read: what a field has come to mean is not known.
+	// cacheVersion is that of cacheBody. A body of another version is not read: what a field has
+	// come to mean is not known.
 	cacheVersion = 1
 	// MaxEncoded is the largest file in bytes. 10,000 port blocks and 10,000 endpoints are 7 MiB.
 	MaxEncoded = 64 << 20
@@ -39,8 +40,8 @@ type cacheHead struct {
 	SHA256  string `json:"sha256"` // of the second line without its end
 }
 
-// cacheBody is Objects as they are stored: only what is read of each kind, sorted, so that equal objects are equal bytes.
-// No Secret is part of it.
+// cacheBody is Objects as they are stored: only what is read of each kind, sorted, so that equal
+// objects are equal bytes. No Secret is part of it.
 type cacheBody struct {
 	Config        map[string]string                   `json:"config"` // as in the ConfigMap
 	Nodes         []corev1.Node                       `json:"nodes"`
@@ -74,7 +75,8 @@ type cacheExportTo struct {
 	To   string               `json:"to"`
 }
 
-// Encode returns the content of a file with the objects; boot is the boot id of the kernel that has their tables.
+// Encode returns the content of a file with the objects; boot is the boot id of the kernel that has
+// their tables.
 func Encode(objs Objects, boot string) ([]byte, error) {
 	body, err := json.Marshal(bodyOf(objs))
 	if err != nil {
@@ -92,8 +94,9 @@ func Encode(objs Objects, boot string) ([]byte, error) {
 	return out, nil
 }
 
-// Decode is the inverse of Encode on the node of that name. If the node has rebooted since, it leaves out what did not survive that:
-// pods have other addresses now, and the agent may have given the node's port blocks to others.
+// Decode is the inverse of Encode on the node of that name. If the node has rebooted since, it
+// leaves out what did not survive that: pods have other addresses now, and the agent may have given
+// the node's port blocks to others.
 func Decode(content []byte, node, boot string) (Objects, error) {
 	first, rest, _ := bytes.Cut(content, []byte("\n"))
 	var head cacheHead

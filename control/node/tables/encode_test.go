@@ -57,8 +57,8 @@ func TestEverythingIsSaved(t *testing.T) {
 	}
 }
 
-// Whatever the objects are, and in whatever order they are listed: what came back makes the same tables, and the same
-// settings of the gateway.
+// Whatever the objects are, and in whatever order they are listed: what came back makes the same
+// tables, and the same settings of the gateway.
 func TestSavedObjectsMakeTheSameTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		objs, host := clusterset.Full(rapid.Bool().Draw(t, "globalnet"))
@@ -141,7 +141,8 @@ func shuffle[T any](all []T) {
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 }
 
-// What comes and goes without a meaning for the tables does not wear the disk, and what may be secret is not on it.
+// What comes and goes without a meaning for the tables does not wear the disk, and what may be
+// secret is not on it.
 func TestWhatIsNotSaved(t *testing.T) {
 	objs, _ := clusterset.Full(true)
 	before, err := tables.Encode(objs, "boot")
@@ -161,7 +162,8 @@ func TestWhatIsNotSaved(t *testing.T) {
 	}
 }
 
-// After a boot the node has no pods with addresses that are known, and no ports: the agent may have given them to others.
+// After a boot the node has no pods with addresses that are known, and no ports: the agent may have
+// given them to others.
 func TestSavedObjectsOfAnotherBoot(t *testing.T) {
 	objs, host := clusterset.Full(true)
 	content := saved(t, objs, func(*tables.Objects) {})

@@ -10,11 +10,12 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Backends that are on no node, and hosts outside the cluster (`join --external-cidr`): the gateways are their edge. The gateway that
-// receives a new flow keeps it, and translates the source by the node's own conntrack, so that replies come back to it.
+// Backends that are on no node, and hosts outside the cluster (`join --external-cidr`): the
+// gateways are their edge. The gateway that receives a new flow keeps it, and translates the source
+// by the node's own conntrack, so that replies come back to it.
 
-// ExternalAddresses lists the addresses outside the cluster of which Host.External is to hold the device: endpoints without a node, and
-// one address of each range of hosts.
+// ExternalAddresses lists the addresses outside the cluster of which Host.External is to hold the
+// device: endpoints without a node, and one address of each range of hosts.
 func ExternalAddresses(objs Objects) []netip.Addr {
 	var out []netip.Addr
 	for _, p := range objs.Config.ExternalCIDRs {
@@ -41,9 +42,9 @@ func inside(p netip.Prefix) netip.Addr {
 	return p.Addr()
 }
 
-// externals enters the ranges outside the cluster. Without globalnet, their hosts are reached under their own addresses. The source of
-// flows that they open is translated to the gateway's fabric address and a port: replies to the host's own address would arrive at any
-// gateway.
+// externals enters the ranges outside the cluster. Without globalnet, their hosts are reached under
+// their own addresses. The source of flows that they open is translated to the gateway's fabric
+// address and a port: replies to the host's own address would arrive at any gateway.
 func (b *builder) externals() {
 	s := &b.out.State
 	if !s.Settings.Gateway {
@@ -54,7 +55,8 @@ func (b *builder) externals() {
 		node := s.Sources[s.Settings.Address]
 		src.Egress, src.Mapped, src.Open = node.Egress, node.Mapped, node.Open
 	} else {
-		src.Egress, _ = b.objs.Config.FabricAddress(s.Settings.Cluster, b.self) // flatNodes has reported the problem
+		// flatNodes has reported the problem
+		src.Egress, _ = b.objs.Config.FabricAddress(s.Settings.Cluster, b.self)
 		src.Routed = true
 	}
 	s.Externals = map[netip.Prefix]dataplane.Source{}
@@ -81,8 +83,8 @@ func (b *builder) externals() {
 	}
 }
 
-// edgeOf is the index of the node that serves an endpoint, as far as this node knows: that of the pod, or of the node with the
-// address; for any other this node, if it is a gateway. 0: none.
+// edgeOf is the index of the node that serves an endpoint, as far as this node knows: that of the
+// pod, or of the node with the address; for any other this node, if it is a gateway. 0: none.
 func (b *builder) edgeOf(node string, address netip.Addr) uint16 {
 	if node != "" {
 		return b.index[node]

@@ -24,7 +24,8 @@ var (
 	host      = dataplane.Source{External: true, Ifindex: 4}
 )
 
-// selectorless gives sample/web, exported with globalnet, endpoints without a node in place of its pods.
+// selectorless gives sample/web, exported with globalnet, endpoints without a node in place of its
+// pods.
 func selectorless(from string, addresses ...string) (tables.Objects, tables.Host) {
 	objs, h := clusterset.Globalnet(from)
 	clusterset.Export(&objs, metav1.ConditionFalse)
@@ -89,7 +90,8 @@ func TestEndpointsWithoutANode(t *testing.T) {
 	}
 }
 
-// More endpoints than the table of local addresses holds: those beyond are named, the others are served.
+// More endpoints than the table of local addresses holds: those beyond are named, the others are
+// served.
 func TestTooManyEndpoints(t *testing.T) {
 	objs, h := selectorless("n1")
 	all := netip.MustParseAddr("198.51.0.1")
@@ -104,7 +106,8 @@ func TestTooManyEndpoints(t *testing.T) {
 	}
 }
 
-// An endpoint of a headless service without selector: gateways lead its global IP there and acknowledge it.
+// An endpoint of a headless service without selector: gateways lead its global IP there and
+// acknowledge it.
 func TestHeadlessEndpoints(t *testing.T) {
 	for _, tt := range []struct {
 		from, address string
@@ -112,7 +115,8 @@ func TestHeadlessEndpoints(t *testing.T) {
 		acked         bool
 	}{
 		{"n1", "192.0.2.7", dataplane.Global{Kind: dataplane.GlobalExternal, Pod: ip("192.0.2.7")}, true},
-		{"n2", "192.0.2.7", dataplane.Global{Kind: dataplane.GlobalExternal}, false}, // no gateway, no acknowledgement
+		// no gateway, no acknowledgement
+		{"n2", "192.0.2.7", dataplane.Global{Kind: dataplane.GlobalExternal}, false},
 		{"n1", "172.31.1.12", dataplane.Global{Kind: dataplane.GlobalPod, Node: 2}, true},
 		{"n1", "198.51.100.9", dataplane.Global{}, false}, // no route: not announced
 	} {

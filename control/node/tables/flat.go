@@ -11,9 +11,10 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Without globalnet, only a node's own source address and a service's address are translated. The tables are the same: the global IP
-// of a pod is its own address, that of a node its fabric address, that of a service its ClusterIP. Flows are still tracked: replies
-// must come from the address that was contacted, and an edge tells the remote edge which node has a service's flow.
+// Without globalnet, only a node's own source address and a service's address are translated. The
+// tables are the same: the global IP of a pod is its own address, that of a node its fabric
+// address, that of a service its ClusterIP. Flows are still tracked: replies must come from the
+// address that was contacted, and an edge tells the remote edge which node has a service's flow.
 
 // flat fills the tables of a cluster without globalnet.
 func (b *builder) flat() {
@@ -23,8 +24,9 @@ func (b *builder) flat() {
 	b.flatServices()
 }
 
-// flatNodes maps the source addresses of the node's own processes to its fabric address, because node addresses are not routed from
-// other clusters. It also maps fabric addresses to nodes: on a gateway those of all nodes, on other nodes only their own.
+// flatNodes maps the source addresses of the node's own processes to its fabric address, because
+// node addresses are not routed from other clusters. It also maps fabric addresses to nodes: on a
+// gateway those of all nodes, on other nodes only their own.
 func (b *builder) flatNodes() {
 	s := &b.out.State
 	for name, index := range b.index {
@@ -49,7 +51,8 @@ func (b *builder) flatNodes() {
 	}
 }
 
-// flatPods enters each pod as its own global IP: on its node with its device, on a gateway with its node.
+// flatPods enters each pod as its own global IP: on its node with its device, on a gateway with its
+// node.
 func (b *builder) flatPods() {
 	s := &b.out.State
 	if s.Settings.Gateway {
@@ -65,8 +68,8 @@ func (b *builder) flatPods() {
 	})
 }
 
-// flatServices exposes exported Services under their ClusterIPs. Packets from other clusters to the ClusterIP of one that is not
-// exported are dropped at the gateway (drop-not-own).
+// flatServices exposes exported Services under their ClusterIPs. Packets from other clusters to the
+// ClusterIP of one that is not exported are dropped at the gateway (drop-not-own).
 func (b *builder) flatServices() {
 	names := make([]types.NamespacedName, 0, len(b.objs.Exports))
 	for name := range b.objs.Exports {

@@ -63,8 +63,9 @@ func TestGatewayWithoutGlobalnet(t *testing.T) {
 	objs, host := clusterset.Flat("n1")
 	r := tables.Desired(objs, host)
 	want := map[netip.Addr]dataplane.Global{
-		ip("10.7.1.5"):   {Kind: dataplane.GlobalPod, Node: 1, Pod: ip("10.7.1.5")},
-		ip("10.7.2.5"):   {Kind: dataplane.GlobalPod, Node: 2}, // 10.7.9.9 is on a node that has no index yet
+		ip("10.7.1.5"): {Kind: dataplane.GlobalPod, Node: 1, Pod: ip("10.7.1.5")},
+		// 10.7.9.9 is on a node that has no index yet
+		ip("10.7.2.5"):   {Kind: dataplane.GlobalPod, Node: 2},
 		ip("241.0.64.1"): {Kind: dataplane.GlobalPod, Node: 1, Pod: ip("172.31.1.11")},
 		ip("241.0.64.2"): {Kind: dataplane.GlobalPod, Node: 2},
 		ip("10.77.0.9"):  {Kind: dataplane.GlobalService},
@@ -118,7 +119,8 @@ var changes = dataplane.Steps[change]{
 	Services: ofKey[dataplane.ServiceKey, dataplane.Service], VIPs: ofKey[dataplane.ServiceKey, dataplane.VIP], Backings: ofKey[netip.Addr, bool],
 }
 
-// What a gateway pays for 10,000 pods whenever something changes: the tables, and the difference to those of before.
+// What a gateway pays for 10,000 pods whenever something changes: the tables, and the difference to
+// those of before.
 func BenchmarkGatewayWithoutGlobalnet(b *testing.B) {
 	objs, host := clusterset.Flat("n1")
 	objs.PodNodes = map[netip.Addr]string{}

@@ -21,9 +21,10 @@ import (
 // Wanted reports whether this node is to be a gateway.
 func Wanted(objs Objects) bool { return WantedGateways(objs)[objs.Name] }
 
-// WantedGateways returns the nodes that are to be gateways. For one that replaces others, its NodeIndex is not enough: it must also
-// answer this node's probes. For one that is to leave, the NodeIndex is enough: that node decides when it can leave, and the programs
-// avoid it if it is dead.
+// WantedGateways returns the nodes that are to be gateways. For one that replaces others, its
+// NodeIndex is not enough: it must also answer this node's probes. For one that is to leave, the
+// NodeIndex is enough: that node decides when it can leave, and the programs avoid it if it is
+// dead.
 func WantedGateways(objs Objects) map[string]bool {
 	reported := map[string]*pelagov1alpha1.NodeIndex{}
 	for i := range objs.NodeIndexes {
@@ -43,7 +44,8 @@ func WantedGateways(objs Objects) map[string]bool {
 	})
 }
 
-// AcceptedGateways returns the gateways from which packets are accepted, by outer address, and the indexes of the accepted clusters.
+// AcceptedGateways returns the gateways from which packets are accepted, by outer address, and the
+// indexes of the accepted clusters.
 func AcceptedGateways(c config.Config, peers []pelagov1alpha1.Peer) (gateways map[netip.Addr]dataplane.Peer, clusters map[uint16]bool) {
 	gateways, clusters = map[netip.Addr]dataplane.Peer{}, map[uint16]bool{}
 	for p := range RoutedPeers(peers) {
@@ -67,7 +69,8 @@ func Encrypted(c config.Config) bool { return c.CableDriver != config.CableVXLAN
 // errNoAddress: the vxlan wire has no address of a gateway. SelectAddresses has reported why.
 var errNoAddress = errors.New("it has no address that this gateway could use")
 
-// CableAddress returns the outer address of cable packets to a remote gateway, which identifies its path.
+// CableAddress returns the outer address of cable packets to a remote gateway, which identifies its
+// path.
 func CableAddress(c config.Config, g pelagov1alpha1.PeerGateway) (netip.Addr, error) {
 	text := g.Address
 	if Encrypted(c) {
@@ -101,8 +104,8 @@ func WirePeers(objs Objects) []cable.Peer {
 	return out
 }
 
-// WithDraining adds those gateways of before that are draining. One whose node now has another fabric address (because it was
-// registered again) is left out: both would have the same keys.
+// WithDraining adds those gateways of before that are draining. One whose node now has another
+// fabric address (because it was registered again) is left out: both would have the same keys.
 func WithDraining(peers, before []cable.Peer, draining map[netip.Addr]dataplane.Peer) []cable.Peer {
 	for _, p := range before {
 		_, drains := draining[p.Fabric]
@@ -127,9 +130,9 @@ func DiscoveryPeers(objs Objects) []natt.Peer {
 	return out
 }
 
-// SelectAddresses sets the address at which this gateway reaches each remote one: none if the remote one is to initiate, or if the wire
-// cannot reach it. server: this gateway prefers not to initiate; used are the addresses of the last call. It does not change the peers
-// of objs.
+// SelectAddresses sets the address at which this gateway reaches each remote one: none if the
+// remote one is to initiate, or if the wire cannot reach it. server: this gateway prefers not to
+// initiate; used are the addresses of the last call. It does not change the peers of objs.
 func SelectAddresses(objs Objects, server bool, reachability map[string]natt.Reachability, used map[string]string) (Objects, []string) {
 	var problems []string
 	objs.Discovered = map[string]natt.Reachability{}
@@ -177,8 +180,9 @@ func addressOf(c config.Config, g pelagov1alpha1.PeerGateway, v natt.Reachabilit
 	return g.Address, ""
 }
 
-// awaits reports whether the other gateway is to initiate. Of two that both prefer not to, the one whose name sorts last awaits the
-// other. Its discovery reaches this gateway, so its handshakes will too.
+// awaits reports whether the other gateway is to initiate. Of two that both prefer not to, the one
+// whose name sorts last awaits the other. Its discovery reaches this gateway, so its handshakes
+// will too.
 func awaits(server bool, own string, g pelagov1alpha1.PeerGateway, name string) bool {
 	return server && (g.Identity[submarinerv1.BackendPreferredServer] != "true" || own > name)
 }

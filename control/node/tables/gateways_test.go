@@ -18,7 +18,8 @@ import (
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
-// On an encrypted wire gateways are known by their fabric addresses, and only those are used that a tunnel leads to.
+// On an encrypted wire gateways are known by their fabric addresses, and only those are used that a
+// tunnel leads to.
 func TestDesiredEncrypted(t *testing.T) {
 	objs, host := clusterset.Encrypted("n1")
 	r := tables.Desired(objs, host)
@@ -76,7 +77,8 @@ func TestWirePeers(t *testing.T) {
 // A remote gateway that is leaving keeps its tunnels; one that left long ago does not.
 func TestWireWithLeaving(t *testing.T) {
 	a, b, c := cable.Peer{Name: "a", Fabric: ip("241.0.128.1")}, cable.Peer{Name: "b", Fabric: ip("241.0.128.2")}, cable.Peer{Name: "c", Fabric: ip("241.0.128.3")}
-	again := cable.Peer{Name: "a", Fabric: ip("241.0.128.4")} // a as it was before its node was registered again
+	// a as it was before its node was registered again
+	again := cable.Peer{Name: "a", Fabric: ip("241.0.128.4")}
 	leaving := map[netip.Addr]dataplane.Peer{b.Fabric: {}, ip("241.0.128.9"): {}, again.Fabric: {}}
 	got := tables.WithDraining([]cable.Peer{a}, []cable.Peer{again, a, b, c}, leaving)
 	if diff := cmp.Diff([]cable.Peer{a, b}, got, clusterset.Comparable); diff != "" {
@@ -118,7 +120,8 @@ func TestLimited(t *testing.T) {
 	}
 }
 
-// What is known of the way to a gateway decides which address the wire gets, and whether the vxlan wire may be used at all.
+// What is known of the way to a gateway decides which address the wire gets, and whether the vxlan
+// wire may be used at all.
 func TestSteer(t *testing.T) {
 	private, public := ip("10.0.0.2"), ip("198.51.100.7")
 	rewritten := natt.Rewriting{SourceIP: true}
@@ -175,7 +178,8 @@ func TestSteer(t *testing.T) {
 			if tt.problem == "" && len(problems) > 0 || tt.problem != "" && (len(problems) != 1 || !strings.Contains(problems[0], tt.problem)) {
 				t.Errorf("problems %q, want %q", problems, tt.problem)
 			}
-			// What has no address is a peer of an encrypted wire, and none of vxlan; neither is a problem of its own.
+			// What has no address is a peer of an encrypted wire, and none of vxlan; neither is a
+			// problem of its own.
 			refused := tt.driver == config.CableVXLAN && tt.want == ""
 			isFirst := func(p cable.Peer) bool { return p.Name == "g2/g2-n1" }
 			if got := slices.ContainsFunc(tables.WirePeers(steered), isFirst); got == refused {
@@ -236,7 +240,8 @@ func TestPacketsOfALeavingGatewayAreTaken(t *testing.T) {
 	}
 }
 
-// A gateway whose tunnels ended with an earlier process asks the others to use other gateways until it is connected again.
+// A gateway whose tunnels ended with an earlier process asks the others to use other gateways until
+// it is connected again.
 func TestGatewayLeavesUntilItsWireIsUp(t *testing.T) {
 	for name, tt := range map[string]struct{ fleeting, settled, leaving bool }{
 		"the wire stayed in the kernel":      {fleeting: false, settled: false, leaving: false},

@@ -8,8 +8,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
-// LimitMTU returns the MTU of pelago0, at most mtu, with which packets fit through the wires of all gateways of this cluster and the
-// others.
+// LimitMTU returns the MTU of pelago0, at most mtu, with which packets fit through the wires of all
+// gateways of this cluster and the others.
 func LimitMTU(objs Objects, mtu int) int {
 	if !Encrypted(objs.Config) {
 		return mtu
@@ -27,8 +27,9 @@ func LimitMTU(objs Objects, mtu int) int {
 	return mtu
 }
 
-// CableLimits returns, for each remote cluster towards which large probes are lost, the largest packet in bytes that reaches all its
-// gateways from this one. Until a gateway of a cluster has answered a large probe, the previous process's value is used.
+// CableLimits returns, for each remote cluster towards which large probes are lost, the largest
+// packet in bytes that reaches all its gateways from this one. Until a gateway of a cluster has
+// answered a large probe, the previous process's value is used.
 func CableLimits(objs Objects, sizes map[netip.Addr]liveness.Size) map[string]int32 {
 	var out map[string]int32
 	known := map[string]bool{}
@@ -52,9 +53,10 @@ func CableLimits(objs Objects, sizes map[netip.Addr]liveness.Size) map[string]in
 	return out
 }
 
-// RouteLimits returns, by index of a remote cluster, the largest packet in bytes if it is smaller than the MTU of pelago0. It combines
-// this node's probes to the gateways of its cluster and, at a gateway, to the remote ones, with what the other gateways report in
-// their NodeIndexes. A packet may take any of these paths, so the smallest value counts.
+// RouteLimits returns, by index of a remote cluster, the largest packet in bytes if it is smaller
+// than the MTU of pelago0. It combines this node's probes to the gateways of its cluster and, at a
+// gateway, to the remote ones, with what the other gateways report in their NodeIndexes. A packet
+// may take any of these paths, so the smallest value counts.
 func RouteLimits(objs Objects, sizes map[netip.Addr]liveness.Size) map[uint16]int {
 	var out map[uint16]int
 	own := CableLimits(objs, sizes)

@@ -1,5 +1,5 @@
-// Package tables derives the kernel tables of a node from API objects and facts about the host. It is pure; package node reads its
-// inputs and applies its results.
+// Package tables derives the kernel tables of a node from API objects and facts about the host. It
+// is pure; package node reads its inputs and applies its results.
 package tables
 
 import (
@@ -42,19 +42,23 @@ type Objects struct {
 	Slices   map[types.NamespacedName][]discoveryv1.EndpointSlice // by service
 	// Pods of this node.
 	Pods []corev1.Pod
-	// Datapaths are the labels of namespaces that have one (LabelDatapath), Policies the NetworkPolicies of the cluster.
+	// Datapaths are the labels of namespaces that have one (LabelDatapath), Policies the
+	// NetworkPolicies of the cluster.
 	Datapaths map[string]string
 	Policies  []networkingv1.NetworkPolicy
-	// Imports are the ServiceImports with a ClusterSetIP, Imported the EndpointSlices of the clusters that serve them.
+	// Imports are the ServiceImports with a ClusterSetIP, Imported the EndpointSlices of the
+	// clusters that serve them.
 	Imports  map[types.NamespacedName]Import
 	Imported map[types.NamespacedName][]discoveryv1.EndpointSlice
-	// Exports are the Services that are exported, ExportTo the annotation pelago.io/export-to of those that have it.
+	// Exports are the Services that are exported, ExportTo the annotation pelago.io/export-to of
+	// those that have it.
 	Exports  map[types.NamespacedName]bool
 	ExportTo map[types.NamespacedName]string
-	// PodNodes are the node names of all pods of the cluster by address; on gateways without globalnet only.
+	// PodNodes are the node names of all pods of the cluster by address; on gateways without
+	// globalnet only.
 	PodNodes map[netip.Addr]string
-	// Discovered are the results of NAT discovery by GatewayName; on gateways only. The addresses of the gateways in Peers have been set
-	// accordingly.
+	// Discovered are the results of NAT discovery by GatewayName; on gateways only. The addresses
+	// of the gateways in Peers have been set accordingly.
 	Discovered map[string]natt.Reachability
 	// Answering are the other nodes of the cluster that work as gateways by this node's probes.
 	Answering map[string]bool
@@ -64,12 +68,15 @@ type Objects struct {
 type Host struct {
 	// Hops are the next hops of OuterAddresses; what has none is left out of the tables.
 	Hops map[netip.Addr]dataplane.Hop
-	// Devices are the interface indexes towards local pods. Those whose device is not known are left out of the sources.
+	// Devices are the interface indexes towards local pods. Those whose device is not known are
+	// left out of the sources.
 	Devices map[netip.Addr]uint32
-	// Datapath is that of pods whose namespace sets none; Endpoints are the devices of those that need programs (NeedsDevice).
+	// Datapath is that of pods whose namespace sets none; Endpoints are the devices of those that
+	// need programs (NeedsDevice).
 	Datapath  dataplane.Datapath
 	Endpoints map[netip.Addr]dataplane.Endpoint
-	// External are the interface indexes towards ExternalAddresses, on gateways; what has no route is left out.
+	// External are the interface indexes towards ExternalAddresses, on gateways; what has no route
+	// is left out.
 	External map[netip.Addr]uint32
 	// Addresses of the node itself.
 	Addresses []netip.Addr
@@ -77,10 +84,11 @@ type Host struct {
 	Cable     dataplane.Tokens
 	// Underlay is the smallest MTU of the uplinks, MTU that of pelago0.
 	Underlay, MTU int
-	// Limits has, by index, the remote clusters towards which some packets of pods that MTU allows are lost, and how large packets to
-	// them may be instead.
+	// Limits has, by index, the remote clusters towards which some packets of pods that MTU allows
+	// are lost, and how large packets to them may be instead.
 	Limits map[uint16]int
-	// PathMTU is what this node, as a gateway, has found for the paths to remote clusters (NodeIndex.status).
+	// PathMTU is what this node, as a gateway, has found for the paths to remote clusters
+	// (NodeIndex.status).
 	PathMTU map[string]int32
 	// Wire of this gateway.
 	Wire Wire
@@ -92,9 +100,11 @@ type Host struct {
 	Edge uint32
 	// Draining: the node is no gateway any more, but others may still send to it.
 	Draining bool
-	// Settled: since its start the daemon has once been connected to the remote gateways (see settled).
+	// Settled: since its start the daemon has once been connected to the remote gateways (see
+	// settled).
 	Settled bool
-	// DrainingPeers are remote gateways that have left, by outer address: packets of them are accepted for a while.
+	// DrainingPeers are remote gateways that have left, by outer address: packets of them are
+	// accepted for a while.
 	DrainingPeers map[netip.Addr]dataplane.Peer
 }
 
@@ -103,7 +113,8 @@ type Result struct {
 	State dataplane.State
 	// Gateway: the node is a gateway.
 	Gateway bool
-	// Acks are the UIDs of objects that are not active yet and that are in State (gateways only), sorted.
+	// Acks are the UIDs of objects that are not active yet and that are in State (gateways only),
+	// sorted.
 	Acks []string
 	// Owners are the UIDs of pods by local address: flows of a former pod are removed.
 	Owners map[netip.Addr]types.UID
@@ -139,8 +150,8 @@ func OwnIndex(objs Objects) *pelagov1alpha1.NodeIndex {
 	return &pelagov1alpha1.NodeIndex{}
 }
 
-// RoutedPeers yields the peers whose packets are routed into pelago0. One that only lacks a gateway is among them: its packets are
-// dropped there, instead of leaving by the default route.
+// RoutedPeers yields the peers whose packets are routed into pelago0. One that only lacks a gateway
+// is among them: its packets are dropped there, instead of leaving by the default route.
 func RoutedPeers(peers []pelagov1alpha1.Peer) iter.Seq[*pelagov1alpha1.Peer] {
 	return func(yield func(*pelagov1alpha1.Peer) bool) {
 		for i := range peers {
@@ -190,7 +201,8 @@ type Reach struct {
 	Ports []uint16
 	// Public is its public address; nil if none is configured.
 	Public *pelagov1alpha1.PublicIP
-	// Settings are the invalid settings of the node, as messages for an operator; nil on other nodes.
+	// Settings are the invalid settings of the node, as messages for an operator; nil on other
+	// nodes.
 	Settings []string
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// ingress fills the tables of global ingress IPs: services and headless pods. An address is entered from
-// its allocation on, before it is announced; that is what gateways acknowledge.
+// ingress fills the tables of global ingress IPs: services and headless pods. An address is entered
+// from its allocation on, before it is announced; that is what gateways acknowledge.
 func (b *builder) ingress() {
 	for i := range b.objs.IngressIPs {
 		g := &b.objs.IngressIPs[i]
@@ -58,7 +58,8 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 	s.Globals[ip] = dataplane.Global{Kind: dataplane.GlobalService}
 	b.restrict(ip, name)
 	sticky := service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
-	if merged, ok := b.objs.Imports[name]; ok && b.objs.Exports[name] { // the clusters have agreed on one (KEP-1645)
+	// the clusters have agreed on one (KEP-1645)
+	if merged, ok := b.objs.Imports[name]; ok && b.objs.Exports[name] {
 		sticky = merged.Affinity > 0
 	}
 	for _, port := range service.Spec.Ports {
@@ -134,9 +135,10 @@ type endpoint struct {
 	address netip.AddrPort
 }
 
-// backendEndpoints returns the endpoints of a service port that new connections go to: the ready ones; if there is none, those that
-// terminate but still serve (KEP-1669, as kube-proxy does). A missing condition Ready means ready, a missing Serving is as Ready
-// (EndpointConditions in discovery.k8s.io/v1).
+// backendEndpoints returns the endpoints of a service port that new connections go to: the ready
+// ones; if there is none, those that terminate but still serve (KEP-1669, as kube-proxy does). A
+// missing condition Ready means ready, a missing Serving is as Ready (EndpointConditions in
+// discovery.k8s.io/v1).
 func backendEndpoints(endpointSlices []discoveryv1.EndpointSlice, portName string) []endpoint {
 	var ready, terminating []endpoint
 	for _, slice := range endpointSlices {
@@ -183,7 +185,8 @@ func endpointAddress(slice discoveryv1.EndpointSlice, e discoveryv1.Endpoint) (n
 	return a, err == nil && a.Is4()
 }
 
-// sctp is its IANA number. Its ports are not translated: the checksum covers them, and the kernel side does not compute it.
+// sctp is its IANA number. Its ports are not translated: the checksum covers them, and the kernel
+// side does not compute it.
 const sctp = 132
 
 func protocolNumber(p corev1.Protocol) (uint8, bool) {

@@ -27,7 +27,8 @@ const (
 	KeyPreferredServer = AnnotationPrefix + "preferred-server"
 )
 
-// GatewaySettings are those of a gateway by annotations and labels of its node. Zero values: not set.
+// GatewaySettings are those of a gateway by annotations and labels of its node. Zero values: not
+// set.
 type GatewaySettings struct {
 	// PublicIP lists the sources of the public address in the order in which they are queried.
 	PublicIP []PublicIPSource
@@ -39,8 +40,8 @@ type GatewaySettings struct {
 	PreferredServer bool
 }
 
-// parseSettings parses the annotations and labels of a node; an annotation overrides the label of the same key. Each invalid value is
-// left out and has an error with node, key and remedy.
+// parseSettings parses the annotations and labels of a node; an annotation overrides the label of
+// the same key. Each invalid value is left out and has an error with node, key and remedy.
 func parseSettings(node string, labels, annotations map[string]string) (GatewaySettings, []error) {
 	var o GatewaySettings
 	var errs []error
@@ -113,7 +114,8 @@ const (
 // PublicIPSource is one entry of the annotation: `<method>:<argument>`. It is comparable.
 type PublicIPSource struct {
 	Method PublicIPMethod
-	// Argument is an IPv4 address, a DNS name, the name of a Service, or host and path of a URL without its scheme.
+	// Argument is an IPv4 address, a DNS name, the name of a Service, or host and path of a URL
+	// without its scheme.
 	Argument string
 }
 
@@ -164,8 +166,8 @@ func source(entry string) (PublicIPSource, error) {
 	return s, nil
 }
 
-// UsableAddress refuses addresses at which no other cluster can reach a gateway. Private ones are accepted: the networks between
-// clusters may be private.
+// UsableAddress refuses addresses at which no other cluster can reach a gateway. Private ones are
+// accepted: the networks between clusters may be private.
 func UsableAddress(a netip.Addr) error {
 	switch {
 	case !a.Is4():
@@ -179,8 +181,8 @@ func UsableAddress(a netip.Addr) error {
 // ErrNoSource is the result of a look-up without sources.
 var ErrNoSource = errors.New("no " + KeyPublicIP + " is set: no public address is looked up")
 
-// GatewaySettingsOf returns the settings of this gateway: those of its node, else those of its cluster. refused are the invalid ones, as
-// messages for an operator; never nil.
+// GatewaySettingsOf returns the settings of this gateway: those of its node, else those of its
+// cluster. refused are the invalid ones, as messages for an operator; never nil.
 func GatewaySettingsOf(objs Objects) (settings GatewaySettings, refused []string) {
 	node := OwnNode(objs)
 	o, errs := parseSettings(objs.Name, node.Labels, node.Annotations)

@@ -22,7 +22,8 @@ import (
 // Import is what the tables need of a ServiceImport with a ClusterSetIP.
 type Import struct {
 	IP netip.Addr `json:"ip"`
-	// Ports are those of the merged service: where clusters disagree on the number of a port, the oldest export's.
+	// Ports are those of the merged service: where clusters disagree on the number of a port, the
+	// oldest export's.
 	Ports []ImportPort `json:"ports,omitempty"`
 	// Affinity is the time in seconds for which a client keeps its cluster; 0: none.
 	Affinity uint32 `json:"affinity,omitempty"`
@@ -41,7 +42,8 @@ type ImportPort struct {
 	Protocol uint8  `json:"protocol"` // IANA number
 }
 
-// defaultAffinity is the timeout of sessionAffinity ClientIP in seconds (v1.DefaultClientIPServiceAffinitySeconds).
+// defaultAffinity is the timeout of sessionAffinity ClientIP in seconds
+// (v1.DefaultClientIPServiceAffinitySeconds).
 const defaultAffinity = 10800
 
 // NewImport reads a ServiceImport. ok: it has a ClusterSetIP.
@@ -92,8 +94,9 @@ const (
 	ByReadyBackends Rule = "by ready backends"
 )
 
-// Weigh returns the weights by which new connections are divided among candidates: those that the user has set, by cluster; else all
-// connections go to the own cluster while it has a ready backend, and are divided by ready backends if not.
+// Weigh returns the weights by which new connections are divided among candidates: those that the
+// user has set, by cluster; else all connections go to the own cluster while it has a ready
+// backend, and are divided by ready backends if not.
 func Weigh(set map[string]int, candidates []Candidate) (weights []int, by Rule) {
 	by = ByReadyBackends
 	switch {
@@ -148,13 +151,17 @@ func (b *builder) vips() {
 	}
 }
 
-// servers returns, for each port of the import, the clusters that have backends of it, sorted by index.
+// servers returns, for each port of the import, the clusters that have backends of it, sorted by
+// index.
 func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.ServiceKey][]server {
 	out := map[dataplane.ServiceKey][]server{}
 	for _, p := range of.Ports {
-		out[dataplane.ServiceKey{Address: of.IP, Port: p.Port, Protocol: p.Protocol}] = nil // one without backends is a port all the same
+		// one without backends is a port all the same
+		out[dataplane.ServiceKey{Address: of.IP, Port: p.Port, Protocol: p.Protocol}] = nil
 	}
-	local := of.Local // for the own cluster: its kube-proxy follows its own Service, whatever the clusters have agreed on
+	// for the own cluster: its kube-proxy follows its own Service, whatever the clusters have
+	// agreed on
+	local := of.Local
 	if s := b.objs.Services[name]; s != nil && ptr.Deref(s.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal {
 		local = true
 	}
@@ -192,7 +199,8 @@ func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.Se
 	return out
 }
 
-// serverOf reads the EndpointSlice of one cluster. A remote address counts only where the routes lead to that cluster.
+// serverOf reads the EndpointSlice of one cluster. A remote address counts only where the routes
+// lead to that cluster.
 func (b *builder) serverOf(name types.NamespacedName, slice *discoveryv1.EndpointSlice) (server, bool) {
 	v := server{Candidate: Candidate{ID: slice.Labels[mcs.LabelSourceCluster], Ready: 1}}
 	if len(slice.Endpoints) == 0 || !ptr.Deref(slice.Endpoints[0].Conditions.Ready, true) {

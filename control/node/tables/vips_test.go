@@ -22,7 +22,8 @@ import (
 
 var web = types.NamespacedName{Namespace: "sample", Name: "web"}
 
-// Which clusters serve port 80 of the ClusterSetIP of sample/web, and with what share; g1 is the own cluster.
+// Which clusters serve port 80 of the ClusterSetIP of sample/web, and with what share; g1 is the
+// own cluster.
 func TestVIPs(t *testing.T) {
 	own, remote := dataplane.VIPTarget{Cluster: 1, Address: ip("10.77.0.9")}, dataplane.VIPTarget{Cluster: 2, Address: ip("120.2.0.9")}
 	ready := func(n string) func(*tables.Objects) {
@@ -195,7 +196,8 @@ func TestVIPPorts(t *testing.T) {
 	}
 }
 
-// An address outside the range, and one that another service has, is reported and not routed to the wrong service.
+// An address outside the range, and one that another service has, is reported and not routed to the
+// wrong service.
 func TestInvalidVIPs(t *testing.T) {
 	objs, host := clusterset.Globalnet("n2")
 	clusterset.Export(&objs, metav1.ConditionTrue)

@@ -21,23 +21,27 @@ import (
 )
 
 const (
-	// fanOut bounds the clusters that a request reads at the same time. One that does not answer takes 5 s to be dialled, so that
-	// with a smaller number others would have no time left.
+	// fanOut bounds the clusters that a request reads at the same time. One that does not answer
+	// takes 5 s to be dialled, so that with a smaller number others would have no time left.
 	fanOut = 64
-	// timeout is how long a list, or the beginning of a watch, may take. An API server ends requests that are no watches after a minute.
+	// timeout is how long a list, or the beginning of a watch, may take. An API server ends
+	// requests that are no watches after a minute.
 	timeout = 20 * time.Second
 	// maxObject bounds an object, or the list of one, in bytes.
 	maxObject = 8 << 20
 )
 
-// Lists reads the lists of several clusters as one. A cluster that fails is left out, with a header Warning, unless all fail.
+// Lists reads the lists of several clusters as one. A cluster that fails is left out, with a header
+// Warning, unless all fail.
 type Lists struct {
 	Parts []Part // sorted by key
 	// Kind and APIVersion are those of the list if there are no parts.
 	Kind, APIVersion string
-	// Ask reads from a part: JSON, as the client wants it (objects, their metadata or a Table). The error is a *StatusError.
+	// Ask reads from a part: JSON, as the client wants it (objects, their metadata or a Table). The
+	// error is a *StatusError.
 	Ask func(ctx context.Context, part int, query url.Values) (io.ReadCloser, error)
-	// MaxBytes bounds a list over all parts; Full the lists without limit that are merged at the same time.
+	// MaxBytes bounds a list over all parts; Full the lists without limit that are merged at the
+	// same time.
 	MaxBytes int64
 	Full     *semaphore.Weighted
 }
@@ -59,7 +63,8 @@ type merged struct {
 	first    error // of a part that is left out
 }
 
-// add appends the page of a part, or leaves the part out. Errors of the request, such as an expired token, are returned.
+// add appends the page of a part, or leaves the part out. Errors of the request, such as an expired
+// token, are returned.
 func (m *merged) add(w http.ResponseWriter, of Part, p *page, err error) error {
 	switch {
 	case isExpired(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
@@ -167,7 +172,8 @@ func notRead(of Part, err error) error {
 	return nil
 }
 
-// List merges the lists of the parts: all at once, or with a limit one after the other until it is reached.
+// List merges the lists of the parts: all at once, or with a limit one after the other until it is
+// reached.
 func (m *Lists) List(ctx context.Context, w http.ResponseWriter, query url.Values) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -215,7 +221,8 @@ func (m *Lists) List(ctx context.Context, w http.ResponseWriter, query url.Value
 func (m *Lists) pages(ctx context.Context, w http.ResponseWriter, query url.Values, from Versions, at next, limit int, out *merged, budget *atomic.Int64) error {
 	resumed := at.At != ""
 	if resumed {
-		out.versions, from = at.Versions, nil // list the latest objects: a watch from the first page's versions repeats the changes
+		// list the latest objects: a watch from the first page's versions repeats the changes
+		out.versions, from = at.Versions, nil
 		query.Del("resourceVersionMatch")
 	}
 	var more next
@@ -252,11 +259,13 @@ func (m *Lists) pages(ctx context.Context, w http.ResponseWriter, query url.Valu
 	return out.write(w)
 }
 
-// versions reads those of the parts that a first page has not reached: clients watch from the version of that page.
+// versions reads those of the parts that a first page has not reached: clients watch from the
+// version of that page.
 func (m *Lists) versions(ctx context.Context, query url.Values, out *merged) {
 	query = withVersion(query, "")
 	query.Set("limit", "1")
-	found := make([]string, len(m.Parts)) // empty if it failed: the page of the part has the warning
+	// empty if it failed: the page of the part has the warning
+	found := make([]string, len(m.Parts))
 	m.each(func(i int) error {
 		if _, ok := out.versions[m.Parts[i].Key]; ok {
 			return nil
@@ -274,7 +283,8 @@ func (m *Lists) versions(ctx context.Context, query url.Values, out *merged) {
 	}
 }
 
-// withVersion is the query with a part's resourceVersion. Without a version it must not have a resourceVersionMatch.
+// withVersion is the query with a part's resourceVersion. Without a version it must not have a
+// resourceVersionMatch.
 func withVersion(query url.Values, version string) url.Values {
 	query = maps.Clone(query)
 	if version == "" {

@@ -1,5 +1,6 @@
-// Package merge makes one list, or one watch, of those of several clusters: combined resourceVersions
-// and continue tokens, objects that name their cluster, and the reverse for writes.
+// Package merge makes one list, or one watch, of those of several clusters: combined
+// resourceVersions and continue tokens, objects that name their cluster, and the reverse for
+// writes.
 //
 // control/hub/access reads the parts for it. It never chooses clusters and knows no user.
 package merge
@@ -22,8 +23,8 @@ type Part struct {
 	Kind, APIVersion   string // of its objects
 }
 
-// Versions is a combined resourceVersion: that of each part, by key; empty for one that could not be read. To clients it is base64 of
-// its JSON.
+// Versions is a combined resourceVersion: that of each part, by key; empty for one that could not
+// be read. To clients it is base64 of its JSON.
 type Versions map[string]string
 
 func (v Versions) String() string { return token(v) }
@@ -36,7 +37,8 @@ func (v Versions) Of(p Part) string {
 	if own, ok := v[p.Key]; ok {
 		return own
 	}
-	return v[p.Cluster+"/"+p.Namespace] // of a list of several namespaces, in a request for one object
+	// of a list of several namespaces, in a request for one object
+	return v[p.Cluster+"/"+p.Namespace]
 }
 
 // ParseVersions reports false for other versions, above all those of a single API server.
@@ -48,14 +50,16 @@ func ParseVersions(text string) (Versions, bool) {
 	return v, parseToken(text, &v) && v != nil
 }
 
-// Covers reports whether v has exactly the parts of a request. Objects of a part that is no longer selected would stay in the client's
-// cache, and those of a new one have no version from which a watch could be resumed.
+// Covers reports whether v has exactly the parts of a request. Objects of a part that is no longer
+// selected would stay in the client's cache, and those of a new one have no version from which a
+// watch could be resumed.
 func (v Versions) Covers(now []Part) bool {
 	_, all := v[""]
 	return all || len(v) == len(now) && !slices.ContainsFunc(now, func(p Part) bool { _, ok := v[p.Key]; return !ok })
 }
 
-// next is a combined continue token: the list goes on in part At with that member's token, and then in the parts after it.
+// next is a combined continue token: the list goes on in part At with that member's token, and then
+// in the parts after it.
 type next struct {
 	Versions Versions
 	At       string
@@ -75,8 +79,8 @@ func parseToken(text string, into any) bool {
 // jsonObject has the fields of a JSON object.
 type jsonObject = map[string]json.RawMessage
 
-// dress adds to an object of a part, or to those of a Table, the annotation with the cluster, and the kind, which members leave out in
-// lists. version, if set, replaces the resourceVersion.
+// dress adds to an object of a part, or to those of a Table, the annotation with the cluster, and
+// the kind, which members leave out in lists. version, if set, replaces the resourceVersion.
 func dress(raw json.RawMessage, p Part, version func(own string) string) (json.RawMessage, error) {
 	var o, m jsonObject
 	annotations := map[string]string{}
@@ -141,8 +145,9 @@ func dressRow(raw json.RawMessage, p Part, version func(own string) string) (jso
 	return json.Marshal(row)
 }
 
-// Undress reverts dress in the object, patch or options of a write: it removes the annotation, and makes a combined resourceVersion that
-// of the part. changed is false if neither is there. An error is a combined version without this part.
+// Undress reverts dress in the object, patch or options of a write: it removes the annotation, and
+// makes a combined resourceVersion that of the part. changed is false if neither is there. An error
+// is a combined version without this part.
 func Undress(object map[string]any, p Part) (changed bool, err error) {
 	for _, of := range []string{"metadata", "preconditions"} {
 		m, _ := object[of].(map[string]any)

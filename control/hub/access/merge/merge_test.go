@@ -28,7 +28,8 @@ func TestVersions(t *testing.T) {
 	if none, ok := ParseVersions(Versions{}.String()); !ok || !none.Covers(nil) {
 		t.Errorf("a version of no clusters: %v %v", none, ok)
 	}
-	for _, text := range []string{"12345", "x", "bnVsbA", "MTI"} { // of an API server; no base64; null; 12
+	// of an API server; no base64; null; 12
+	for _, text := range []string{"12345", "x", "bnVsbA", "MTI"} {
 		if v, ok := ParseVersions(text); ok {
 			t.Errorf("%q is %v", text, v)
 		}

@@ -17,7 +17,8 @@ import (
 const (
 	// partsEvery is the interval at which a watch compares its parts with those of now.
 	partsEvery = 5 * time.Second
-	// watchAgain is when a watch ends that leaves out parts, so that the client's next one includes them.
+	// watchAgain is when a watch ends that leaves out parts, so that the client's next one includes
+	// them.
 	watchAgain = 30 * time.Second
 )
 
@@ -29,8 +30,8 @@ type partEvent struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// Watch merges the watches of the parts. It ends when one of them does, and when the parts of now are others: the client continues from the
-// last combined version, or lists again.
+// Watch merges the watches of the parts. It ends when one of them does, and when the parts of now
+// are others: the client continues from the last combined version, or lists again.
 func (m *Lists) Watch(ctx context.Context, w http.ResponseWriter, query url.Values, now func() []Part) error {
 	from, ok := ParseVersions(query.Get("resourceVersion"))
 	if !ok || !from.Covers(m.Parts) {
@@ -96,8 +97,8 @@ func receive(ctx context.Context, of Part, body io.Reader, to chan<- partEvent) 
 	}
 }
 
-// sending is the state of the merged watch: the versions up to which the client has received events, and how many watches have not yet
-// ended their initial events.
+// sending is the state of the merged watch: the versions up to which the client has received
+// events, and how many watches have not yet ended their initial events.
 type sending struct {
 	versions Versions
 	events   chan partEvent
@@ -134,7 +135,8 @@ func (s *sending) send(ctx context.Context, w http.ResponseWriter, same func() b
 	}
 }
 
-// write reports whether the watch goes on. Of the bookmarks that end the initial events of parts, the last one is sent.
+// write reports whether the watch goes on. Of the bookmarks that end the initial events of parts,
+// the last one is sent.
 func (s *sending) write(w io.Writer, e partEvent) bool {
 	if e.Type != "ERROR" {
 		object, err := dress(e.Object, e.of, func(own string) string {
