@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// Steps makes the steps of Diff, with a function for each field of State: for a map of State the step that puts *v under k, or, where v is
-// nil, the one that removes k; for the other fields the step that replaces the value.
+// Steps makes the steps of Diff, with a function for each field of State: for a map of State the
+// step that puts *v under k, or, where v is nil, the one that removes k; for the other fields the
+// step that replaces the value.
 type Steps[S any] struct {
 	Settings  func(v Settings) S
 	Gateways  func(v []uint16) S
@@ -28,15 +29,18 @@ type Steps[S any] struct {
 	Backings  func(k netip.Addr, v *bool) S // State.Backings
 }
 
-// Diff returns the steps from have to want, in an order in which no intermediate state misroutes a packet:
+// Diff returns the steps from have to want, in an order in which no intermediate state misroutes a
+// packet:
 //
-//  1. what others refer to comes first (nodes, remote gateways, peers, blocks, global addresses, services);
+//  1. what others refer to comes first (nodes, remote gateways, peers, blocks, global addresses,
+//     services);
 //  2. then what refers to it (gateways, routes) and what lets traffic begin (egresses, sources);
 //  3. removals in the opposite order;
-//  4. the settings last, since they open the gates (ready, gateway) at which programs drop until then; but a gate that
-//     is to be closed is closed first.
+//  4. the settings last, since they open the gates (ready, gateway) at which programs drop until
+//     then; but a gate that is to be closed is closed first.
 //
-// A changed entry is one atomic put. The order within a table is by key, so the result is the same for the same input.
+// A changed entry is one atomic put. The order within a table is by key, so the result is the same
+// for the same input.
 func Diff[S any](have, want State, steps Steps[S]) []S {
 	d := &diff[S]{}
 	diffMap(d, steps.Nodes, have.Nodes, want.Nodes, cmp.Compare[uint16], same)

@@ -127,7 +127,8 @@ var steps = Steps[step]{
 	Blocks:    stepOf("blocks", func(s *State) *map[BlockKey]uint16 { return &s.Blocks }),
 	Services:  stepOf("services", func(s *State) *map[ServiceKey]Service { return &s.Services }),
 	VIPs:      stepOf("vips", func(s *State) *map[ServiceKey]VIP { return &s.VIPs }),
-	Backings:  stepOf("backings", func(*State) *map[netip.Addr]bool { return &map[netip.Addr]bool{} }), // no field of State
+	// no field of State
+	Backings: stepOf("backings", func(*State) *map[netip.Addr]bool { return &map[netip.Addr]bool{} }),
 }
 
 func stepOf[K comparable, V any](table string, field func(*State) *map[K]V) func(K, *V) step {
@@ -254,8 +255,8 @@ func drawState(t *rapid.T, label string) State {
 	return s
 }
 
-// From any state to any other: the steps lead there, no intermediate state has a dangling reference or an open gate that is
-// closed at either end, and the steps do not depend on map iteration order.
+// From any state to any other: the steps lead there, no intermediate state has a dangling reference
+// or an open gate that is closed at either end, and the steps do not depend on map iteration order.
 func TestDiffLeadsThere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, want := drawState(t, "have"), drawState(t, "want")

@@ -8,13 +8,13 @@ import (
 	"slices"
 )
 
-// primes are the sizes that a table may have: at least 100 slots for every node that holds backends keep the shares
-// within 2 % (Eisenbud et al., "Maglev", NSDI 2016, section 3.4).
+// primes are the sizes that a table may have: at least 100 slots for every node that holds backends
+// keep the shares within 2 % (Eisenbud et al., "Maglev", NSDI 2016, section 3.4).
 var primes = []int{251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071}
 
-// Maglev builds the table of a service: slot → node index. weights gives the number of ready backends of each node; a
-// node's share of the slots is in proportion to it. The same weights give the same table on every gateway. nil if no
-// node has a backend.
+// Maglev builds the table of a service: slot → node index. weights gives the number of ready
+// backends of each node; a node's share of the slots is in proportion to it. The same weights give
+// the same table on every gateway. nil if no node has a backend.
 func Maglev(weights map[uint16]int) []uint16 {
 	var nodes []uint16
 	heaviest := 0
@@ -66,8 +66,9 @@ func fill(nodes []uint16, weights map[uint16]int, heaviest float64, size int) []
 	}
 }
 
-// VIPTable builds VIP.Slots. The weights are those of the targets; nil if none is above 0. It is a Maglev table over cluster
-// indexes: a change of one cluster's weight moves few slots of the others.
+// VIPTable builds VIP.Slots. The weights are those of the targets; nil if none is above 0. It is a
+// Maglev table over cluster indexes: a change of one cluster's weight moves few slots of the
+// others.
 func VIPTable(targets []VIPTarget, weights []int) []uint8 {
 	of, position, heaviest := map[uint16]int{}, map[uint16]uint8{}, 0
 	var clusters []uint16
@@ -87,8 +88,8 @@ func VIPTable(targets []VIPTarget, weights []int) []uint8 {
 	return slots
 }
 
-// MaglevCache keeps the tables of the services of one reconcile for the next: most weights are the same. The nil cache builds every
-// table. It is not safe for concurrent use.
+// MaglevCache keeps the tables of the services of one reconcile for the next: most weights are the
+// same. The nil cache builds every table. It is not safe for concurrent use.
 type MaglevCache struct{ former, current map[string][]uint16 }
 
 // Begin starts a reconcile: tables that the former one did not use are dropped.

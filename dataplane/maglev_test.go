@@ -28,7 +28,8 @@ func TestMaglevEdges(t *testing.T) {
 	}
 }
 
-// Each node's number of slots is within 2 % of its share, plus two slots; with a thousand nodes as well as with two.
+// Each node's number of slots is within 2 % of its share, plus two slots; with a thousand nodes as
+// well as with two.
 func TestMaglevShares(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -67,9 +68,10 @@ func weights(n int, weight func(int) int) map[uint16]int {
 	return out
 }
 
-// When a node goes or comes, or a backend, few slots change hands that need not. (Where the number of nodes passes a
-// power of two times 2.5 the table takes another size and every slot may change hands; that concerns new flows and the
-// affinity of clients, never an established flow, which keeps its node by itself.)
+// When a node goes or comes, or a backend, few slots change hands that need not. (Where the number
+// of nodes passes a power of two times 2.5 the table takes another size and every slot may change
+// hands; that concerns new flows and the affinity of clients, never an established flow, which
+// keeps its node by itself.)
 func TestMaglevDisruption(t *testing.T) {
 	base := weights(12, func(int) int { return 3 })
 	before := Maglev(base)

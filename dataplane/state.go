@@ -1,6 +1,7 @@
-// Package dataplane holds the desired state of the kernel as plain values: State is the content of the maps, Diff the steps
-// from one State to another. It is pure and imports the standard library only. Package control/node builds a State from API
-// objects; package loader writes it to the kernel and reads it back.
+// Package dataplane holds the desired state of the kernel as plain values: State is the content of
+// the maps, Diff the steps from one State to another. It is pure and imports the standard library
+// only. Package control/node builds a State from API objects; package loader writes it to the
+// kernel and reads it back.
 package dataplane
 
 import (
@@ -28,25 +29,30 @@ const (
 // DefaultPinPath is the directory in which maps and links are pinned.
 const DefaultPinPath = "/sys/fs/bpf/pelago"
 
-// State is the desired content of every map that user space writes. The zero value is "nothing". All addresses are IPv4.
+// State is the desired content of every map that user space writes. The zero value is "nothing".
+// All addresses are IPv4.
 type State struct {
 	Settings Settings
-	// Routes maps a prefix to the index of its cluster: the prefixes of remote clusters, and this one's global range (hairpin).
+	// Routes maps a prefix to the index of its cluster: the prefixes of remote clusters, and this
+	// one's global range (hairpin).
 	Routes map[netip.Prefix]uint16
 	// Nodes of this cluster by index, this one included.
 	Nodes map[uint16]Hop
-	// Gateways of this cluster by node index, sorted; all of them are active, unless Settings.Single.
+	// Gateways of this cluster by node index, sorted; all of them are active, unless
+	// Settings.Single.
 	Gateways []uint16
 	// Clusters are the remote clusters by index.
 	Clusters map[uint16][]RemoteGateway
 	// Peers are the outer addresses from which overlay and cable packets are taken.
 	Peers map[netip.Addr]Peer
-	// Sources are the local addresses: those of pods and of the node, which may open flows, and of endpoints outside the cluster.
+	// Sources are the local addresses: those of pods and of the node, which may open flows, and of
+	// endpoints outside the cluster.
 	Sources map[netip.Addr]Source
-	// Externals are the prefixes of hosts outside the cluster, and of its ClusterIPs where they are routed (gateways only). An address
-	// in Sources takes precedence.
+	// Externals are the prefixes of hosts outside the cluster, and of its ClusterIPs where they are
+	// routed (gateways only). An address in Sources takes precedence.
 	Externals map[netip.Prefix]Source
-	// Endpoints are the devices of local pods that get programs, so that packets may bypass the node's stack or go to a ClusterSetIP.
+	// Endpoints are the devices of local pods that get programs, so that packets may bypass the
+	// node's stack or go to a ClusterSetIP.
 	Endpoints map[netip.Addr]Endpoint
 	// Egresses are the blocks in which this node opens flows, by egress IP: first ports, sorted.
 	Egresses map[netip.Addr][]uint16
@@ -65,10 +71,11 @@ type State struct {
 
 // Settings describes this node.
 type Settings struct {
-	Address      netip.Addr // on the overlay
-	CableAddress netip.Addr // on the cable: Address with the vxlan wire, else the node's fabric address
-	Node         uint16     // index
-	Cluster      uint16     // index
+	Address netip.Addr // on the overlay
+	// on the cable: Address with the vxlan wire, else the node's fabric address
+	CableAddress netip.Addr
+	Node         uint16 // index
+	Cluster      uint16 // index
 	Gateway      bool
 	MSS          uint16 // TCP MSS that fits into every wire; 0: not clamped
 	Overlay      Tokens
@@ -101,8 +108,9 @@ type RemoteGateway struct {
 	Tunnels []uint32 // encrypted wire: the devices that lead to it, at most MaxTunnels
 }
 
-// Paths returns the peers whose liveness the node tracks, by outer address; true: it probes them. Every node probes the gateways
-// of its cluster, every gateway those of the other clusters; gateways listen for the probes of all nodes as well.
+// Paths returns the peers whose liveness the node tracks, by outer address; true: it probes them.
+// Every node probes the gateways of its cluster, every gateway those of the other clusters;
+// gateways listen for the probes of all nodes as well.
 func (s State) Paths() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	if s.Settings.Gateway {
@@ -145,16 +153,19 @@ type Source struct {
 	Own     netip.Addr // global IP of a headless pod, used 1:1; invalid: none
 	Ifindex uint32     // device towards the pod; 0: not checked
 	Host    bool       // an address of the node itself
-	// External: hosts outside the cluster. Ifindex is the device that leads to them; their packets must come from it.
+	// External: hosts outside the cluster. Ifindex is the device that leads to them; their packets
+	// must come from it.
 	External bool
 	// Routed: other clusters may send to the prefix.
 	Routed bool
-	// Mapped: its UDP has endpoint-independent mappings (RFC 4787 REQ-1). All sources with one egress IP have the same value. Open:
-	// accepted clusters may send to these mappings unsolicited (REQ-8).
+	// Mapped: its UDP has endpoint-independent mappings (RFC 4787 REQ-1). All sources with one
+	// egress IP have the same value. Open: accepted clusters may send to these mappings unsolicited
+	// (REQ-8).
 	Mapped, Open bool
 }
 
-// Source returns what a local address may use: its entry in Sources, else that of the longest prefix of Externals.
+// Source returns what a local address may use: its entry in Sources, else that of the longest
+// prefix of Externals.
 func (s State) Source(a netip.Addr) (src Source, ok bool) {
 	if src, ok = s.Sources[a]; ok {
 		return src, true
@@ -179,8 +190,9 @@ func (s State) Mapped() map[netip.Addr]bool {
 	return out
 }
 
-// Masqueraded returns the destinations outside the cluster, sorted, and the ranges of ClusterIPs that are routed. Packets forwarded from
-// pelago0 to either get an address of the node as source, so that replies come back to the node that has the flow.
+// Masqueraded returns the destinations outside the cluster, sorted, and the ranges of ClusterIPs
+// that are routed. Packets forwarded from pelago0 to either get an address of the node as source,
+// so that replies come back to the node that has the flow.
 func (s State) Masqueraded() (beside, clusterIPs []netip.Prefix) {
 	var all []netip.Prefix
 	for p, e := range s.Externals {
@@ -249,15 +261,17 @@ const (
 	GlobalEgress  GlobalKind = 1
 	GlobalService GlobalKind = 2
 	GlobalPod     GlobalKind = 3
-	// GlobalExternal is an endpoint outside the cluster; the gateway that receives a new flow is its edge.
+	// GlobalExternal is an endpoint outside the cluster; the gateway that receives a new flow is
+	// its edge.
 	GlobalExternal GlobalKind = 4
 )
 
 // Global is one of this cluster's global addresses.
 type Global struct {
 	Kind GlobalKind
-	Node uint16     // GlobalPod: index of the pod's node
-	Pod  netip.Addr // GlobalPod on this node: the pod; GlobalExternal on a gateway: the endpoint; else invalid
+	Node uint16 // GlobalPod: index of the pod's node
+	// GlobalPod on this node: the pod; GlobalExternal on a gateway: the endpoint; else invalid
+	Pod netip.Addr
 	// Restricted: only the clusters of State.Audiences open flows to it.
 	Restricted bool
 }
@@ -286,7 +300,8 @@ type ServiceKey struct {
 
 // Service is an exported port.
 type Service struct {
-	// Backends are the ready pods on this node and, on a gateway, the ready endpoints outside the cluster, sorted.
+	// Backends are the ready pods on this node and, on a gateway, the ready endpoints outside the
+	// cluster, sorted.
 	Backends []netip.AddrPort
 	// Table leads from a slot to a node index (gateways only); see Maglev.
 	Table []uint16
@@ -298,14 +313,15 @@ type Service struct {
 type VIP struct {
 	// Targets are the clusters that serve it, at most MaxTargets, sorted by cluster.
 	Targets []VIPTarget
-	// Slots maps a slot to a position in Targets, in proportion to the weights; empty: no target has a weight. See VIPTable.
+	// Slots maps a slot to a position in Targets, in proportion to the weights; empty: no target
+	// has a weight. See VIPTable.
 	Slots []uint8
 	// Affinity is the time for which a client keeps its cluster, in seconds; 0: none.
 	Affinity uint32
 }
 
-// VIPTarget is a cluster that serves a port of a ClusterSetIP. This cluster's own is at its ClusterIP, a remote one at an address
-// that State.Routes leads to.
+// VIPTarget is a cluster that serves a port of a ClusterSetIP. This cluster's own is at its
+// ClusterIP, a remote one at an address that State.Routes leads to.
 type VIPTarget struct {
 	Cluster uint16 // index
 	Address netip.Addr

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// BenchmarkThroughput sends four TCP streams from one gateway to another, spread over the tunnels. Both gateways share this
-// machine's cores, so it compares wires and tunnels with each other; it does not say what a gateway of its own carries.
+// BenchmarkThroughput sends four TCP streams from one gateway to another, spread over the tunnels.
+// Both gateways share this machine's cores, so it compares wires and tunnels with each other; it
+// does not say what a gateway of its own carries.
 func BenchmarkThroughput(b *testing.B) {
 	for _, tunnels := range []int{1, 2, 4} {
 		b.Run(fmt.Sprintf("wireguard-%d", tunnels), func(b *testing.B) {
@@ -27,8 +28,9 @@ func BenchmarkThroughput(b *testing.B) {
 	})
 }
 
-// BenchmarkTunnels does the same over WireGuard with 1, 2 and 4 tunnels in turn, so that what else the machine does meets all alike, and
-// reports the medians in MB/s and of each round's ratio to one tunnel.
+// BenchmarkTunnels does the same over WireGuard with 1, 2 and 4 tunnels in turn, so that what else
+// the machine does meets all alike, and reports the medians in MB/s and of each round's ratio to
+// one tunnel.
 func BenchmarkTunnels(b *testing.B) {
 	numbers := []int{1, 2, 4}
 	var sets []*set
@@ -89,8 +91,8 @@ func streamsOnce(b *testing.B, from, to *gateway) {
 	all.Wait()
 }
 
-// BenchmarkWireGuardRekey shows what a change of session keys costs, which WireGuard makes every 120 s (a constant of the
-// protocol): run it with -benchtime 1x, it takes five minutes.
+// BenchmarkWireGuardRekey shows what a change of session keys costs, which WireGuard makes every
+// 120 s (a constant of the protocol): run it with -benchtime 1x, it takes five minutes.
 func BenchmarkWireGuardRekey(b *testing.B) {
 	s := wireguardSet(b, 2, 1)
 	s.join(b)

@@ -1,7 +1,8 @@
-// Package cable makes the wires between the gateways of two clusters: devices that carry packets from this gateway's fabric
-// address to that of another gateway, encrypted or in the clear. pelago-node calls it on gateways, attaches the programs to the
-// devices and selects gateway and tunnel of each flow. The package works in the network namespace of the calling thread, knows
-// no Kubernetes and does no DNS lookups.
+// Package cable makes the wires between the gateways of two clusters: devices that carry packets
+// from this gateway's fabric address to that of another gateway, encrypted or in the clear.
+// pelago-node calls it on gateways, attaches the programs to the devices and selects gateway and
+// tunnel of each flow. The package works in the network namespace of the calling thread, knows no
+// Kubernetes and does no DNS lookups.
 package cable
 
 import (
@@ -25,15 +26,18 @@ const (
 const (
 	// IdentityPublicKey lists the WireGuard keys in base64, one per tunnel, comma-separated.
 	IdentityPublicKey = "publicKey"
-	// IdentityStandbyKey is the key of the standby tunnel, which carries packets while another tunnel's key is changed.
+	// IdentityStandbyKey is the key of the standby tunnel, which carries packets while another
+	// tunnel's key is changed.
 	IdentityStandbyKey = "publicKeyStandby"
 	// IdentityIKE is the authentication method of an IPsec gateway: psk or certificate.
 	IdentityIKE = "ike"
-	// IdentityESP is where an IPsec gateway does ESP: ESPKernel or ESPUserspace. Absent until its IKE daemon was reached.
+	// IdentityESP is where an IPsec gateway does ESP: ESPKernel or ESPUserspace. Absent until its
+	// IKE daemon was reached.
 	IdentityESP = "esp"
 	// IdentityTunnels is the number of tunnels, decimal; absent: one.
 	IdentityTunnels = "tunnels"
-	// IdentityDraining lists tunnels by number, comma-separated: they still receive, but peers must not send into them.
+	// IdentityDraining lists tunnels by number, comma-separated: they still receive, but peers must
+	// not send into them.
 	IdentityDraining = "draining"
 )
 
@@ -43,7 +47,8 @@ const (
 	ESPUserspace = "userspace"
 )
 
-// MaxTunnels bounds Local.Tunnels. WireGuard's standby tunnel has this number, so its UDP port is Listen+MaxTunnels.
+// MaxTunnels bounds Local.Tunnels. WireGuard's standby tunnel has this number, so its UDP port is
+// Listen+MaxTunnels.
 const MaxTunnels = 4
 
 // DefaultMTU of a wire's device, bytes: fits every wire on an underlay of 1,500 bytes.
@@ -51,9 +56,10 @@ const DefaultMTU = 1420
 
 // Wire carries cable packets between this gateway and others.
 type Wire interface {
-	// Ensure reconciles devices and peers. It is idempotent and changes only what differs, so traffic is not disturbed. A peer that
-	// fails does not affect the others; the error names it. Call it every few seconds: it initiates connections again and adds
-	// tunnels to Devices.Peers once they have keys.
+	// Ensure reconciles devices and peers. It is idempotent and changes only what differs, so
+	// traffic is not disturbed. A peer that fails does not affect the others; the error names it.
+	// Call it every few seconds: it initiates connections again and adds tunnels to Devices.Peers
+	// once they have keys.
 	Ensure(local Local, peers []Peer) (Devices, error)
 	// Identity is what peers must know to reach this gateway. Ensure may change it.
 	Identity() (map[string]string, error)
@@ -73,8 +79,8 @@ type Capabilities struct {
 	Queues Queues
 	// Keys are static ones, which are rotated on request.
 	Keys Keys
-	// Leave notifies the process of the pod to which the tunnels belong, and which at termination waits for this one, that this one no
-	// longer uses the wire.
+	// Leave notifies the process of the pod to which the tunnels belong, and which at termination
+	// waits for this one, that this one no longer uses the wire.
 	Leave func() error
 }
 
@@ -86,8 +92,9 @@ type Queues interface {
 
 // Keys are the static keys of a wire.
 type Keys interface {
-	// Rotate starts a rotation of all keys. The following calls of Ensure perform it, Identity publishes it. A request, at most 64
-	// printable characters, is performed once: repeating the last one changes nothing, also after a restart.
+	// Rotate starts a rotation of all keys. The following calls of Ensure perform it, Identity
+	// publishes it. A request, at most 64 printable characters, is performed once: repeating the
+	// last one changes nothing, also after a restart.
 	Rotate(request string) error
 	// Rotation is the progress of the last request.
 	Rotation() Rotation
@@ -99,7 +106,8 @@ type Rotation struct {
 	Request string
 	// Left is the number of tunnels that still have their old key; 0: complete.
 	Left int
-	// Waits describes what the next step is waiting for; once complete, the peers without a handshake with the new keys, if any.
+	// Waits describes what the next step is waiting for; once complete, the peers without a
+	// handshake with the new keys, if any.
 	Waits string
 }
 
@@ -107,7 +115,8 @@ type Rotation struct {
 type Local struct {
 	// Fabric is its address inside the wire, IPv4.
 	Fabric netip.Addr
-	// Listen is the UDP port of tunnel 0; tunnel i has Listen+i (WireGuard), or all share it (IPsec).
+	// Listen is the UDP port of tunnel 0; tunnel i has Listen+i (WireGuard), or all share it
+	// (IPsec).
 	Listen uint16
 	// Tunnels to each peer that has as many, 1 to MaxTunnels; 0: 1.
 	Tunnels int
@@ -122,27 +131,32 @@ type Peer struct {
 	// Name is used in errors and logs, e.g. the name of its Endpoint.
 	Name   string
 	Fabric netip.Addr
-	// Address and Port are the underlay endpoint of its tunnel 0. Without an Address this gateway waits for the peer to initiate.
+	// Address and Port are the underlay endpoint of its tunnel 0. Without an Address this gateway
+	// waits for the peer to initiate.
 	Address netip.Addr
 	Port    uint16
 	// Identity is what the peer's own wire returned from Identity.
 	Identity map[string]string
 	// Tunnels of the peer; 0: 1.
 	Tunnels int
-	// Keepalive is the interval at which an idle tunnel sends a keepalive, which refreshes NAT mappings on the path; 0: 25 s.
+	// Keepalive is the interval at which an idle tunnel sends a keepalive, which refreshes NAT
+	// mappings on the path; 0: 25 s.
 	Keepalive time.Duration
 }
 
-// Devices are what the programs attach to and redirect into. They are L3: packets have no Ethernet header.
+// Devices are what the programs attach to and redirect into. They are L3: packets have no Ethernet
+// header.
 type Devices struct {
 	// Ifindexes of all devices that receive packets of peers.
 	Ifindexes []int
-	// Ports at which it listens in addition to Ports(driver, Local): those of retired tunnels, which still receive.
+	// Ports at which it listens in addition to Ports(driver, Local): those of retired tunnels,
+	// which still receive.
 	Ports []uint16
-	// Fleeting: devices or keys do not survive the pod of this process, so flows must move to another gateway before it ends.
+	// Fleeting: devices or keys do not survive the pod of this process, so flows must move to
+	// another gateway before it ends.
 	Fleeting bool
-	// Peers lists, by fabric address of the peer, the devices that packets to it may be sent into; flows are spread over them.
-	// A tunnel whose key is being changed is left out.
+	// Peers lists, by fabric address of the peer, the devices that packets to it may be sent into;
+	// flows are spread over them. A tunnel whose key is being changed is left out.
 	Peers map[netip.Addr][]int
 	// MTU of the devices, bytes of IPv4 packet.
 	MTU int
@@ -154,7 +168,8 @@ type Status struct {
 	Handshake time.Time
 	// Tunnels that have keys.
 	Tunnels int
-	// Endpoint is the underlay address that packets of the peer came from last, or else the configured one.
+	// Endpoint is the underlay address that packets of the peer came from last, or else the
+	// configured one.
 	Endpoint netip.AddrPort
 	// RxBytes and TxBytes of the inner packets, since the device or the SA was made.
 	RxBytes, TxBytes uint64
@@ -170,8 +185,8 @@ type tunnelStatus struct {
 	up        bool // has keys
 }
 
-// add adds a tunnel to the status of its peer, whose endpoint is that of the latest handshake. A standby tunnel is not counted, and has
-// another port.
+// add adds a tunnel to the status of its peer, whose endpoint is that of the latest handshake. A
+// standby tunnel is not counted, and has another port.
 func (s *Status) add(t tunnelStatus, standby bool) {
 	s.RxBytes, s.TxBytes = s.RxBytes+t.rx, s.TxBytes+t.tx
 	if t.up && !standby {
@@ -185,18 +200,19 @@ func (s *Status) add(t tunnelStatus, standby bool) {
 	}
 }
 
-// header is the overlay's overhead for a pod's packet: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 bytes. On an encrypted wire it is
-// always IPv4, between fabric addresses.
+// header is the overlay's overhead for a pod's packet: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 bytes.
+// On an encrypted wire it is always IPv4, between fabric addresses.
 const header = 50
 
-// wireOverhead is the overhead of a wire for a packet sent into its device, without the outer IP header: WireGuard UDP 8,
-// header 16, tag 16; ESP with AES-GCM in UDP: UDP 8, header 8, IV 8, padding up to 3, trailer 2, tag 16 (RFC 4106). On the vxlan
-// wire the overlay's IPv4 header is the outer one.
+// wireOverhead is the overhead of a wire for a packet sent into its device, without the outer IP
+// header: WireGuard UDP 8, header 16, tag 16; ESP with AES-GCM in UDP: UDP 8, header 8, IV 8,
+// padding up to 3, trailer 2, tag 16 (RFC 4106). On the vxlan wire the overlay's IPv4 header is the
+// outer one.
 var wireOverhead = map[string]int{WireGuardDriver: 40, IPsecDriver: 45, VXLANDriver: -20}
 
-// Overhead is the number of bytes that are added to a pod's packet in the underlay between two gateways: the overlay's header plus
-// that of the wire, with an outer IPv4 header (20 bytes) or IPv6 header (40 bytes; v6). That of an unknown driver is the largest
-// of all.
+// Overhead is the number of bytes that are added to a pod's packet in the underlay between two
+// gateways: the overlay's header plus that of the wire, with an outer IPv4 header (20 bytes) or
+// IPv6 header (40 bytes; v6). That of an unknown driver is the largest of all.
 func Overhead(driver string, v6 bool) int {
 	outer := 20
 	if v6 {
@@ -209,16 +225,19 @@ func Overhead(driver string, v6 bool) int {
 	return header + wireOverhead[driver] + outer
 }
 
-// DeviceMTU is the largest MTU of a wire's device over an underlay of the given MTU. The vxlan wire has no such device.
+// DeviceMTU is the largest MTU of a wire's device over an underlay of the given MTU. The vxlan wire
+// has no such device.
 func DeviceMTU(driver string, underlay int, v6 bool) int {
 	return underlay - (Overhead(driver, v6) - header)
 }
 
-// tunMTU bounds what the IKE daemon (kernel-libipsec) reads from its TUN, whatever the MTU of the device, in bytes.
+// tunMTU bounds what the IKE daemon (kernel-libipsec) reads from its TUN, whatever the MTU of the
+// device, in bytes.
 const tunMTU = 1400
 
-// Limit is the MTU of pods' packets, at most mtu, through a gateway with that identity (Wire.Identity). ESP in the IKE daemon
-// accepts packets of up to 1,400 bytes, whatever the MTU of the underlay.
+// Limit is the MTU of pods' packets, at most mtu, through a gateway with that identity
+// (Wire.Identity). ESP in the IKE daemon accepts packets of up to 1,400 bytes, whatever the MTU of
+// the underlay.
 func Limit(identity map[string]string, mtu int) int {
 	if identity[IdentityESP] == ESPUserspace {
 		return min(mtu, tunMTU-header)
@@ -226,8 +245,8 @@ func Limit(identity map[string]string, mtu int) int {
 	return mtu
 }
 
-// Ports are the UDP ports at which a wire listens, for the firewall; none for an unknown driver, nor for vxlan, whose port
-// netdev opens.
+// Ports are the UDP ports at which a wire listens, for the firewall; none for an unknown driver,
+// nor for vxlan, whose port netdev opens.
 func Ports(driver string, l Local) []uint16 {
 	switch d, _ := Driver(driver); d { // "" if it is unknown
 	case WireGuardDriver:
@@ -270,8 +289,8 @@ func (l Local) validate() (Local, error) {
 	return l, nil
 }
 
-// distinctFabric returns the peers without those whose fabric address is that of this gateway or of a peer before; the error names
-// them. Package peering refuses them, too.
+// distinctFabric returns the peers without those whose fabric address is that of this gateway or of
+// a peer before; the error names them. Package peering refuses them, too.
 func distinctFabric(local Local, peers []Peer) ([]Peer, error) {
 	var out []Peer
 	var errs []error
@@ -291,8 +310,9 @@ func distinctFabric(local Local, peers []Peer) ([]Peer, error) {
 	return out, errors.Join(errs...)
 }
 
-// pairKey derives a key of 32 bytes for two gateways from the clusterset's secret, so that the leak of one pair's key does not
-// expose the others: HKDF-SHA-256 (RFC 5869) with the wire's name and both fabric addresses, the lower one first, as info.
+// pairKey derives a key of 32 bytes for two gateways from the clusterset's secret, so that the leak
+// of one pair's key does not expose the others: HKDF-SHA-256 (RFC 5869) with the wire's name and
+// both fabric addresses, the lower one first, as info.
 func pairKey(psk []byte, wire string, a, b netip.Addr) ([32]byte, error) {
 	if b.Less(a) {
 		a, b = b, a

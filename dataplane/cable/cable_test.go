@@ -154,7 +154,8 @@ func TestWireGuardPeers(t *testing.T) {
 	}
 }
 
-// Whatever the peers say, packets have some way as long as there is a key, and never go where there is none.
+// Whatever the peers say, packets have some way as long as there is a key, and never go where there
+// is none.
 func TestUsable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p wgPeer
@@ -259,7 +260,8 @@ func TestVXLAN(t *testing.T) {
 	}
 }
 
-// A device is changed only where it differs; the endpoint of a peer that roams is replaced only for a reason.
+// A device is changed only where it differs; the endpoint of a peer that roams is replaced only for
+// a reason.
 func TestPlanEndpoint(t *testing.T) {
 	now := time.Now()
 	key, psk := wgtypes.Key{1}, wgtypes.Key{2}

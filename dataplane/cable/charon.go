@@ -18,7 +18,8 @@ import (
 	"github.com/strongswan/govici/vici"
 )
 
-// Files in the directory that pelago-node and the IKE daemon share. leftName exists once pelago-node no longer uses the wire.
+// Files in the directory that pelago-node and the IKE daemon share. leftName exists once
+// pelago-node no longer uses the wire.
 const (
 	confName   = "strongswan.conf"
 	socketName = "charon.vici"
@@ -28,8 +29,8 @@ const (
 // userspaceNote is the first line of a configuration with ESP in the daemon.
 const userspaceNote = "# ESP in this daemon: the kernel has none.\n"
 
-// Charon configures the IKE daemon of a gateway. The daemon needs the host's network, NET_ADMIN, and a directory for the socket
-// that it shares with pelago-node.
+// Charon configures the IKE daemon of a gateway. The daemon needs the host's network, NET_ADMIN,
+// and a directory for the socket that it shares with pelago-node.
 type Charon struct {
 	// Socket is the path of its vici socket.
 	Socket string
@@ -48,7 +49,8 @@ var conf string
 func (c Charon) File() string {
 	note, backends, routes, table := "", "kernel-netlink", "no", "0"
 	if c.Userspace {
-		// The first back end with ESP is used; kernel-netlink remains for addresses and routes. The TUN depends on the daemon's routes.
+		// The first back end with ESP is used; kernel-netlink remains for addresses and routes. The
+		// TUN depends on the daemon's routes.
 		note, backends, routes, table = userspaceNote, "kernel-libipsec kernel-netlink", "yes", "220"
 	}
 	return note + strings.NewReplacer("@backends@", backends, "@routes@", routes, "@table@", table,
@@ -70,7 +72,8 @@ func (c Charon) write(dir string) (changed bool, err error) {
 // viciTimeout bounds a request to the daemon, which answers from memory.
 const viciTimeout = 10 * time.Second
 
-// maxSAs bounds the IKE SAs of the daemon: 4 tunnels to each of 2,000 gateways, and as many half-open.
+// maxSAs bounds the IKE SAs of the daemon: 4 tunnels to each of 2,000 gateways, and as many
+// half-open.
 const maxSAs = 16000
 
 // charon is a client of the IKE daemon: a session for requests and one for log events.
@@ -142,7 +145,8 @@ func (c *charon) close() {
 	c.log.Close()
 }
 
-// call sends a request with these fields and returns the response. If there is no response, the error is errDaemon.
+// call sends a request with these fields and returns the response. If there is no response, the
+// error is errDaemon.
 func (c *charon) call(command string, in ...any) (*vici.Message, error) {
 	if c.broken != nil {
 		return nil, c.broken
@@ -167,9 +171,10 @@ func (c *charon) call(command string, in ...any) (*vici.Message, error) {
 	return out, nil
 }
 
-// list returns all IKE SAs. The daemon sends each as an event before it responds, and the library delivers events in order, so all
-// have been delivered by the time of the response. (The library's streaming calls select between the two at random, as of v0.8.0,
-// and mistake a remaining event for the response to the next request.)
+// list returns all IKE SAs. The daemon sends each as an event before it responds, and the library
+// delivers events in order, so all have been delivered by the time of the response. (The library's
+// streaming calls select between the two at random, as of v0.8.0, and mistake a remaining event for
+// the response to the next request.)
 func (c *charon) list() (out []*vici.Message, err error) {
 	for range len(c.sas) {
 		<-c.sas // of a request that timed out
@@ -183,7 +188,8 @@ func (c *charon) list() (out []*vici.Message, err error) {
 	return out, nil
 }
 
-// failureOf maps log lines of the daemon to the likely cause, for the operator. Other lines are dropped.
+// failureOf maps log lines of the daemon to the likely cause, for the operator. Other lines are
+// dropped.
 var failureOf = []struct{ line, cause string }{
 	{"MAC mismatched", "the peer's PSK is another: both clusters must have joined the same clusterset"},
 	{"received AUTHENTICATION_FAILED", "the peer refuses this gateway: its PSK is another, its certificate authority does not know ours, or it has no Endpoint of this gateway yet"},
@@ -218,7 +224,8 @@ func (c *charon) failure(connection string, works bool) string {
 	return c.failures[connection]
 }
 
-// fields are the fields of a message or section: alternating string keys and values of type string, []string or fields.
+// fields are the fields of a message or section: alternating string keys and values of type string,
+// []string or fields.
 type fields []any
 
 func message(f ...any) (*vici.Message, error) {

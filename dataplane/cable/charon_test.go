@@ -19,21 +19,23 @@ import (
 	"time"
 )
 
-// charonEnd bounds the end of a daemon on a busy machine. strongSwan 5.9.8 hangs for ever, once in about a thousand
-// times, when a vici connection is closed at the moment of SIGTERM: its last thread waits for one that has ended (watcher's remove
-// below vici's destroy). By then it has told its peers. Supervisor kills it, too.
+// charonEnd bounds the end of a daemon on a busy machine. strongSwan 5.9.8 hangs for ever, once in
+// about a thousand times, when a vici connection is closed at the moment of SIGTERM: its last
+// thread waits for one that has ended (watcher's remove below vici's destroy). By then it has told
+// its peers. Supervisor kills it, too.
 const charonEnd = 10 * time.Second
 
-// ikeDaemon is strongSwan's IKE daemon, from Debian's package, in a network namespace: as many run on one machine as a test has
-// gateways. In production it has a container of its own.
+// ikeDaemon is strongSwan's IKE daemon, from Debian's package, in a network namespace: as many run
+// on one machine as a test has gateways. In production it has a container of its own.
 type ikeDaemon struct {
 	command *exec.Cmd
 	done    chan error
 }
 
-// startIKEDaemon starts a daemon and waits until its vici socket answers. start runs a command in the gateway's network namespace
-// (netns.NS.Start). conf is the content of strongswan.conf (Charon.File), written into dir; socket is the vici socket
-// named there. Both lie outside /run, of which the daemon gets one of its own for its pid file.
+// startIKEDaemon starts a daemon and waits until its vici socket answers. start runs a command in
+// the gateway's network namespace (netns.NS.Start). conf is the content of strongswan.conf
+// (Charon.File), written into dir; socket is the vici socket named there. Both lie outside /run, of
+// which the daemon gets one of its own for its pid file.
 func startIKEDaemon(start func(*exec.Cmd) error, conf, socket, dir string) (*ikeDaemon, error) {
 	if _, err := os.Stat(charonBinary); err != nil {
 		return nil, fmt.Errorf("find the IKE daemon: %w: apt-get install strongswan-charon strongswan-swanctl libstrongswan-standard-plugins libcharon-extra-plugins", err)
@@ -86,8 +88,8 @@ func (d *ikeDaemon) end(with syscall.Signal) error {
 	return nil
 }
 
-// fakeCharon confirms registrations of events (0x03 → 0x05) and answers no other request, which it counts. A packet is its length in
-// 4 bytes, its type in one, and more.
+// fakeCharon confirms registrations of events (0x03 → 0x05) and answers no other request, which it
+// counts. A packet is its length in 4 bytes, its type in one, and more.
 func fakeCharon(t *testing.T) (socket string, requests *atomic.Int32) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "vici")
@@ -125,7 +127,8 @@ func fakeCharon(t *testing.T) (socket string, requests *atomic.Int32) {
 	return socket, requests
 }
 
-// Of a daemon that hangs one request is awaited: with a hundred connections, each of which needs several, pelago-node would stand still.
+// Of a daemon that hangs one request is awaited: with a hundred connections, each of which needs
+// several, pelago-node would stand still.
 func TestHangingDaemonIsAskedOnce(t *testing.T) {
 	socket, requests := fakeCharon(t)
 	c, err := dialCharon(socket)

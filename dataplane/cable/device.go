@@ -42,8 +42,9 @@ func ensureLink(want netlink.Link, matches func(netlink.Link) bool) error {
 	return nil
 }
 
-// RemoveDevices deletes the devices, SAs and policies of all wires but one from the kernel, also those of other processes: what
-// remains on a node when its daemon changes the wire or is uninstalled. but is a driver; "": all are removed.
+// RemoveDevices deletes the devices, SAs and policies of all wires but one from the kernel, also
+// those of other processes: what remains on a node when its daemon changes the wire or is
+// uninstalled. but is a driver; "": all are removed.
 func RemoveDevices(but string) error {
 	links, err := netdev.Dump(netlink.LinkList)
 	if err != nil {
@@ -65,9 +66,9 @@ func RemoveDevices(but string) error {
 	return errors.Join(errs...)
 }
 
-// configureTunnel sets up the device of a tunnel; that of tunnel 0 has the fabric address. Packets from it are decrypted and
-// checked against the peer's fabric address, and may come before the route of the peer leads to the device (ensureRoutes): hence no
-// rp_filter.
+// configureTunnel sets up the device of a tunnel; that of tunnel 0 has the fabric address. Packets
+// from it are decrypted and checked against the peer's fabric address, and may come before the
+// route of the peer leads to the device (ensureRoutes): hence no rp_filter.
 func configureTunnel(name string, tunnel int, local Local) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -97,7 +98,8 @@ func configureTunnel(name string, tunnel int, local Local) (netlink.Link, error)
 	return link, nil
 }
 
-// portInUse adds the remedy to the error that a UDP port is in use; it returns other errors as they are.
+// portInUse adds the remedy to the error that a UDP port is in use; it returns other errors as they
+// are.
 func portInUse(err error, port uint16) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("UDP port %d: %w: stop the program that listens there (IKE daemons use 4500), or join with another --nattport",
@@ -148,10 +150,12 @@ func ensureAddresses(link netlink.Link, want ...netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// ensureRoutes routes what the node itself sends to each peer's fabric address into the wanted devices, given by index, and removes our
-// other routes into devices, which are all devices of the wire. Packets of pods need no route, but the stack receives their GSO packets,
-// and drops those that arrive on a device other than that of the route to their source if rp_filter of "all" is strict. During a key
-// rotation this affects a draining tunnel: TCP retransmits until the peer has left it.
+// ensureRoutes routes what the node itself sends to each peer's fabric address into the wanted
+// devices, given by index, and removes our other routes into devices, which are all devices of the
+// wire. Packets of pods need no route, but the stack receives their GSO packets, and drops those
+// that arrive on a device other than that of the route to their source if rp_filter of "all" is
+// strict. During a key rotation this affects a draining tunnel: TCP retransmits until the peer has
+// left it.
 func ensureRoutes(local netip.Addr, wanted map[netip.Addr][]int, devices []int) error {
 	routes, err := netdev.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: netdev.Protocol}, netlink.RT_FILTER_PROTOCOL)
@@ -212,8 +216,9 @@ func hopsOf(r netlink.Route) []int {
 	return out
 }
 
-// linger is the default time for which a retired tunnel, or a retired peer in a tunnel, still receives. It exceeds the time that
-// peers usually take to observe the new Identity, and the caller of Ensure to redirect elsewhere.
+// linger is the default time for which a retired tunnel, or a retired peer in a tunnel, still
+// receives. It exceeds the time that peers usually take to observe the new Identity, and the caller
+// of Ensure to redirect elsewhere.
 const linger = 30 * time.Second
 
 // Bounds of the traffic of an idle tunnel: keepalives of 32 bytes in each direction, handshakes.
@@ -222,7 +227,8 @@ const (
 	idleBurst     = 600
 )
 
-// idle reports whether a tunnel that has carried so many bytes in that time carries no packets of the overlay.
+// idle reports whether a tunnel that has carried so many bytes in that time carries no packets of
+// the overlay.
 func idle(bytes uint64, in time.Duration) bool {
 	return float64(bytes) <= idleBurst+idlePerSecond*in.Seconds()
 }
@@ -235,7 +241,8 @@ type retirement struct {
 	received uint64    // bytes by then
 }
 
-// lingers reports whether k, which has received so many bytes, still receives: until it has been idle for linger. It then forgets k.
+// lingers reports whether k, which has received so many bytes, still receives: until it has been
+// idle for linger. It then forgets k.
 func (r retired[K]) lingers(k K, received uint64, now time.Time, linger time.Duration) bool {
 	last, known := r[k]
 	if !known || !idle(received-last.received, now.Sub(last.since)) {
@@ -249,9 +256,10 @@ func (r retired[K]) lingers(k K, received uint64, now time.Time, linger time.Dur
 	return true
 }
 
-// retireTunnels removes the devices of the tunnels from first to MaxTunnels-1 once they have lingered, and returns the numbers and
-// the interface indexes of those that still receive. A peer that still sends has not observed the change, perhaps because the hub is
-// down: it keeps the device without a bound.
+// retireTunnels removes the devices of the tunnels from first to MaxTunnels-1 once they have
+// lingered, and returns the numbers and the interface indexes of those that still receive. A peer
+// that still sends has not observed the change, perhaps because the hub is down: it keeps the
+// device without a bound.
 func retireTunnels(r retired[int], first int, now time.Time, linger time.Duration,
 	name func(tunnel int) string, remove func(tunnel int) error) (tunnels, indexes []int, err error) {
 	for i := range first {

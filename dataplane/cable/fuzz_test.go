@@ -37,8 +37,8 @@ func fuzzKey(n int) wgtypes.Key {
 	return k
 }
 
-// hostile is a peer that publishes anything. Its fabric address is its own: the hub's admission policies and control/agent/peering
-// derive that from its indexes.
+// hostile is a peer that publishes anything. Its fabric address is its own: the hub's admission
+// policies and control/agent/peering derive that from its indexes.
 func (d *draw) hostile(n int, victims []string) Peer {
 	keys := append([]string{"", "x", fuzzKey(1000 + n).String(), fuzzKey(2000 + n).String(), strings.Repeat("A", 44), wgtypes.Key{}.String()}, victims...)
 	var public []string
@@ -106,8 +106,8 @@ func apply(have *wgtypes.Device, c wgtypes.Config) {
 	}
 }
 
-// FuzzPlan: n peers that publish anything never change what the devices hold for a gateway that was there before them, and a
-// plan that was carried out leaves nothing to do.
+// FuzzPlan: n peers that publish anything never change what the devices hold for a gateway that was
+// there before them, and a plan that was carried out leaves nothing to do.
 func FuzzPlan(f *testing.F) {
 	for _, seed := range [][]byte{{}, {1, 2, 3, 4, 5}, []byte("two peers with one key"), slices.Repeat([]byte{7}, 60), slices.Repeat([]byte{2, 9}, 60)} {
 		f.Add(seed)

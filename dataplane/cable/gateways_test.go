@@ -19,8 +19,8 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// set is some gateways around a router, each in a namespace of its own: gateway i has the underlay address 172.16.i.2 and
-// the fabric address 241.0.(64*i).1 (cluster i, node 1).
+// set is some gateways around a router, each in a namespace of its own: gateway i has the underlay
+// address 172.16.i.2 and the fabric address 241.0.(64*i).1 (cluster i, node 1).
 type set struct {
 	number   int32
 	router   *netns.NS
@@ -78,7 +78,8 @@ func wireguardSet(t testing.TB, n, tunnels int) *set {
 	return s
 }
 
-// openWireGuard: device names differ by gateway since the control sockets of all namespaces are in one directory.
+// openWireGuard: device names differ by gateway since the control sockets of all namespaces are in
+// one directory.
 func openWireGuard(t testing.TB, s *set, g *gateway, dir string) *WireGuard {
 	t.Helper()
 	return openWireGuardAs(t, s, g, dir, !kernelWireGuard(t))
@@ -144,7 +145,8 @@ func (s *set) join(t testing.TB) {
 				g.await(t, o, func(st Status) bool {
 					up := st.Error == "" && st.Tunnels == min(g.local.Tunnels, o.local.Tunnels)
 					if !up {
-						g.ensure(t, s.others(t, g)...) // those called may not have known the caller yet
+						// those called may not have known the caller yet
+						g.ensure(t, s.others(t, g)...)
 					}
 					return up
 				})
@@ -203,7 +205,8 @@ func refusesSpoofed(t *testing.T, s *set) {
 		}
 		defer spoof.Close()
 		for range 20 {
-			_, _ = spoof.WriteTo([]byte("spoofed"), server.LocalAddr()) // to refuse it at once is as good
+			// to refuse it at once is as good
+			_, _ = spoof.WriteTo([]byte("spoofed"), server.LocalAddr())
 		}
 		return nil
 	}))
@@ -216,7 +219,8 @@ func refusesSpoofed(t *testing.T, s *set) {
 	}
 }
 
-// usesTunnels fails the test if b does not get what a sends by each tunnel on the tunnel of that number.
+// usesTunnels fails the test if b does not get what a sends by each tunnel on the tunnel of that
+// number.
 func usesTunnels(t *testing.T, a, b *gateway) {
 	t.Helper()
 	for i, index := range a.devices.Peers[b.local.Fabric] {
@@ -266,7 +270,8 @@ func reaches(t testing.TB, from, to *gateway, wait time.Duration) bool {
 		}
 	}()
 	for end := time.Now().Add(wait); time.Now().Before(end); {
-		_, _ = client.WriteTo([]byte("there?"), server.LocalAddr()) // what does not go out is not answered
+		// what does not go out is not answered
+		_, _ = client.WriteTo([]byte("there?"), server.LocalAddr())
 		must(t, client.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
 		if _, _, err := client.ReadFrom(make([]byte, 100)); err == nil {
 			return true
@@ -275,8 +280,8 @@ func reaches(t testing.TB, from, to *gateway, wait time.Duration) bool {
 	return false
 }
 
-// stream sends a thousand numbered datagrams a second from one gateway to another until stop, which returns how many were
-// sent and which did not arrive.
+// stream sends a thousand numbered datagrams a second from one gateway to another until stop, which
+// returns how many were sent and which did not arrive.
 func stream(t testing.TB, from, to *gateway) (stop func() (sent int, lost []int)) {
 	t.Helper()
 	port := uint16(7100 + from.number)
@@ -292,7 +297,8 @@ func stream(t testing.TB, from, to *gateway) (stop func() (sent int, lost []int)
 				sent <- n
 				return
 			case <-tick.C:
-				_, _ = client.WriteTo(binary.BigEndian.AppendUint32(nil, uint32(n)), server.LocalAddr()) // what does not go out is lost
+				// what does not go out is lost
+				_, _ = client.WriteTo(binary.BigEndian.AppendUint32(nil, uint32(n)), server.LocalAddr())
 			}
 		}
 	}()

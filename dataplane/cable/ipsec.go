@@ -29,8 +29,9 @@ const (
 
 // IPsecOptions configure the wire. Either Dir or Socket is required.
 type IPsecOptions struct {
-	// Dir is the directory shared with a Supervisor: Ensure writes the IKE daemon's configuration there, Remove deletes it.
-	// If the kernel lacks support (KernelESP), the daemon does ESP itself.
+	// Dir is the directory shared with a Supervisor: Ensure writes the IKE daemon's configuration
+	// there, Remove deletes it. If the kernel lacks support (KernelESP), the daemon does ESP
+	// itself.
 	Dir string
 	// Socket is the vici socket of an IKE daemon that is configured and run elsewhere, see Charon.
 	Socket string
@@ -47,15 +48,17 @@ type IPsecOptions struct {
 	Log *slog.Logger
 }
 
-// IPsec is the wire `libreswan`: IKEv2 and ESP between fabric addresses by an IKE daemon (strongSwan's charon) in another process,
-// controlled over its vici socket. With ESP in the kernel, tunnel i is an xfrm interface and an IKE connection; with ESP in the
-// daemon (kernel-libipsec) there is one tunnel, the daemon's TUN.
+// IPsec is the wire `libreswan`: IKEv2 and ESP between fabric addresses by an IKE daemon
+// (strongSwan's charon) in another process, controlled over its vici socket. With ESP in the
+// kernel, tunnel i is an xfrm interface and an IKE connection; with ESP in the daemon
+// (kernel-libipsec) there is one tunnel, the daemon's TUN.
 type IPsec struct {
 	o     IPsecOptions
 	mu    sync.Mutex
 	vici  *charon
 	peers []Peer
-	// loaded are the connections and the private key as loaded into the daemon; since is when a connection was loaded or lost its keys.
+	// loaded are the connections and the private key as loaded into the daemon; since is when a
+	// connection was loaded or lost its keys.
 	loaded map[string]string
 	since  map[string]time.Time
 	// up are the connections that have had keys.
@@ -114,7 +117,8 @@ func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
 	devices, err := w.ensure(local, peers)
 	if errors.Is(err, errDaemon) {
 		w.disconnect()
-		// A restarted daemon has no configuration and needs a new session: retried once. One that hangs is for the supervisor.
+		// A restarted daemon has no configuration and needs a new session: retried once. One that
+		// hangs is for the supervisor.
 		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
 			devices, err = w.ensure(local, peers)
 		}
@@ -140,7 +144,8 @@ func (w *IPsec) unattended(peers []Peer) Devices {
 	return out
 }
 
-// configure writes the daemon's configuration for the supervisor; if it changed, it waits for the new daemon.
+// configure writes the daemon's configuration for the supervisor; if it changed, it waits for the
+// new daemon.
 func (w *IPsec) configure(local Local) error {
 	if w.o.Dir == "" {
 		return nil
@@ -230,7 +235,8 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	for _, p := range usable {
 		routes[p.Fabric] = w.index[:1] // the kernel exempts what IPsec protected from rp_filter
 		for i := range min(len(w.index), max(1, p.Tunnels)) {
-			// One that has had keys stays: it will have keys again, and probes detect a failure sooner.
+			// One that has had keys stays: it will have keys again, and probes detect a failure
+			// sooner.
 			name := connectionName(p.Fabric, i)
 			if w.up[name] = w.up[name] || states[name].up; w.up[name] {
 				devices.Peers[p.Fabric] = append(devices.Peers[p.Fabric], w.index[i])
@@ -277,8 +283,8 @@ func (w *IPsec) identity() map[string]string {
 	return out
 }
 
-// Remove implements Wire: it unloads connections and secrets from the daemon and deletes the xfrm interfaces. A daemon with a
-// Supervisor stops; if it no longer runs, there is nothing to unload.
+// Remove implements Wire: it unloads connections and secrets from the daemon and deletes the xfrm
+// interfaces. A daemon with a Supervisor stops; if it no longer runs, there is nothing to unload.
 func (w *IPsec) Remove() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

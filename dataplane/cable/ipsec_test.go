@@ -28,7 +28,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// ipsecSet is newSet with an IKE daemon beside each gateway, which does ESP itself where the kernel has none.
+// ipsecSet is newSet with an IKE daemon beside each gateway, which does ESP itself where the kernel
+// has none.
 func ipsecSet(t testing.TB, n int, change ...func(o *IPsecOptions)) (*set, map[*gateway]*daemon) {
 	t.Helper()
 	s, daemons := newSet(t, n), map[*gateway]*daemon{}
@@ -100,7 +101,8 @@ func TestIPsecEnsureDisturbsNothing(t *testing.T) {
 	}
 }
 
-// The side that is called changes keys later than the caller would at the latest, also where lives are a few seconds.
+// The side that is called changes keys later than the caller would at the latest, also where lives
+// are a few seconds.
 func TestOneSideChangesKeys(t *testing.T) {
 	low, high := Local{Fabric: netip.MustParseAddr("241.0.64.1")}, Local{Fabric: netip.MustParseAddr("241.0.128.1")}
 	for _, life := range []time.Duration{3 * time.Second, 5 * time.Second, time.Hour, 4 * time.Hour} {
@@ -255,7 +257,8 @@ func TestIPsecWithoutTUN(t *testing.T) {
 	}
 }
 
-// A peer moves while its SA is up, and cannot call: the daemon restarts the SA to the former address, until Ensure ends that.
+// A peer moves while its SA is up, and cannot call: the daemon restarts the SA to the former
+// address, until Ensure ends that.
 func TestIPsecAddressChangesWhileUp(t *testing.T) {
 	s, _ := ipsecSet(t, 2, func(o *IPsecOptions) { o.DPD = time.Second })
 	a, b := s.gateways[0], s.gateways[1]
@@ -291,7 +294,8 @@ func TestIPsecDaemonRestart(t *testing.T) {
 	}
 }
 
-// While the side that calls starts anew the other one does not call: it would get a second pair of keys.
+// While the side that calls starts anew the other one does not call: it would get a second pair of
+// keys.
 func TestIPsecCalledWaits(t *testing.T) {
 	s, daemons := ipsecSet(t, 2)
 	s.join(t)
@@ -360,7 +364,8 @@ func TestIPsecReopened(t *testing.T) {
 	}
 }
 
-// A daemon without ESP needs the kernel's: without xfrm interfaces the wire returns an error and makes nothing.
+// A daemon without ESP needs the kernel's: without xfrm interfaces the wire returns an error and
+// makes nothing.
 func TestIPsecXfrmInterface(t *testing.T) {
 	s := newSet(t, 1)
 	a := s.gateways[0]
@@ -412,7 +417,8 @@ func TestIPsecTunnels(t *testing.T) {
 	// Fewer: what is still sent by the retired devices gets there, then they go.
 	devices := a.devices.Peers[b.local.Fabric]
 	b.local.Tunnels = 1
-	for begin := time.Now(); time.Since(begin) < 3*time.Second; { // thrice Linger, and a has not observed it
+	// thrice Linger, and a has not observed it
+	for begin := time.Now(); time.Since(begin) < 3*time.Second; {
 		b.ensure(t, s.others(t, b)...)
 		for range 10 {
 			sent(t, a, b, devices[len(devices)-1], 7800)

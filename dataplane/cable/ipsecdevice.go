@@ -22,15 +22,18 @@ import (
 const (
 	// ipsecPrefix is the prefix of the names of xfrm interfaces.
 	ipsecPrefix = "pelago-ipsec"
-	// firstIfID is the if_id of tunnel 0's xfrm interface; as an arbitrary number, the overlay's UDP port.
+	// firstIfID is the if_id of tunnel 0's xfrm interface; as an arbitrary number, the overlay's
+	// UDP port.
 	firstIfID = 4800
 )
 
-// ErrNoXfrmInterface: the kernel has ESP but no xfrm interfaces, hence no device to redirect packets into. (Redirected packets
-// bypass policies without such a device: they would leave in the clear.)
+// ErrNoXfrmInterface: the kernel has ESP but no xfrm interfaces, hence no device to redirect
+// packets into. (Redirected packets bypass policies without such a device: they would leave in the
+// clear.)
 var ErrNoXfrmInterface = errors.New("the kernel has no xfrm interfaces (CONFIG_XFRM_INTERFACE, Linux 4.19): load the module xfrm_interface, or use the cable driver wireguard")
 
-// ensureDevices makes the xfrm interfaces, or finds the daemon's TUN. Interfaces of retired tunnels are removed after Linger.
+// ensureDevices makes the xfrm interfaces, or finds the daemon's TUN. Interfaces of retired tunnels
+// are removed after Linger.
 func (w *IPsec) ensureDevices(local *Local, userspace bool, now time.Time) error {
 	if userspace {
 		name, err := findTUN()
@@ -70,7 +73,8 @@ func (w *IPsec) ensureDevices(local *Local, userspace bool, now time.Time) error
 	return errors.Join(errs...)
 }
 
-// findTUN returns the name of kernel-libipsec's device: ipsec0, or a higher number if that name was in use.
+// findTUN returns the name of kernel-libipsec's device: ipsec0, or a higher number if that name was
+// in use.
 func findTUN() (string, error) {
 	links, err := netdev.Dump(netlink.LinkList)
 	if err != nil {
@@ -108,8 +112,9 @@ func resetTUN() error {
 	return errors.Join(ensureRoutes(netip.Addr{}, nil, []int{link.Attrs().Index}), ensureAddresses(link))
 }
 
-// KernelESP returns an error with what the kernel lacks for IPsec. It makes an xfrm interface and an SA like those of the wire, in
-// a temporary network namespace, which may load kernel modules. It needs CAP_SYS_ADMIN.
+// KernelESP returns an error with what the kernel lacks for IPsec. It makes an xfrm interface and
+// an SA like those of the wire, in a temporary network namespace, which may load kernel modules. It
+// needs CAP_SYS_ADMIN.
 func KernelESP() error {
 	done := make(chan error, 1)
 	go func() {
@@ -149,7 +154,8 @@ func tryESP() error {
 	return nil
 }
 
-// removeSAs deletes the SAs and policies of our xfrm interfaces from the kernel, which remain when an IKE daemon is killed.
+// removeSAs deletes the SAs and policies of our xfrm interfaces from the kernel, which remain when
+// an IKE daemon is killed.
 func removeSAs() error {
 	ours := func(id int) bool { return id >= firstIfID && id < firstIfID+MaxTunnels }
 	states, err := netdev.Dump(func() ([]netlink.XfrmState, error) { return netlink.XfrmStateList(netlink.FAMILY_ALL) })
@@ -161,7 +167,8 @@ func removeSAs() error {
 	}
 	for _, s := range states {
 		if ours(s.Ifid) {
-			if err := netlink.XfrmStateDel(&s); err != nil && !errors.Is(err, syscall.ESRCH) { // deleted meanwhile
+			// deleted meanwhile
+			if err := netlink.XfrmStateDel(&s); err != nil && !errors.Is(err, syscall.ESRCH) {
 				return fmt.Errorf("remove the SA to %s: %w", s.Dst, err)
 			}
 		}

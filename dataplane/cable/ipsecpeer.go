@@ -14,19 +14,21 @@ import (
 	"time"
 )
 
-// Proposals in strongSwan's syntax: AES-GCM with a Diffie-Hellman exchange at every rekeying. The second of each has the curves of
-// FIPS 186.
+// Proposals in strongSwan's syntax: AES-GCM with a Diffie-Hellman exchange at every rekeying. The
+// second of each has the curves of FIPS 186.
 var (
 	ikeProposals = []string{"aes128gcm16-prfsha256-x25519", "aes256gcm16-prfsha384-ecp384"}
 	espProposals = []string{"aes128gcm16-x25519", "aes256gcm16-ecp384"}
 )
 
-// Certificates replace the PSK: files in PEM. The certificate of a gateway must have as subject alternative names its fabric
-// address, and for tunnel i > 0 the DNS name tunnel<i>.<fabric address with dashes>.pelago.
+// Certificates replace the PSK: files in PEM. The certificate of a gateway must have as subject
+// alternative names its fabric address, and for tunnel i > 0 the DNS name tunnel<i>.<fabric address
+// with dashes>.pelago.
 type Certificates struct{ Certificate, Key, Authority string }
 
-// ikeID is the IKE identity of a tunnel of a gateway. Each tunnel is an IKE connection of its own: of several child SAs with equal
-// traffic selectors, the responder could not tell which tunnel a request belongs to.
+// ikeID is the IKE identity of a tunnel of a gateway. Each tunnel is an IKE connection of its own:
+// of several child SAs with equal traffic selectors, the responder could not tell which tunnel a
+// request belongs to.
 func ikeID(fabric netip.Addr, tunnel int) string {
 	if tunnel == 0 {
 		return fabric.String()
@@ -48,7 +50,8 @@ type connection struct {
 	tunnel int
 	// ifID of the xfrm interface; 0: the daemon has its own device.
 	ifID uint32
-	// certificate in PEM, "" with PSK; lifetimes of the keys of ESP (rekey) and IKE; dpd: interval of dead peer detection.
+	// certificate in PEM, "" with PSK; lifetimes of the keys of ESP (rekey) and IKE; dpd: interval
+	// of dead peer detection.
 	certificate, authority string
 	rekey, ike, dpd        time.Duration
 }
@@ -63,10 +66,11 @@ func (c connection) starts() bool { return c.initiator() && c.peer.Address.IsVal
 
 // fields are those of the connection in a load-conn request.
 func (c connection) fields() fields {
-	// The daemon's unit is a second. Rounded up, the two sides' times differ for any lifetime of the keys.
+	// The daemon's unit is a second. Rounded up, the two sides' times differ for any lifetime of
+	// the keys.
 	seconds := func(d time.Duration) string { return strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))) }
-	// The responder rekeys only if the initiator does not: two exchanges that collide can end without any keys.
-	// Keys expire long after their rekeying, for a peer that responds slowly.
+	// The responder rekeys only if the initiator does not: two exchanges that collide can end
+	// without any keys. Keys expire long after their rekeying, for a peer that responds slowly.
 	rekey, ike := c.rekey*3/2, c.ike*3/2
 	if c.initiator() {
 		rekey, ike = c.rekey, c.ike
@@ -79,7 +83,8 @@ func (c connection) fields() fields {
 		"local_ts", []string{c.local.Fabric.String() + "/32"}, "remote_ts", []string{c.peer.Fabric.String() + "/32"},
 		"esp_proposals", espProposals, "mode", "tunnel",
 		"rekey_time", seconds(rekey), "rand_time", seconds(c.rekey / 10), "life_time", seconds(2*rekey + 30*time.Second),
-		// No start action: it would make the daemon terminate and initiate an existing connection whenever it is loaded again.
+		// No start action: it would make the daemon terminate and initiate an existing connection
+		// whenever it is loaded again.
 		"start_action", "none", "close_action", closeAction, "dpd_action", dpdAction,
 	}
 	if c.ifID != 0 {
@@ -100,16 +105,17 @@ func (c connection) fields() fields {
 	return fields{
 		"version", "2", "proposals", ikeProposals, "local_addrs", []string{"%any"}, "local_port", strconv.Itoa(int(c.local.Listen)),
 		"remote_addrs", addresses, "remote_port", strconv.Itoa(int(port)),
-		// UDP encapsulation always: one port through firewalls, and a NAT box may appear later. unique: a gateway that restarted after
-		// a crash replaces its former connection.
+		// UDP encapsulation always: one port through firewalls, and a NAT box may appear later.
+		// unique: a gateway that restarted after a crash replaces its former connection.
 		"encap", "yes", "mobike", "no", "unique", "replace", "keyingtries", "0",
 		"rekey_time", seconds(ike), "rand_time", seconds(c.ike / 10), "over_time", seconds(ike + 30*time.Second),
 		"dpd_delay", seconds(c.dpd), "local", local, "remote", remote, "children", fields{"wire", child},
 	}
 }
 
-// ensureConnections loads secrets and connections that differ into the daemon, unloads others, and initiates connections without keys.
-// Those of a retired tunnel remain as long as its device, those of a peer that has fewer tunnels for Linger.
+// ensureConnections loads secrets and connections that differ into the daemon, unloads others, and
+// initiates connections without keys. Those of a retired tunnel remain as long as its device, those
+// of a peer that has fewer tunnels for Linger.
 func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, states map[string]sa, now time.Time) error {
 	known, err := w.known()
 	if err != nil {
@@ -147,7 +153,8 @@ func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, sta
 			errs = append(errs, w.unload(name))
 		}
 	}
-	maps.DeleteFunc(w.up, func(name string, _ bool) bool { return !wanted[name] }) // also those that a new daemon never had
+	// also those that a new daemon never had
+	maps.DeleteFunc(w.up, func(name string, _ bool) bool { return !wanted[name] })
 	return errors.Join(errs...)
 }
 
@@ -166,8 +173,8 @@ func (w *IPsec) known() (map[string]bool, error) {
 	return names, nil
 }
 
-// loadCertificates reads the certificates, which are part of each connection, and loads the private key if the daemon is fresh or
-// the key differs.
+// loadCertificates reads the certificates, which are part of each connection, and loads the private
+// key if the daemon is fresh or the key differs.
 func (w *IPsec) loadCertificates(fresh bool) (certificate, authority string, err error) {
 	c := w.o.Certificates
 	if c == nil {
@@ -222,11 +229,14 @@ func (w *IPsec) ensureConnection(c connection, known bool, state sa) error {
 		}
 		return nil
 	}
-	// Both sides' connections may also have ended without a new one, or an IKE SA may be left without ESP keys. The responder gives
-	// the initiator responderDelay from when it first observes that keys are missing: a gateway that is restarting initiates, and
-	// two exchanges that collide end with two pairs of keys, where the switch from one to the other loses packets in flight.
+	// Both sides' connections may also have ended without a new one, or an IKE SA may be left
+	// without ESP keys. The responder gives the initiator responderDelay from when it first
+	// observes that keys are missing: a gateway that is restarting initiates, and two exchanges
+	// that collide end with two pairs of keys, where the switch from one to the other loses packets
+	// in flight.
 	if state.ike == "CONNECTING" && state.calls && c.peer.Address.IsValid() && state.endpoint.Addr().Unmap() != c.peer.Address.Unmap() {
-		// The SA was up when the address changed: the daemon restarts it towards the previous address, forever.
+		// The SA was up when the address changed: the daemon restarts it towards the previous
+		// address, forever.
 		if err := w.terminate(name); err != nil {
 			return err
 		}

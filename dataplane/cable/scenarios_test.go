@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// What every wire with devices is to do. The tests of each wire call these, with gateways that have joined.
+// What every wire with devices is to do. The tests of each wire call these, with gateways that have
+// joined.
 
 // carries checks that each gateway reaches each, and sends size bytes from the first to the second.
 func (s *set) carries(t *testing.T, size int64) {
@@ -28,7 +29,8 @@ func (s *set) carries(t *testing.T, size int64) {
 	}
 }
 
-// ensureDisturbsNothing calls Ensure fifty times over a second of traffic, of which nothing may be lost.
+// ensureDisturbsNothing calls Ensure fifty times over a second of traffic, of which nothing may be
+// lost.
 func (s *set) ensureDisturbsNothing(t *testing.T) {
 	t.Helper()
 	a, b := s.gateways[0], s.gateways[1]
@@ -40,7 +42,8 @@ func (s *set) ensureDisturbsNothing(t *testing.T) {
 	calm(t, there, back)
 }
 
-// removesPeer takes the second of three gateways from the first's peers: the two are cut off from each other, the third is not.
+// removesPeer takes the second of three gateways from the first's peers: the two are cut off from
+// each other, the third is not.
 func (s *set) removesPeer(t *testing.T) {
 	t.Helper()
 	a, b, c := s.gateways[0], s.gateways[1], s.gateways[2]
@@ -65,6 +68,7 @@ func (g *gateway) move(t *testing.T, to netip.Addr) {
 	via := netip.AddrFrom4([4]byte{172, 16, byte(g.number), 1})
 	run(t, g.ns, "ip", "addr", "add", to.String()+"/24", "dev", "eth0")
 	run(t, g.ns, "ip", "addr", "del", g.address.String()+"/24", "dev", "eth0")
-	run(t, g.ns, "ip", "addr", "add", to.String()+"/24", "dev", "eth0") // a secondary address goes with the first
+	// a secondary address goes with the first
+	run(t, g.ns, "ip", "addr", "add", to.String()+"/24", "dev", "eth0")
 	run(t, g.ns, "ip", "route", "replace", "default", "via", via.String(), "dev", "eth0")
 }

@@ -25,28 +25,32 @@ const (
 	pollInterval = 300 * time.Millisecond
 	// restartDelay before a daemon that ended is started again.
 	restartDelay = time.Second
-	// drainTimeout bounds how long ESP in the daemon continues at termination, while pelago-node, which ends at the same time, moves
-	// the flows to other gateways. stopTimeout bounds how long the daemon then takes to notify its peers. The pod's grace period is
-	// longer than both.
+	// drainTimeout bounds how long ESP in the daemon continues at termination, while pelago-node,
+	// which ends at the same time, moves the flows to other gateways. stopTimeout bounds how long
+	// the daemon then takes to notify its peers. The pod's grace period is longer than both.
 	drainTimeout = 10500 * time.Millisecond
 	stopTimeout  = 1500 * time.Millisecond
-	// watchInterval is how often the daemon is asked for its state. One that leaves maxUnanswered requests in a row unanswered hangs.
+	// watchInterval is how often the daemon is asked for its state. One that leaves maxUnanswered
+	// requests in a row unanswered hangs.
 	watchInterval = 10 * time.Second
 	maxUnanswered = 3
-	// charonBinary and charonPID are the paths of the binary and the PID file in Debian's package strongswan-charon.
+	// charonBinary and charonPID are the paths of the binary and the PID file in Debian's package
+	// strongswan-charon.
 	charonBinary = "/usr/lib/ipsec/charon"
 	charonPID    = "/var/run/charon.pid"
 )
 
-// Supervisor runs the IKE daemon, in its own container in the pod of pelago-node, while the configuration that Ensure writes is
-// in Dir: only on gateways. Other nodes run no daemon and open no port.
+// Supervisor runs the IKE daemon, in its own container in the pod of pelago-node, while the
+// configuration that Ensure writes is in Dir: only on gateways. Other nodes run no daemon and open
+// no port.
 type Supervisor struct {
 	// Dir is IPsecOptions.Dir.
 	Dir string
-	// DrainTimeout bounds how long the daemon outlives ctx, until pelago-node no longer uses it (IPsec.Left); 0: 10.5 s.
+	// DrainTimeout bounds how long the daemon outlives ctx, until pelago-node no longer uses it
+	// (IPsec.Left); 0: 10.5 s.
 	DrainTimeout time.Duration
-	// WatchInterval is how often the daemon is asked, and how long it may take to answer. It is killed and started again if it leaves
-	// three requests in a row unanswered. 0: 10 s.
+	// WatchInterval is how often the daemon is asked, and how long it may take to answer. It is
+	// killed and started again if it leaves three requests in a row unanswered. 0: 10 s.
 	WatchInterval time.Duration
 	// Start starts the daemon with its environment; nil: Debian's charon.
 	Start func(environment []string) (*exec.Cmd, error)
@@ -63,8 +67,9 @@ type ikeProcess struct {
 	ended chan struct{}
 }
 
-// Run returns when ctx is done. With ESP in the kernel it then kills the daemon, which otherwise would delete all SAs: packets pass
-// until the next daemon has negotiated new ones. ESP in the daemon ends with it, so it is terminated gracefully and notifies its peers.
+// Run returns when ctx is done. With ESP in the kernel it then kills the daemon, which otherwise
+// would delete all SAs: packets pass until the next daemon has negotiated new ones. ESP in the
+// daemon ends with it, so it is terminated gracefully and notifies its peers.
 func (s Supervisor) Run(ctx context.Context) error {
 	file := filepath.Join(s.Dir, confName)
 	if s.Start == nil {
@@ -151,8 +156,9 @@ func (s Supervisor) start(file, conf string) (*ikeProcess, error) {
 	return d, nil
 }
 
-// watch kills a daemon that hangs: it would neither rekey nor answer its peers, and each reconcile of pelago-node would wait for it.
-// Requests are counted, not time, so that a machine that was suspended is not mistaken for a hung daemon.
+// watch kills a daemon that hangs: it would neither rekey nor answer its peers, and each reconcile
+// of pelago-node would wait for it. Requests are counted, not time, so that a machine that was
+// suspended is not mistaken for a hung daemon.
 func (s Supervisor) watch(d *ikeProcess) {
 	tick := time.NewTicker(s.WatchInterval)
 	defer tick.Stop()
@@ -175,7 +181,8 @@ func (s Supervisor) watch(d *ikeProcess) {
 	}
 }
 
-// enlargeBuffers prevents drops while a daemon that does ESP itself is not scheduled. It opens its sockets some time after its start.
+// enlargeBuffers prevents drops while a daemon that does ESP itself is not scheduled. It opens its
+// sockets some time after its start.
 func (s Supervisor) enlargeBuffers(d *ikeProcess) {
 	if espOf(d.conf) != ESPUserspace || time.Since(d.started) > bootTimeout {
 		return
@@ -189,7 +196,8 @@ func (d *ikeProcess) stop(with syscall.Signal) {
 	_ = d.command.Process.Signal(with) // it may have ended
 	select {
 	case <-d.done:
-	case <-time.After(stopTimeout): // strongSwan 5.9.8 hangs if a vici connection is closed at the same time
+	case <-time.After(stopTimeout):
+		// strongSwan 5.9.8 hangs if a vici connection is closed at the same time
 		_ = d.command.Process.Kill() // it may have ended
 		<-d.done
 	}
@@ -213,12 +221,13 @@ func espOf(conf string) string {
 	return ESPKernel
 }
 
-// receiveBuffer is that of the IKE daemon's UDP sockets if it does ESP itself, bytes: some 4,000 packets while the daemon is not
-// scheduled. The kernel's default of 200 KiB is full within 50 ms at 5,000 packets/s, and the daemon has no option for it.
+// receiveBuffer is that of the IKE daemon's UDP sockets if it does ESP itself, bytes: some 4,000
+// packets while the daemon is not scheduled. The kernel's default of 200 KiB is full within 50 ms
+// at 5,000 packets/s, and the daemon has no option for it.
 const receiveBuffer = 4 << 20
 
-// setReceiveBuffers sets the receive buffers of the UDP sockets of a process, in bytes. The process must be a child of this one, or
-// this one needs CAP_SYS_PTRACE (pidfd_getfd(2), Linux 5.6).
+// setReceiveBuffers sets the receive buffers of the UDP sockets of a process, in bytes. The process
+// must be a child of this one, or this one needs CAP_SYS_PTRACE (pidfd_getfd(2), Linux 5.6).
 func setReceiveBuffers(pid, bytes int) error {
 	process, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

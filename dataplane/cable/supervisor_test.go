@@ -87,8 +87,8 @@ func (s *supervised) started(t *testing.T) *exec.Cmd {
 
 func alive(c *exec.Cmd) bool { return c.Process.Signal(syscall.Signal(0)) == nil }
 
-// The IKE daemon runs while the node is a gateway. When it crashes, when its container ends and when pelago-node starts anew,
-// the tunnel comes back by itself.
+// The IKE daemon runs while the node is a gateway. When it crashes, when its container ends and
+// when pelago-node starts anew, the tunnel comes back by itself.
 func TestSupervisor(t *testing.T) {
 	s := newSet(t, 2)
 	a, b := supervise(t, s.gateways[0]), supervise(t, s.gateways[1])
@@ -111,7 +111,8 @@ func TestSupervisor(t *testing.T) {
 		t.Helper()
 		begin := time.Now()
 		for ; time.Since(begin) < 30*time.Second; time.Sleep(200 * time.Millisecond) {
-			// What fails while there is no daemon is repeated by the next call, as pelago-node does.
+			// What fails while there is no daemon is repeated by the next call, as pelago-node
+			// does.
 			err := errors.Join(a.tryEnsure(b.peer(t)), b.tryEnsure(a.peer(t)))
 			if err == nil && reaches(t, a.gateway, b.gateway, 300*time.Millisecond) {
 				t.Logf("%s: back after %.1f s", what, time.Since(begin).Seconds())
@@ -174,8 +175,8 @@ func TestSupervisor(t *testing.T) {
 	must(t, b.ns.Do(b.wire.Remove)) // again, without a daemon
 }
 
-// A daemon that does ESP itself continues until pelago-node, which ends at the same time, no longer uses it. The notice of an earlier
-// process has no effect.
+// A daemon that does ESP itself continues until pelago-node, which ends at the same time, no longer
+// uses it. The notice of an earlier process has no effect.
 func TestSupervisorWaitsForPelagoNode(t *testing.T) {
 	s := newSet(t, 1)
 	a := supervise(t, s.gateways[0])
@@ -220,8 +221,8 @@ func TestSupervisorEndsHangingDaemon(t *testing.T) {
 	}
 }
 
-// A gateway is used once a tunnel leads to it, and remains in use when the tunnel is down for a while: probes detect a failure
-// sooner.
+// A gateway is used once a tunnel leads to it, and remains in use when the tunnel is down for a
+// while: probes detect a failure sooner.
 func TestIPsecTunnelsInUse(t *testing.T) {
 	s, daemons := ipsecSet(t, 2)
 	a, b := s.gateways[0], s.gateways[1]
@@ -298,7 +299,8 @@ func TestSupervisorWithoutDirectory(t *testing.T) {
 	}
 }
 
-// ESP is found where there are xfrm interfaces, which come with it. Trying it changes nothing in the namespace of the caller.
+// ESP is found where there are xfrm interfaces, which come with it. Trying it changes nothing in
+// the namespace of the caller.
 func TestKernelESP(t *testing.T) {
 	ns, xfrmi := newSet(t, 1).gateways[0].ns, hasXfrmi()
 	before := run(t, ns, "ip", "link")

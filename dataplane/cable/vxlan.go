@@ -14,8 +14,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
-// VXLAN is the wire `vxlan`: in the clear. The programs write and parse the headers themselves, so there is no device, and a peer
-// is identified by its underlay address, which can be spoofed: for trusted networks only. netdev.Ensure binds the UDP port.
+// VXLAN is the wire `vxlan`: in the clear. The programs write and parse the headers themselves, so
+// there is no device, and a peer is identified by its underlay address, which can be spoofed: for
+// trusted networks only. netdev.Ensure binds the UDP port.
 type VXLAN struct {
 	mu    sync.Mutex
 	peers []Peer

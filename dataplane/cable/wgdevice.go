@@ -46,8 +46,9 @@ func (w *WireGuard) readDevice(client *wgctrl.Client, i int) (*wgtypes.Device, e
 	return d, nil
 }
 
-// ensureDevice makes the device of a tunnel: the kernel's, or an embedded one on a kernel without WireGuard, which answers
-// EOPNOTSUPP as for any unknown type of device. Everything else is configured through wgctrl for both.
+// ensureDevice makes the device of a tunnel: the kernel's, or an embedded one on a kernel without
+// WireGuard, which answers EOPNOTSUPP as for any unknown type of device. Everything else is
+// configured through wgctrl for both.
 func (w *WireGuard) ensureDevice(i int, port uint16, mtu int) error {
 	if e := w.embedded[i]; e != nil {
 		select {
@@ -108,8 +109,8 @@ func (w *WireGuard) remove(i int) error {
 	return netdev.RemoveLink(w.name(i))
 }
 
-// embedded is a WireGuard device whose packets this process encrypts: a TUN with offloads, wireguard-go behind it, and
-// the socket by which wg(8) and wgctrl find it.
+// embedded is a WireGuard device whose packets this process encrypts: a TUN with offloads,
+// wireguard-go behind it, and the socket by which wg(8) and wgctrl find it.
 type embedded struct {
 	device *device.Device
 	tun    *os.File
@@ -129,15 +130,16 @@ func embed(name string, port uint16, mtu int, log *slog.Logger) (_ *embedded, er
 			e.close()
 		}
 	}()
-	// The device is up from the start (see openTUN). Setting the port rebinds the sockets in this thread's namespace, whichever
-	// goroutine of the library opened them first.
+	// The device is up from the start (see openTUN). Setting the port rebinds the sockets in this
+	// thread's namespace, whichever goroutine of the library opened them first.
 	if err = e.device.Up(); err == nil {
 		err = e.device.IpcSet(fmt.Sprintf("listen_port=%d\n", port))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, portInUse(err, port))
 	}
-	file, err := ipc.UAPIOpen(name) // removes the socket of a killed process, not that of a live one
+	// removes the socket of a killed process, not that of a live one
+	file, err := ipc.UAPIOpen(name)
 	if err != nil {
 		return nil, fmt.Errorf("open the control socket of %s: %w", name, err)
 	}
@@ -167,7 +169,8 @@ func readable(file *os.File) (bool, error) {
 	ready := 0
 	cerr := raw.Control(func(fd uintptr) {
 		poll[0].Fd = int32(fd)
-		// It also fails while a signal is pending, such as one by which the runtime preempts this goroutine.
+		// It also fails while a signal is pending, such as one by which the runtime preempts this
+		// goroutine.
 		for ready, err = unix.Poll(poll, 0); errors.Is(err, unix.EINTR); {
 			ready, err = unix.Poll(poll, 0)
 		}
@@ -175,8 +178,9 @@ func readable(file *os.File) (bool, error) {
 	return ready > 0, errors.Join(cerr, err)
 }
 
-// batched is a TUN whose Read returns all packets that it holds. By itself the library reads one at a time, unless the kernel leaves
-// segmentation to it, which it does not for packets with our overlay header; but the library encrypts, sends and delivers in batches.
+// batched is a TUN whose Read returns all packets that it holds. By itself the library reads one at
+// a time, unless the kernel leaves segmentation to it, which it does not for packets with our
+// overlay header; but the library encrypts, sends and delivers in batches.
 type batched struct{ tun.Device }
 
 // Read implements tun.Device. Half of a batch stays free for the segments of the last packet.
@@ -217,12 +221,14 @@ func (e *embedded) close() {
 	e.device.Close() // closes the TUN as well
 }
 
-// tunQueue bounds the packets queued in the TUN while this process, or the IKE daemon, is not scheduled; more are dropped. The
-// kernel's default of 500 is reached within 0.1 s at 5,000 packets/s, which a busy node exceeds.
+// tunQueue bounds the packets queued in the TUN while this process, or the IKE daemon, is not
+// scheduled; more are dropped. The kernel's default of 500 is reached within 0.1 s at 5,000
+// packets/s, which a busy node exceeds.
 const tunQueue = 10_000
 
-// openTUN makes the TUN and brings it up before wireguard-go opens it: when a TUN is down, the library closes its sockets and opens
-// them again from a goroutine, in the network namespace of an arbitrary thread.
+// openTUN makes the TUN and brings it up before wireguard-go opens it: when a TUN is down, the
+// library closes its sockets and opens them again from a goroutine, in the network namespace of an
+// arbitrary thread.
 func openTUN(name string, mtu int) (t tun.Device, err error) {
 	defer func() {
 		if errors.Is(err, syscall.EBUSY) {
@@ -262,8 +268,8 @@ func openTUN(name string, mtu int) (t tun.Device, err error) {
 	return t, nil
 }
 
-// wireguardLog forwards the library's errors at debug: it logs every few seconds for an unreachable peer, and Status reports the
-// same.
+// wireguardLog forwards the library's errors at debug: it logs every few seconds for an unreachable
+// peer, and Status reports the same.
 func wireguardLog(log *slog.Logger, name string) *device.Logger {
 	errorf := func(format string, args ...any) {
 		if log.Enabled(context.Background(), slog.LevelDebug) {

@@ -15,8 +15,8 @@ import (
 	"golang.zx2c4.com/wireguard/tun"
 )
 
-// A gateway that leaves asks whether packets wait in its process: in the TUN, which takes them until they are read, or at the
-// socket.
+// A gateway that leaves asks whether packets wait in its process: in the TUN, which takes them
+// until they are read, or at the socket.
 func TestEmbeddedWaiting(t *testing.T) {
 	ns := newSet(t, 1).gateways[0].ns
 	must(t, ns.Sysctl("net/ipv6/conf/default/disable_ipv6", "1")) // it would greet its neighbours
@@ -73,7 +73,8 @@ func (p packets) Read(bufs [][]byte, sizes []int, offset int) (n int, err error)
 	return 1, nil
 }
 
-// A Read returns what is queued, in order, up to half a batch and one packet; it waits only if there is nothing.
+// A Read returns what is queued, in order, up to half a batch and one packet; it waits only if
+// there is nothing.
 func TestBatchedRead(t *testing.T) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -123,8 +124,8 @@ func TestBatchedRead(t *testing.T) {
 	}
 }
 
-// Signals, such as those by which the runtime preempts goroutines on a busy node, are no errors: wireguard-go closes a device whose
-// TUN cannot be read.
+// Signals, such as those by which the runtime preempts goroutines on a busy node, are no errors:
+// wireguard-go closes a device whose TUN cannot be read.
 func TestReadableIsNotInterrupted(t *testing.T) {
 	r, w, err := os.Pipe()
 	must(t, err)

@@ -14,9 +14,10 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// keyDir is the directory with this gateway's private keys, which keep their peers' configuration valid over a restart: one file
-// per tunnel with the key in base64, the file `rotation` with the numbers of the tunnels whose keys are still to be changed, and
-// `rotation-request` with the last request.
+// keyDir is the directory with this gateway's private keys, which keep their peers' configuration
+// valid over a restart: one file per tunnel with the key in base64, the file `rotation` with the
+// numbers of the tunnels whose keys are still to be changed, and `rotation-request` with the last
+// request.
 type keyDir string
 
 func (d keyDir) file(tunnel int) string {
@@ -48,7 +49,8 @@ func (d keyDir) renew(tunnel int) (wgtypes.Key, error) {
 	return key, d.write(d.file(tunnel), key.String())
 }
 
-// rotation reads the numbers of the tunnels whose keys are still to be changed, and the last request; empty: none yet.
+// rotation reads the numbers of the tunnels whose keys are still to be changed, and the last
+// request; empty: none yet.
 func (d keyDir) rotation() (left []int, request string, err error) {
 	text, err := d.read("rotation")
 	if err != nil {
@@ -99,7 +101,8 @@ func (d keyDir) write(path, content string) error {
 	return replaceFile(path, content+"\n")
 }
 
-// replaceFile writes a file with mode 0600 atomically: readers, and the next boot after a crash, see the old or the new content.
+// replaceFile writes a file with mode 0600 atomically: readers, and the next boot after a crash,
+// see the old or the new content.
 func replaceFile(path, content string) (err error) {
 	defer func() {
 		if err != nil {

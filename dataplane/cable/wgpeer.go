@@ -17,7 +17,8 @@ import (
 
 const (
 	defaultKeepalive = 25 * time.Second
-	// sessionLife bounds the use of session keys after a handshake (REJECT_AFTER_TIME in the WireGuard paper, §6.1).
+	// sessionLife bounds the use of session keys after a handshake (REJECT_AFTER_TIME in the
+	// WireGuard paper, §6.1).
 	sessionLife = 180 * time.Second
 )
 
@@ -42,8 +43,9 @@ func (p wgPeer) at(tunnel int) netip.AddrPort {
 	return netip.AddrPortFrom(p.endpoint.Addr(), p.endpoint.Port()+uint16(tunnel))
 }
 
-// wgPeers parses the peers' identities. An invalid peer is left out and named in the error. Package peering rejects duplicate
-// keys; if two peers have one nevertheless, the order by fabric address makes the result deterministic.
+// wgPeers parses the peers' identities. An invalid peer is left out and named in the error. Package
+// peering rejects duplicate keys; if two peers have one nevertheless, the order by fabric address
+// makes the result deterministic.
 func wgPeers(local Local, peers []Peer, own []wgtypes.Key) ([]wgPeer, error) {
 	var out []wgPeer
 	var errs []error
@@ -54,7 +56,8 @@ func wgPeers(local Local, peers []Peer, own []wgtypes.Key) ([]wgPeer, error) {
 	for _, p := range slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return a.Fabric.Compare(b.Fabric) }) {
 		w, err := newWGPeer(local, p)
 		for _, k := range w.keys {
-			// WireGuard identifies a peer by its key: of two with the same one, the second would replace the first.
+			// WireGuard identifies a peer by its key: of two with the same one, the second would
+			// replace the first.
 			if other, ok := owner[k]; ok && k != (wgtypes.Key{}) {
 				err = errors.Join(err, fmt.Errorf("its public key %s is that of %s as well: one of the two must rotate its keys (pelago gateway rotate-keys)", k, other))
 			}
@@ -118,8 +121,8 @@ type tunnel struct {
 	retired map[wgtypes.Key]bool
 }
 
-// endpoints are the configured endpoints by peer key. The kernel follows a peer that roams; its configured endpoint is set again
-// only when it changes, or when the peer is silent.
+// endpoints are the configured endpoints by peer key. The kernel follows a peer that roams; its
+// configured endpoint is set again only when it changes, or when the peer is silent.
 type endpoints map[wgtypes.Key]netip.AddrPort
 
 // tunnelKey is a peer's key in a tunnel.
@@ -128,8 +131,9 @@ type tunnelKey struct {
 	key    wgtypes.Key
 }
 
-// lingeringKeys returns the keys that stay in a tunnel for Linger after their peers have retired from it but not from other tunnels:
-// the caller still sends into the tunnel until it has acted on the result of Ensure. A removed peer is cut off at once.
+// lingeringKeys returns the keys that stay in a tunnel for Linger after their peers have retired
+// from it but not from other tunnels: the caller still sends into the tunnel until it has acted on
+// the result of Ensure. A removed peer is cut off at once.
 func (w *WireGuard) lingeringKeys(tunnel int, have []wgtypes.Peer, now time.Time) map[wgtypes.Key]bool {
 	wanted := map[string]wgtypes.Key{} // by fabric address
 	for _, p := range w.peers {
@@ -150,7 +154,8 @@ func (w *WireGuard) lingeringKeys(tunnel int, have []wgtypes.Peer, now time.Time
 	return out
 }
 
-// plan is the difference between a device and t; false: none. last are the configured endpoints of the last Ensure.
+// plan is the difference between a device and t; false: none. last are the configured endpoints of
+// the last Ensure.
 func plan(have *wgtypes.Device, t tunnel, last endpoints, now time.Time) (wgtypes.Config, bool) {
 	var c wgtypes.Config
 	known := map[wgtypes.Key]wgtypes.Peer{}
@@ -159,7 +164,8 @@ func plan(have *wgtypes.Device, t tunnel, last endpoints, now time.Time) (wgtype
 	}
 	renewed := have.PrivateKey != t.key
 	if renewed {
-		// Clears the handshake times, which otherwise could not be told from handshakes with the new key.
+		// Clears the handshake times, which otherwise could not be told from handshakes with the
+		// new key.
 		c.PrivateKey, c.ReplacePeers = &t.key, true
 	}
 	if port := int(t.port); have.ListenPort != port {
@@ -192,7 +198,8 @@ func plan(have *wgtypes.Device, t tunnel, last endpoints, now time.Time) (wgtype
 	return c, c.PrivateKey != nil || c.ListenPort != nil || len(c.Peers) > 0
 }
 
-// lastEndpoint is the endpoint that packets from that fabric address came from last, with whatever key; nil: none yet.
+// lastEndpoint is the endpoint that packets from that fabric address came from last, with whatever
+// key; nil: none yet.
 func lastEndpoint(peers []wgtypes.Peer, fabric netip.Addr) *net.UDPAddr {
 	for _, h := range peers {
 		if !h.LastHandshakeTime.IsZero() && len(h.AllowedIPs) == 1 && h.AllowedIPs[0].IP.Equal(fabric.AsSlice()) {
@@ -244,9 +251,10 @@ func endpoint(p wgtypes.Peer) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// usable are the tunnels over which packets to p may be sent, best first: those with keys that neither side drains; else the
-// standby; else any with keys; else all, where the first packets wait for the handshake. ready reports whether a handshake was made
-// with the current keys of both sides.
+// usable are the tunnels over which packets to p may be sent, best first: those with keys that
+// neither side drains; else the standby; else any with keys; else all, where the first packets wait
+// for the handshake. ready reports whether a handshake was made with the current keys of both
+// sides.
 func usable(p wgPeer, tunnels int, draining int, ready func(tunnel int) bool) []int {
 	standby := func(i int) bool { return i == MaxTunnels }
 	free := func(i int) bool { return i != draining && !p.draining[i] }

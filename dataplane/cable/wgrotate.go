@@ -13,25 +13,31 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// rotation is the state of a rotation of the keys of all tunnels, one after the other, without packet loss. A WireGuard device has
-// one private key and accepts a fabric address from one peer key only, so no device can receive by an old and a new key at once.
-// Hence for each tunnel, the standby first:
-//  1. drain: stop sending into it and publish that in Identity; peers use other tunnels, or the standby. Both sides still receive.
-//  2. once it has been idle for Settle: new key, published in Identity. A peer that still sends has not observed step 1, perhaps
-//     because the hub is down: it holds this step up without a bound.
-//  3. once every peer that had a handshake before has one with the new key, or at the deadline: the next tunnel.
+// rotation is the state of a rotation of the keys of all tunnels, one after the other, without
+// packet loss. A WireGuard device has one private key and accepts a fabric address from one peer
+// key only, so no device can receive by an old and a new key at once. Hence for each tunnel, the
+// standby first:
+//  1. drain: stop sending into it and publish that in Identity; peers use other tunnels, or the
+//     standby. Both sides still receive.
+//  2. once it has been idle for Settle: new key, published in Identity. A peer that still sends has
+//     not observed step 1, perhaps because the hub is down: it holds this step up without a bound.
+//  3. once every peer that had a handshake before has one with the new key, or at the deadline: the
+//     next tunnel.
 //
 // Ensure performs the steps. The tunnels that are left are on disk.
 type rotation struct {
 	request string
 	left    []int
-	// renewing: left[0] has its new key, and peers are the keys of those that have made no handshake with it since.
+	// renewing: left[0] has its new key, and peers are the keys of those that have made no
+	// handshake with it since.
 	renewing bool
 	peers    map[wgtypes.Key]bool
-	// begun is the start of this step, since that of the current idle period, bytes the peers' traffic counters then.
+	// begun is the start of this step, since that of the current idle period, bytes the peers'
+	// traffic counters then.
 	begun, since time.Time
 	bytes        map[wgtypes.Key]int64
-	// waits are the names of the peers that hold this step up, silent of those that made no handshake before the deadline.
+	// waits are the names of the peers that hold this step up, silent of those that made no
+	// handshake before the deadline.
 	waits, silent []string
 }
 
@@ -108,7 +114,8 @@ func (w *WireGuard) Rotation() Rotation {
 	return Rotation{Request: w.rotation.request, Left: len(w.rotation.left), Waits: w.rotation.summary()}
 }
 
-// rotate performs the next step of a rotation if it is due. have are the devices by tunnel, nil: it could not be opened.
+// rotate performs the next step of a rotation if it is due. have are the devices by tunnel, nil: it
+// could not be opened.
 func (w *WireGuard) rotate(now time.Time, have []*wgtypes.Device) error {
 	r := &w.rotation
 	if len(r.left) == 0 || have[r.left[0]] == nil {
@@ -147,7 +154,8 @@ func (w *WireGuard) rotate(now time.Time, have []*wgtypes.Device) error {
 	return nil
 }
 
-// awaitHandshakes ends the rotation of a tunnel when all peers have made a handshake with the new key, or at the deadline.
+// awaitHandshakes ends the rotation of a tunnel when all peers have made a handshake with the new
+// key, or at the deadline.
 func (w *WireGuard) awaitHandshakes(now time.Time, device *wgtypes.Device) error {
 	r := &w.rotation
 	r.waits = nil

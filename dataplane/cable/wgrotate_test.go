@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// rotate has the gateways change their keys while each tells the others of itself, late by the given number of rounds, as the
-// hub would, and until all are done.
+// rotate has the gateways change their keys while each tells the others of itself, late by the
+// given number of rounds, as the hub would, and until all are done.
 func rotate(t *testing.T, s *set, late int, who ...*gateway) {
 	t.Helper()
 	for _, g := range who {
@@ -95,7 +95,8 @@ func TestWireGuardRotation(t *testing.T) {
 	}
 }
 
-// A peer that has not observed that a tunnel is draining keeps sending there: the rotation waits for it.
+// A peer that has not observed that a tunnel is draining keeps sending there: the rotation waits
+// for it.
 func TestWireGuardRotationWaits(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
 	s.join(t)
@@ -114,8 +115,8 @@ func TestWireGuardRotationWaits(t *testing.T) {
 	rotate(t, s, 0) // now it does
 }
 
-// A peer that has observed the standby's new key only, and nothing since, keeps sending into the other tunnel. That keeps its
-// key, also after the deadline: all packets would be lost.
+// A peer that has observed the standby's new key only, and nothing since, keeps sending into the
+// other tunnel. That keeps its key, also after the deadline: all packets would be lost.
 func TestWireGuardRotationWaitsForSenders(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
 	s.join(t)

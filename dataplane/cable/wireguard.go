@@ -23,24 +23,26 @@ import (
 type WireGuardOptions struct {
 	// Dir holds the private keys over restarts; made with mode 0700.
 	Dir string
-	// Prefix of the names of the devices; "": pelago-wg. The control sockets of embedded devices have these names, in one directory
-	// for all network namespaces.
+	// Prefix of the names of the devices; "": pelago-wg. The control sockets of embedded devices
+	// have these names, in one directory for all network namespaces.
 	Prefix string
 	// Embedded: encrypt in this process even if the kernel has WireGuard.
 	Embedded bool
-	// Settle is how long a tunnel must have been idle before its key is changed; 0: 10 s. It must exceed the time that peers take to
-	// observe a change of Identity.
+	// Settle is how long a tunnel must have been idle before its key is changed; 0: 10 s. It must
+	// exceed the time that peers take to observe a change of Identity.
 	Settle time.Duration
-	// Deadline bounds how long a rotation waits for the handshakes of peers with a new key; 0: 10 min.
+	// Deadline bounds how long a rotation waits for the handshakes of peers with a new key; 0: 10
+	// min.
 	Deadline time.Duration
-	// Linger is how long a retired tunnel, or a retired peer in a tunnel, still receives after its last packet; 0: 30 s.
+	// Linger is how long a retired tunnel, or a retired peer in a tunnel, still receives after its
+	// last packet; 0: 30 s.
 	Linger time.Duration
 	Log    *slog.Logger
 }
 
-// WireGuard is the wire `wireguard`: tunnel i is a device on UDP port Listen+i, so that tunnels are processed on different cores;
-// one more device, the standby, carries packets while a tunnel's key is changed. Methods may be called from any goroutine in the
-// network namespace of the gateway.
+// WireGuard is the wire `wireguard`: tunnel i is a device on UDP port Listen+i, so that tunnels are
+// processed on different cores; one more device, the standby, carries packets while a tunnel's key
+// is changed. Methods may be called from any goroutine in the network namespace of the gateway.
 type WireGuard struct {
 	o    WireGuardOptions
 	dir  keyDir
@@ -91,7 +93,8 @@ func (w *WireGuard) Capabilities() Capabilities { return Capabilities{Queues: w,
 
 func (w *WireGuard) name(tunnel int) string { return w.o.Prefix + strconv.Itoa(tunnel) }
 
-// Ensure implements Wire. It also performs the next step of a rotation of keys, so it must be called every few seconds during one.
+// Ensure implements Wire. It also performs the next step of a rotation of keys, so it must be
+// called every few seconds during one.
 func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -173,8 +176,9 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	return devices, nil
 }
 
-// loadKeys sets the tunnels and their keys. From the first tunnel whose key cannot be loaded, tunnels are left out: they are new, and
-// the others carry packets. Without key 0 or the standby key the previous tunnels stay: Identity never publishes the zero key.
+// loadKeys sets the tunnels and their keys. From the first tunnel whose key cannot be loaded,
+// tunnels are left out: they are new, and the others carry packets. Without key 0 or the standby
+// key the previous tunnels stay: Identity never publishes the zero key.
 func (w *WireGuard) loadKeys(local *Local) error {
 	load := func(i int) error {
 		if _, loaded := w.keys[i]; loaded {

@@ -39,7 +39,8 @@ func TestWireGuardMTU(t *testing.T) {
 	before := fragments(t, a.ns)
 	server := b.listen(t, 7400)
 	must(t, server.SetReadDeadline(time.Now().Add(5*time.Second)))
-	_, err := a.listen(t, 7401).WriteTo(make([]byte, a.local.MTU-28), server.LocalAddr()) // less IPv4 20, UDP 8
+	// less IPv4 20, UDP 8
+	_, err := a.listen(t, 7401).WriteTo(make([]byte, a.local.MTU-28), server.LocalAddr())
 	must(t, err)
 	if n, _, err := server.ReadFrom(make([]byte, 2000)); err != nil || n != a.local.MTU-28 {
 		t.Errorf("%d bytes came: %v", n, err)
@@ -72,7 +73,8 @@ func TestWireGuardEnsureDisturbsNothing(t *testing.T) {
 	}
 }
 
-// Keys are on disk, so peers need no update when a gateway restarts. A kernel device keeps working meanwhile.
+// Keys are on disk, so peers need no update when a gateway restarts. A kernel device keeps working
+// meanwhile.
 func TestWireGuardRestart(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
 	a, b := s.gateways[0], s.gateways[1]
@@ -152,7 +154,8 @@ func TestWireGuardSpoofedSource(t *testing.T) {
 	refusesSpoofed(t, s)
 }
 
-// A gateway behind a mapping that changes: others know no address of it, or find it at another than they know.
+// A gateway behind a mapping that changes: others know no address of it, or find it at another than
+// they know.
 func TestWireGuardRoaming(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
 	a, b := s.gateways[0], s.gateways[1]
@@ -209,7 +212,8 @@ func TestWireGuardTunnels(t *testing.T) {
 		t.Errorf("tunnels %v to a peer with one, want %v", got, want)
 	}
 	usesTunnels(t, a, b)
-	// The stack receives by any tunnel, however strict rp_filter is: "ip route get" tells what it would do with such a packet.
+	// The stack receives by any tunnel, however strict rp_filter is: "ip route get" tells what it
+	// would do with such a packet.
 	must(t, a.ns.Sysctl("net/ipv4/conf/all/rp_filter", "1"))
 	for i := range 2 {
 		run(t, a.ns, "ip", "route", "get", a.local.Fabric.String(), "from", b.local.Fabric.String(), "iif", a.wire.(*WireGuard).name(i))
@@ -218,7 +222,8 @@ func TestWireGuardTunnels(t *testing.T) {
 	if said := []string{a.peer(t).Identity[IdentityTunnels], c.peer(t).Identity[IdentityTunnels]}; !cmp.Equal(said, []string{"2", ""}) {
 		t.Errorf("gateways with two tunnels and with one say %q", said)
 	}
-	// Fewer: b receives by the retired device as long as a, which has not observed it, sends by it. Then the device is deleted.
+	// Fewer: b receives by the retired device as long as a, which has not observed it, sends by it.
+	// Then the device is deleted.
 	b.local.Tunnels = 1
 	b.ensure(t, s.others(t, b)...)
 	if n := len(b.devices.Ifindexes); n != 3 || !cmp.Equal(b.devices.Ports, []uint16{4501}) {
@@ -228,12 +233,14 @@ func TestWireGuardTunnels(t *testing.T) {
 		t.Errorf("tunnels %v, want %v", got, want)
 	}
 	retired := a.devices.Peers[b.local.Fabric][1]
-	for begin := time.Now(); time.Since(begin) < 3*time.Second; b.ensure(t, s.others(t, b)...) { // thrice Linger
+	// thrice Linger
+	for begin := time.Now(); time.Since(begin) < 3*time.Second; b.ensure(t, s.others(t, b)...) {
 		for range 10 {
 			sent(t, a, b, retired, 7800)
 		}
 	}
-	// What a sends before its programs are reconfigured arrives, too; then b is removed from the device.
+	// What a sends before its programs are reconfigured arrives, too; then b is removed from the
+	// device.
 	a.ensure(t, s.others(t, a)...)
 	if got, want := a.devices.Peers[b.local.Fabric], a.devices.Ifindexes[:1]; !cmp.Equal(got, want) {
 		t.Errorf("tunnels %v, want %v", got, want)
@@ -386,7 +393,8 @@ func TestWireGuardInterop(t *testing.T) {
 	must(t, transfer(a, b, 8<<20, 0))
 }
 
-// A gateway whose kernel has WireGuard and one that encrypts in the daemon. (Without the kernel's, both do.)
+// A gateway whose kernel has WireGuard and one that encrypts in the daemon. (Without the kernel's,
+// both do.)
 func TestWireGuardMixed(t *testing.T) {
 	s := newSet(t, 2)
 	a, b := s.gateways[0], s.gateways[1]

@@ -4,8 +4,9 @@ import "github.com/pelago-net/pelago/bpf"
 
 // Counter counts the packets with one verdict at one hook.
 type Counter struct {
-	Hook    string `json:"hook"`    // edge-out, uplink-in, uplink-xdp, …
-	Verdict string `json:"verdict"` // the word of enum verdict in bpf/types.h, for example drop-bad-token
+	Hook string `json:"hook"` // edge-out, uplink-in, uplink-xdp, …
+	// the word of enum verdict in bpf/types.h, for example drop-bad-token
+	Verdict string `json:"verdict"`
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
 }

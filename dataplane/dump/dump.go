@@ -1,5 +1,6 @@
-// Package dump holds what the maps of a node contain, decoded for people and for JSON: flows, packet counters, exported services and
-// the rows of any map. It is plain Go: package loader reads the maps of a node; the CLI prints them, and reads the answers of nodes.
+// Package dump holds what the maps of a node contain, decoded for people and for JSON: flows,
+// packet counters, exported services and the rows of any map. It is plain Go: package loader reads
+// the maps of a node; the CLI prints them, and reads the answers of nodes.
 package dump
 
 import (
@@ -29,7 +30,8 @@ type Map struct {
 	Content string `json:"content"`
 }
 
-// dumps are the maps in the order of bpf/maps.h. Those that belong together are one: a service with its backends and its table.
+// dumps are the maps in the order of bpf/maps.h. Those that belong together are one: a service with
+// its backends and its table.
 var dumps = []struct {
 	name, content string
 	rows          func(n Node) []Row
@@ -138,7 +140,8 @@ func rowsOf[K comparable, V any](m map[K]V) (out []Row) {
 	return out
 }
 
-// vipShare is a cluster that serves a port of a ClusterSetIP, with its share of the new connections, 0–1.
+// vipShare is a cluster that serves a port of a ClusterSetIP, with its share of the new
+// connections, 0–1.
 type vipShare struct {
 	Cluster uint16     `json:"cluster"`
 	Address netip.Addr `json:"address"`
@@ -159,7 +162,8 @@ func sharesOf(v dataplane.VIP) []vipShare {
 	return out
 }
 
-// plain converts a value to one with JSON field names, since the types of package dataplane have no tags.
+// plain converts a value to one with JSON field names, since the types of package dataplane have no
+// tags.
 func plain(v reflect.Value) any {
 	switch x := v.Interface().(type) {
 	case netip.Addr:

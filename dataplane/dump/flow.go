@@ -11,7 +11,8 @@ type Role string
 // Roles.
 const (
 	RoleClient Role = "client" // a local pod opened it; its source is translated on the way out
-	RoleServer Role = "server" // a remote client opened it; its destination is translated on the way in
+	// a remote client opened it; its destination is translated on the way in
+	RoleServer Role = "server"
 )
 
 // Tuple is one end-to-end view of a flow.
@@ -24,17 +25,20 @@ type Tuple struct {
 type Flow struct {
 	Role     Role   `json:"role"`
 	Protocol string `json:"protocol"`
-	// Opening is the tuple of its opener's packets as they reach this node's edge, Translated as they leave it.
+	// Opening is the tuple of its opener's packets as they reach this node's edge, Translated as
+	// they leave it.
 	Opening    Tuple `json:"opening"`
 	Translated Tuple `json:"translated"`
 	// Pod is the local address.
 	Pod netip.Addr `json:"pod"`
-	// Cluster and Node are the indexes of the far cluster and, once an answer came, of the far node.
+	// Cluster and Node are the indexes of the far cluster and, once an answer came, of the far
+	// node.
 	Cluster uint16 `json:"cluster"`
 	Node    uint16 `json:"node,omitempty"`
 	// State is opening, established or closed for TCP, mapping for a mapping, active for the rest.
 	State string `json:"state"`
-	// Idle is the time since the last packet, in nanoseconds, at the kernel's resolution of about a second.
+	// Idle is the time since the last packet, in nanoseconds, at the kernel's resolution of about a
+	// second.
 	Idle time.Duration `json:"idle"`
 }
 

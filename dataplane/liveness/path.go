@@ -1,5 +1,6 @@
-// Package liveness holds what is known of the path to a peer, and the rules by which the programs judge it (bpf/health.h). It is
-// plain Go: package loader reads paths from the kernel, package probe sends the probes.
+// Package liveness holds what is known of the path to a peer, and the rules by which the programs
+// judge it (bpf/health.h). It is plain Go: package loader reads paths from the kernel, package
+// probe sends the probes.
 package liveness
 
 import (
@@ -9,34 +10,42 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Path is the liveness state of one peer. Ages are relative to the time of reading; what never happened is as old as the last boot.
+// Path is the liveness state of one peer. Ages are relative to the time of reading; what never
+// happened is as old as the last boot.
 type Path struct {
-	// Probed reports whether this node probes the peer. A gateway does not probe nodes; their probes show that they live.
+	// Probed reports whether this node probes the peer. A gateway does not probe nodes; their
+	// probes show that they live.
 	Probed          bool
 	Probes, Replies uint64
-	// Ages of the last reply, the last packet on the path, the peer's last probe, and this node's last probe.
+	// Ages of the last reply, the last packet on the path, the peer's last probe, and this node's
+	// last probe.
 	Seen, Used, Heard, Sent time.Duration
 	// RTT is that of the last reply; SRTT and RTTVar are smoothed (RFC 6298).
 	RTT, SRTT, RTTVar time.Duration
-	// Loss is the share of probes without a reply, 0–1, averaged over LIVENESS_LOSS_WINDOW of bpf/types.h.
+	// Loss is the share of probes without a reply, 0–1, averaged over LIVENESS_LOSS_WINDOW of
+	// bpf/types.h.
 	Loss float64
 	// Lossy: packets take other paths because of its loss.
 	Lossy bool
-	// Open is the number of probes since the last answered one, OldestOpen the age of the oldest that the ring holds.
+	// Open is the number of probes since the last answered one, OldestOpen the age of the oldest
+	// that the ring holds.
 	Open       int
 	OldestOpen time.Duration
-	// The peer's tables, from its last reply: complete, number of changes, time since its daemon confirmed them.
+	// The peer's tables, from its last reply: complete, number of changes, time since its daemon
+	// confirmed them.
 	Ready      bool
 	Generation uint32
 	Age        time.Duration
-	// Histogram counts replies by RTT: bucket n those from 2^(n-1) to below 2^n µs, the last one all longer ones.
+	// Histogram counts replies by RTT: bucket n those from 2^(n-1) to below 2^n µs, the last one
+	// all longer ones.
 	Histogram [dataplane.RTTBuckets]uint32
 
 	noReply     bool // the peer, a node, reports that it gets no replies
 	unreachable [dataplane.MaxClusters / 64]uint64
 }
 
-// Reaches reports whether the peer, a gateway of this cluster, gets replies from any gateway of a remote cluster.
+// Reaches reports whether the peer, a gateway of this cluster, gets replies from any gateway of a
+// remote cluster.
 func (p Path) Reaches(cluster uint16) bool {
 	word := int(cluster) / 64
 	return word >= len(p.unreachable) || p.unreachable[word]>>(cluster%64)&1 == 0
@@ -48,7 +57,8 @@ func (p Path) WithUnreachable(cluster uint16) Path {
 	return p
 }
 
-// DeadAfter is how long a suspect path is silent, beyond its round-trip time, until it is dead: three probes of an idle path.
+// DeadAfter is how long a suspect path is silent, beyond its round-trip time, until it is dead:
+// three probes of an idle path.
 const DeadAfter = time.Duration(bpf.PelagoLivenessLIVENESS_GONE)
 
 // Suspect reports whether packets are steered around the path: path_suspect_at() of bpf/health.h.
@@ -60,8 +70,8 @@ func (p Path) Suspect() bool {
 	return p.Open >= need && p.OldestOpen > p.SRTT+4*p.RTTVar+time.Duration(bpf.PelagoLivenessLIVENESS_FLOOR)
 }
 
-// Dead reports whether the peer has not answered for long: path_gone_at() of bpf/health.h. Status, events and DNS follow it;
-// packets were steered away before.
+// Dead reports whether the peer has not answered for long: path_gone_at() of bpf/health.h. Status,
+// events and DNS follow it; packets were steered away before.
 func (p Path) Dead() bool {
 	return p.Suspect() && p.Seen > DeadAfter+p.SRTT &&
 		(p.Open > len(bpf.PelagoPath{}.Ring) || p.OldestOpen > DeadAfter-time.Duration(bpf.PelagoLivenessLIVENESS_FLOOR))
@@ -70,7 +80,8 @@ func (p Path) Dead() bool {
 // Degraded reports whether the peer answers but probes are lost.
 func (p Path) Degraded() bool { return !p.Dead() && p.lossLow() }
 
-// lossLow reports whether so many probes are lost that the liveness rule tolerates more unanswered ones.
+// lossLow reports whether so many probes are lost that the liveness rule tolerates more unanswered
+// ones.
 func (p Path) lossLow() bool { return p.Loss > float64(bpf.PelagoLivenessLIVENESS_LOSS_LOW)/lossUnit }
 
 // lossUnit is 1 in the fixed-point unit of struct path.loss.

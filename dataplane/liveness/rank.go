@@ -6,10 +6,12 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 )
 
-// StaleAfter is the age from which on the tables of a gateway that its daemon has not confirmed are stale.
+// StaleAfter is the age from which on the tables of a gateway that its daemon has not confirmed are
+// stale.
 const StaleAfter = time.Duration(bpf.PelagoLivenessLIVENESS_STALE) * time.Second
 
-// Rank returns the quality of the path: path_base_rank() of bpf/health.h, and the ranks of paths that are suspect or gone.
+// Rank returns the quality of the path: path_base_rank() of bpf/health.h, and the ranks of paths
+// that are suspect or gone.
 func (p Path) Rank() bpf.PelagoRank {
 	switch {
 	case p.Probed && !p.Ready, p.Dead():

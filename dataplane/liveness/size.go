@@ -11,7 +11,8 @@ type LargeProbe struct {
 	Sent time.Duration
 }
 
-// Size is the result of the large probes of a path, in bytes of a pod's packet. Zero: not known yet.
+// Size is the result of the large probes of a path, in bytes of a pod's packet. Zero: not known
+// yet.
 type Size struct {
 	// Full is the MTU of pelago0.
 	Full int

@@ -8,13 +8,13 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Apply makes the maps hold want. It continues after an error, such as a full map, and returns all errors joined. It is
-// idempotent.
+// Apply makes the maps hold want. It continues after an error, such as a full map, and returns all
+// errors joined. It is idempotent.
 //
 // Settings.Generation is set by Apply, which increments it with every change.
 //
-// Apply compares with the State of the last call, so want must not be changed afterwards. Before the first call, and after
-// an error, it reads the maps.
+// Apply compares with the State of the last call, so want must not be changed afterwards. Before
+// the first call, and after an error, it reads the maps.
 func (l *Loader) Apply(want dataplane.State) error {
 	if err := check(want); err != nil {
 		return err
@@ -98,8 +98,8 @@ func check(s dataplane.State) error {
 	return nil
 }
 
-// checkBlock checks that gateways can find the owner of a port by its high byte, and that no port below 1024 is in the
-// block, which are reserved (RFC 6335).
+// checkBlock checks that gateways can find the owner of a port by its high byte, and that no port
+// below 1024 is in the block, which are reserved (RFC 6335).
 func checkBlock(b dataplane.BlockKey) error {
 	if b.First < 1024 || b.First%dataplane.BlockPorts != 0 {
 		return fmt.Errorf("apply state: the port block %d of egress IP %s does not begin at a multiple of %d from 1024 on", b.First, b.Address, dataplane.BlockPorts)
@@ -120,7 +120,8 @@ func (l *Loader) writeSettings(s dataplane.Settings) error {
 		}
 	}
 	v := encodeSettings(s, own)
-	// An array's value is not replaced in one step: the programs must see Ready after the tokens and secrets it stands for.
+	// An array's value is not replaced in one step: the programs must see Ready after the tokens
+	// and secrets it stands for.
 	if v.Ready != 0 && old.Ready == 0 {
 		v.Ready = 0
 		if err := put(l.objs.Settings, uint32(0), v); err != nil {

@@ -52,8 +52,8 @@ func mustRead(t testing.TB, l *Loader) dataplane.State {
 	return s
 }
 
-// Any state that is applied over any other is what the maps hold afterwards, to this process and to the next one; a
-// second time there is nothing to do.
+// Any state that is applied over any other is what the maps hold afterwards, to this process and to
+// the next one; a second time there is nothing to do.
 func TestApplyAnyState(t *testing.T) {
 	l := open(t)
 	generation := uint32(0)
@@ -101,7 +101,8 @@ func example() dataplane.State {
 	}
 }
 
-// What somebody else removed, changed or added is put right by the next Apply after a Refresh, and by a new process.
+// What somebody else removed, changed or added is put right by the next Apply after a Refresh, and
+// by a new process.
 func TestSelfRepair(t *testing.T) {
 	path := filepath.Join(bpffs.Mount(t), "pelago")
 	l := openAt(t, path)
@@ -230,7 +231,8 @@ func TestManyServices(t *testing.T) {
 	}
 }
 
-// One table that is too small does not keep the others from being written, and the error says which and how small.
+// One table that is too small does not keep the others from being written, and the error says which
+// and how small.
 func TestFullMap(t *testing.T) {
 	l := open(t)
 	s := example()
@@ -285,7 +287,8 @@ func cookieOf(l *Loader) (uint32, error) {
 	return cookie, err
 }
 
-// The cookie marks packets that are on their way: it stays over changes and restarts, and is never that of nobody.
+// The cookie marks packets that are on their way: it stays over changes and restarts, and is never
+// that of nobody.
 func TestCookie(t *testing.T) {
 	path := filepath.Join(bpffs.Mount(t), "pelago")
 	l := openAt(t, path)

@@ -44,7 +44,8 @@ var (
 // hooks returns all hooks.
 func hooks() []hook { return slices.Concat(edgeHooks, uplinkHooks, wireHooks, podHooks) }
 
-// Devices are the devices of the programs, as interface indexes in the network namespace of the calling thread.
+// Devices are the devices of the programs, as interface indexes in the network namespace of the
+// calling thread.
 type Devices struct {
 	// Edge is pelago0.
 	Edge int
@@ -60,9 +61,10 @@ type Devices struct {
 	XDP []int
 }
 
-// Attach attaches the programs to the devices and detaches them from devices of earlier calls. An attached program is replaced
-// atomically. Programs outlive the process: by pinned TCX links, before Linux 6.6 by clsact filters. xdpProblems are why XDP could not be
-// attached to some of d.XDP, which costs only speed.
+// Attach attaches the programs to the devices and detaches them from devices of earlier calls. An
+// attached program is replaced atomically. Programs outlive the process: by pinned TCX links,
+// before Linux 6.6 by clsact filters. xdpProblems are why XDP could not be attached to some of
+// d.XDP, which costs only speed.
 func (l *Loader) Attach(d Devices) (xdpProblems []error, err error) {
 	wanted := map[string]bool{}
 	var errs []error
@@ -173,7 +175,8 @@ func (l *Loader) attach(ifindex int, h hook, pin string) error {
 	return nil
 }
 
-// checkDevice checks that the device of a wire carries IP packets, and any other one Ethernet frames.
+// checkDevice checks that the device of a wire carries IP packets, and any other one Ethernet
+// frames.
 func checkDevice(ifindex int, h hook) error {
 	device, err := netlink.LinkByIndex(ifindex)
 	if err != nil {

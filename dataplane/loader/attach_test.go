@@ -27,8 +27,8 @@ func device(t *testing.T, ns *netns.NS, name string) int {
 	return index
 }
 
-// Programs follow the devices: they are taken off what is no longer named, outlive the process, and get over devices that
-// vanish.
+// Programs follow the devices: they are taken off what is no longer named, outlive the process, and
+// get over devices that vanish.
 func TestAttach(t *testing.T) {
 	for _, clsact := range []bool{false, true} {
 		t.Run(map[bool]string{false: "by TCX", true: "by clsact"}[clsact], func(t *testing.T) {

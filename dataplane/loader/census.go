@@ -7,8 +7,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
-// census counts flows by kind as their entries are read, in any order. The state of a TCP flow depends on both of its entries,
-// so the first one waits for the other; for all other flows the opener's entry is enough.
+// census counts flows by kind as their entries are read, in any order. The state of a TCP flow
+// depends on both of its entries, so the first one waits for the other; for all other flows the
+// opener's entry is enough.
 type census struct {
 	kinds map[dump.FlowKind]int
 	half  map[bpf.PelagoFlowKey]half // by the key of the answers' entry
@@ -52,7 +53,8 @@ func (c *census) note(k bpf.PelagoFlowKey, v bpf.PelagoFlow) {
 	delete(c.half, at)
 }
 
-// result also counts the flows whose answer entry was not read, because it was created or removed meanwhile.
+// result also counts the flows whose answer entry was not read, because it was created or removed
+// meanwhile.
 func (c *census) result() map[dump.FlowKind]int {
 	for k, h := range c.half {
 		if h.opener {

@@ -12,8 +12,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
-// Before Linux 6.6 there is no TCX: programs sit in filters of a clsact qdisc. A filter holds a reference to its program,
-// so it also outlives the process, and it is replaced atomically. Its place and name identify it as ours.
+// Before Linux 6.6 there is no TCX: programs sit in filters of a clsact qdisc. A filter holds a
+// reference to its program, so it also outlives the process, and it is replaced atomically. Its
+// place and name identify it as ours.
 const (
 	filterHandle   = 0x50 // 'P'
 	filterPriority = 1
@@ -41,7 +42,8 @@ func attachClsact(ifindex int, h hook, program *ebpf.Program) error {
 	return nil
 }
 
-// detachClsact takes the filters of these hooks off every device but those to keep. The qdisc stays: others may use it.
+// detachClsact takes the filters of these hooks off every device but those to keep. The qdisc
+// stays: others may use it.
 func detachClsact(hooks []hook, keep map[string]bool) error {
 	var errs []error
 	err := eachFilter(hooks, func(ifindex int, h hook, f *netlink.BpfFilter) {

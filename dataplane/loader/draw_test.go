@@ -17,7 +17,8 @@ var equal = []cmp.Option{
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// The generators draw any value that the types allow, sense or nonsense: the maps keep what they are given.
+// The generators draw any value that the types allow, sense or nonsense: the maps keep what they
+// are given.
 
 func drawAddr(t *rapid.T, label string) netip.Addr {
 	b := rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, label)

@@ -23,8 +23,8 @@ var (
 	_ = [1]struct{}{}[dataplane.OverlayPort-uint16(bpf.PelagoOverlayOVERLAY_PORT)] // equal
 )
 
-// The kernel side holds addresses and ports in network order. These four keep the bytes as they are on the wire whatever
-// the host's order is.
+// The kernel side holds addresses and ports in network order. These four keep the bytes as they are
+// on the wire whatever the host's order is.
 
 func be32(a netip.Addr) uint32 {
 	if !a.IsValid() {

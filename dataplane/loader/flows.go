@@ -14,8 +14,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
-// dump calls yield for every entry of the flow map until it returns false. Entries that come or go meanwhile may be
-// missed or, if the table changes its shape, seen twice.
+// dump calls yield for every entry of the flow map until it returns false. Entries that come or go
+// meanwhile may be missed or, if the table changes its shape, seen twice.
 func (l *Loader) dump(yield func(bpf.PelagoFlowKey, bpf.PelagoFlow) bool) error {
 	return readBatches(l.objs.Flows, yield)
 }
@@ -121,23 +121,27 @@ type SweepStats struct {
 	Removed int // flows removed
 	// Kinds counts the flows by kind, including those that were then removed.
 	Kinds map[dump.FlowKind]int
-	// Crowding is, for each egress IP, the largest number of flows towards one remote endpoint: the port demand.
+	// Crowding is, for each egress IP, the largest number of flows towards one remote endpoint: the
+	// port demand.
 	Crowding map[netip.Addr]int
 	// InUse are the port blocks in which a flow lives.
 	InUse map[dataplane.BlockKey]bool
 }
 
-// Sweep removes expired flows. It only picks candidates; the kernel side decides, with the same compare-and-swap as the packet
-// path. shortest is the shortest timeout in use: entries with a packet within that time are no candidates.
+// Sweep removes expired flows. It only picks candidates; the kernel side decides, with the same
+// compare-and-swap as the packet path. shortest is the shortest timeout in use: entries with a
+// packet within that time are no candidates.
 func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 	stats := SweepStats{Crowding: map[netip.Addr]int{}, InUse: map[dataplane.BlockKey]bool{}}
-	towards, seen := map[bpf.PelagoFlowKey]int{}, newCensus() // flows by egress IP and remote endpoint
+	// flows by egress IP and remote endpoint
+	towards, seen := map[bpf.PelagoFlowKey]int{}, newCensus()
 	var candidates []bpf.PelagoFlowKey
 	now := bootClock()
 	err := l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
 		seen.note(k, v)
 		if v.Primary == 0 {
-			// An answer entry is removed with its opener; one without an opener is found by its own age.
+			// An answer entry is removed with its opener; one without an opener is found by its own
+			// age.
 			if now-time.Duration(v.State>>1) > shortest && now-time.Duration(v.Seen) > shortest {
 				candidates = append(candidates, k)
 			}
@@ -163,9 +167,10 @@ func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 	return stats, errors.Join(err, sweepErr, l.pruneUsage())
 }
 
-// pruneUsage removes the counters of sources that have no flow and are not in the table of sources: pods that are gone, and hosts
-// outside the cluster. Otherwise they would fill map usage, and sources without a counter have no quota. Races with flows
-// that the source opens meanwhile; worst result: these are not counted.
+// pruneUsage removes the counters of sources that have no flow and are not in the table of sources:
+// pods that are gone, and hosts outside the cluster. Otherwise they would fill map usage, and
+// sources without a counter have no quota. Races with flows that the source opens meanwhile; worst
+// result: these are not counted.
 func (l *Loader) pruneUsage() error {
 	flows, err := readMap(l.objs.Usage, func(k bpf.PelagoUsageKey) bpf.PelagoUsageKey { return k }, func(n int64) int64 { return n })
 	for k, n := range flows {
@@ -177,18 +182,20 @@ func (l *Loader) pruneUsage() error {
 	return err
 }
 
-// PurgeFunc removes every flow for whose local address gone returns true, whatever its age: the next pod with an address must not
-// receive packets for the previous one.
+// PurgeFunc removes every flow for whose local address gone returns true, whatever its age: the
+// next pod with an address must not receive packets for the previous one.
 func (l *Loader) PurgeFunc(gone func(netip.Addr) bool) (removed int, err error) {
 	return l.Flush(func(local netip.Addr, _ uint16) bool { return gone(local) })
 }
 
-// Flush removes every flow that match selects by its local address and the index of its far cluster, whatever its age.
+// Flush removes every flow that match selects by its local address and the index of its far
+// cluster, whatever its age.
 func (l *Loader) Flush(match func(local netip.Addr, cluster uint16) bool) (removed int, err error) {
 	return l.purge(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool { return match(localAddress(k, v), v.Cluster) })
 }
 
-// PurgeRevoked removes the flows that clients opened to a restricted address from outside its audience.
+// PurgeRevoked removes the flows that clients opened to a restricted address from outside its
+// audience.
 func (l *Loader) PurgeRevoked(audiences map[netip.Addr]dataplane.ClusterSet) (removed int, err error) {
 	return l.purge(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
 		audience, restricted := audiences[addr(k.Daddr)]
@@ -196,7 +203,8 @@ func (l *Loader) PurgeRevoked(audiences map[netip.Addr]dataplane.ClusterSet) (re
 	})
 }
 
-// PurgeUnmapped removes the UDP flows of mapped egress IPs that were opened before they were mapped: mappings could use the same ports.
+// PurgeUnmapped removes the UDP flows of mapped egress IPs that were opened before they were
+// mapped: mappings could use the same ports.
 func (l *Loader) PurgeUnmapped(mapped map[netip.Addr]bool) (removed int, err error) {
 	return l.purge(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
 		return k.Proto == unix.IPPROTO_UDP && !isMapping(k) && v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) &&

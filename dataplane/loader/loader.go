@@ -1,6 +1,7 @@
-// Package loader writes a dataplane.State to the kernel and reads one back: it loads the programs, pins maps and links below
-// one bpffs directory, attaches the programs and updates the maps. What it pins keeps working when the process ends.
-// pelago-node and the CLI call it; it never uses Kubernetes.
+// Package loader writes a dataplane.State to the kernel and reads one back: it loads the programs,
+// pins maps and links below one bpffs directory, attaches the programs and updates the maps. What
+// it pins keeps working when the process ends. pelago-node and the CLI call it; it never uses
+// Kubernetes.
 package loader
 
 import (
@@ -20,12 +21,15 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Timers are idle times after which a flow may be removed. Zero fields keep the defaults of bpf/config.h.
+// Timers are idle times after which a flow may be removed. Zero fields keep the defaults of
+// bpf/config.h.
 type Timers struct {
 	UDP, ICMP, TCPEstablished, TCPTransitory time.Duration
-	// ClosedFloor and UDPWellKnown apply to closed TCP flows, and UDP to ports below 1024, while ports or table entries run short.
+	// ClosedFloor and UDPWellKnown apply to closed TCP flows, and UDP to ports below 1024, while
+	// ports or table entries run short.
 	ClosedFloor, UDPWellKnown time.Duration
-	// Unreplied applies to flows without a reply, TCP handshakes included, under the same condition.
+	// Unreplied applies to flows without a reply, TCP handshakes included, under the same
+	// condition.
 	Unreplied time.Duration
 }
 
@@ -34,15 +38,17 @@ type Options struct {
 	// PinPath is a directory on a bpffs, created if missing; dataplane.DefaultPinPath if empty.
 	PinPath string
 	Timers  Timers
-	// MaxFlows is the size of a new flow table, a power of two; 0: by the memory of the node. A pinned table keeps its size.
+	// MaxFlows is the size of a new flow table, a power of two; 0: by the memory of the node. A
+	// pinned table keeps its size.
 	MaxFlows int
 	// Clsact attaches by clsact filters, as before Linux 6.6, even if the kernel has TCX.
 	Clsact bool
 }
 
-// Loader holds the loaded programs and the open maps. Methods that only read maps (Counters, Flows, Paths, Path, LargeProbe,
-// Marks), and Sweep, are safe for concurrent use, also with one other method at a time; the other methods are not. Sweep changes no
-// field of the Loader, and the program that removes flows for it uses the same compare-and-swap as the packet path.
+// Loader holds the loaded programs and the open maps. Methods that only read maps (Counters, Flows,
+// Paths, Path, LargeProbe, Marks), and Sweep, are safe for concurrent use, also with one other
+// method at a time; the other methods are not. Sweep changes no field of the Loader, and the
+// program that removes flows for it uses the same compare-and-swap as the packet path.
 type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects
@@ -52,11 +58,11 @@ type Loader struct {
 	have      *dataplane.State // what the maps hold; nil: read them first
 }
 
-// Open loads the programs and opens or creates the pinned maps of PinPath. Existing maps keep their content. The programs
-// do nothing until they are attached and the first Apply sets Settings.Ready.
+// Open loads the programs and opens or creates the pinned maps of PinPath. Existing maps keep their
+// content. The programs do nothing until they are attached and the first Apply sets Settings.Ready.
 //
-// The error names the remedy if the caller is not root, PinPath is no bpffs, the kernel is too old, or a pinned map has
-// another layout.
+// The error names the remedy if the caller is not root, PinPath is no bpffs, the kernel is too old,
+// or a pinned map has another layout.
 func Open(opts Options) (*Loader, error) {
 	l := &Loader{pinPath: opts.PinPath, clsact: opts.Clsact}
 	if l.pinPath == "" {
@@ -97,7 +103,8 @@ func Open(opts Options) (*Loader, error) {
 	return l, nil
 }
 
-// OpenMaps opens the pinned maps without loading a program, for tools other than the daemon. Methods that run a program fail.
+// OpenMaps opens the pinned maps without loading a program, for tools other than the daemon.
+// Methods that run a program fail.
 func OpenMaps(pinPath string) (*Loader, error) {
 	return openMaps(pinPath, func(spec *ebpf.CollectionSpec, opts *ebpf.CollectionOptions, objs *bpf.PelagoObjects) error {
 		return spec.LoadAndAssign(&objs.PelagoMaps, opts)
@@ -152,7 +159,8 @@ func (l *Loader) Close() error {
 	return l.objs.Close()
 }
 
-// Programs returns the loaded programs by name, for run-time statistics and tests. Empty after OpenMaps.
+// Programs returns the loaded programs by name, for run-time statistics and tests. Empty after
+// OpenMaps.
 func (l *Loader) Programs() map[string]*ebpf.Program {
 	out := map[string]*ebpf.Program{}
 	for name, p := range map[string]*ebpf.Program{
@@ -169,7 +177,8 @@ func (l *Loader) Programs() map[string]*ebpf.Program {
 	return out
 }
 
-// Remove detaches the programs and deletes everything that Open and Attach pinned below pinPath. Connections end.
+// Remove detaches the programs and deletes everything that Open and Attach pinned below pinPath.
+// Connections end.
 func Remove(pinPath string) error {
 	if pinPath == "" {
 		pinPath = dataplane.DefaultPinPath
@@ -205,7 +214,8 @@ func (l *Loader) setConntrack(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// Conntrack reports whether the programs read conntrack, which the hybrid datapath needs: without it, hybrid acts like strict.
+// Conntrack reports whether the programs read conntrack, which the hybrid datapath needs: without
+// it, hybrid acts like strict.
 func (l *Loader) Conntrack() bool { return l.conntrack }
 
 func setTimers(spec *ebpf.CollectionSpec, t Timers) error {
@@ -236,7 +246,8 @@ func newSecrets() (secrets, error) {
 			return secrets{}, fmt.Errorf("create the secrets of this node: %w", err)
 		}
 		s := secrets{binary.NativeEndian.Uint32(b[:]), binary.NativeEndian.Uint32(b[4:])}
-		// The low 24 bits of the cookie are a VNI. The probe mark is a priority as well, which any process may set up to 6.
+		// The low 24 bits of the cookie are a VNI. The probe mark is a priority as well, which any
+		// process may set up to 6.
 		if s.cookie&0xffffff != 0 && s.probeMark > 7 {
 			return s, nil
 		}

@@ -292,7 +292,8 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// A path in use is probed every 10 ms, so the ring covers 160 ms: the peer is dead although no probe in it is older.
+// A path in use is probed every 10 ms, so the ring covers 160 ms: the peer is dead although no
+// probe in it is older.
 func TestDeadWhileInUse(t *testing.T) {
 	const now = 100 * time.Second
 	for _, tt := range []struct {

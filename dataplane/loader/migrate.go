@@ -14,8 +14,9 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 )
 
-// Pinned maps outlive versions. A map whose layout changes gets a new name; the old one is read once and unpinned here.
-// Flows keep their map and size, so that neither an upgrade nor a downgrade breaks connections.
+// Pinned maps outlive versions. A map whose layout changes gets a new name; the old one is read
+// once and unpinned here. Flows keep their map and size, so that neither an upgrade nor a downgrade
+// breaks connections.
 
 const (
 	// abi is the layout of this version's maps.
@@ -25,14 +26,16 @@ const (
 	counters1 = "counters"
 	strideOf1 = 34
 
-	// fragments1 is the map of fragments before fragments2. Nothing is taken over, so it has no layout number of its own.
+	// fragments1 is the map of fragments before fragments2. Nothing is taken over, so it has no
+	// layout number of its own.
 	fragments1 = "fragments"
 
 	// usageMappings is the cluster of a count of mappings in map usage.
 	usageMappings = uint32(bpf.PelagoUsageClusterUSAGE_MAPPINGS) * uint32(bpf.PelagoDirectionDIRECTION_MAPPING)
 )
 
-// pinnedABI reads the layout of the pinned maps: 1 before the number existed, 0 if there are no maps.
+// pinnedABI reads the layout of the pinned maps: 1 before the number existed, 0 if there are no
+// maps.
 func pinnedABI(pinPath string) (uint32, error) {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(pinPath, bpf.PelagoMapAbi), &ebpf.LoadPinOptions{ReadOnly: true})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +59,8 @@ func pinnedABI(pinPath string) (uint32, error) {
 	return max(number, 1), nil
 }
 
-// checkABI returns the layout of the pinned maps. It refuses those of a newer version, which this one may misread.
+// checkABI returns the layout of the pinned maps. It refuses those of a newer version, which this
+// one may misread.
 func checkABI(pinPath string) (uint32, error) {
 	number, err := pinnedABI(pinPath)
 	if err == nil && number > abi {
@@ -66,8 +70,8 @@ func checkABI(pinPath string) (uint32, error) {
 	return number, err
 }
 
-// migrate takes over the content of maps of the previous layout, and records the current layout. Packets that programs of the previous
-// version count afterwards are missing from the counters.
+// migrate takes over the content of maps of the previous layout, and records the current layout.
+// Packets that programs of the previous version count afterwards are missing from the counters.
 func (l *Loader) migrate(former uint32) error {
 	old, err := ebpf.LoadPinnedMap(filepath.Join(l.pinPath, counters1), nil)
 	switch {
@@ -93,9 +97,10 @@ func (l *Loader) migrate(former uint32) error {
 	return nil
 }
 
-// countUsage recounts the mappings of sources that have any: programs of a version without mappings do not subtract those that expire.
-// If all is set, it also counts the flows of each source and cluster, which layout 1 did not. A count is off by the number of flows that
-// programs of the previous version open or remove meanwhile, until these flows are gone.
+// countUsage recounts the mappings of sources that have any: programs of a version without mappings
+// do not subtract those that expire. If all is set, it also counts the flows of each source and
+// cluster, which layout 1 did not. A count is off by the number of flows that programs of the
+// previous version open or remove meanwhile, until these flows are gone.
 func (l *Loader) countUsage(all bool) error {
 	counts := map[bpf.PelagoUsageKey]int64{}
 	err := readBatches(l.objs.Usage, func(k bpf.PelagoUsageKey, n int64) bool {
@@ -147,8 +152,9 @@ func addCounters(from, to *ebpf.Map) error {
 	return it.Err()
 }
 
-// Bounds of the flow table, and what a flow costs: two elements of 128 bytes in a hash without preallocation, two ring slots
-// and two hash buckets of 16 bytes each. Slots and buckets are allocated at once, elements as flows open.
+// Bounds of the flow table, and what a flow costs: two elements of 128 bytes in a hash without
+// preallocation, two ring slots and two hash buckets of 16 bytes each. Slots and buckets are
+// allocated at once, elements as flows open.
 const (
 	minFlows, maxFlows = 1 << 16, 1 << 20
 	flowBytes          = 320
@@ -156,14 +162,15 @@ const (
 	flowShare = 1.0 / 16
 )
 
-// flowsFor returns the size of the flow table for a node with so many bytes of memory, a power of two.
+// flowsFor returns the size of the flow table for a node with so many bytes of memory, a power of
+// two.
 func flowsFor(memory uint64) int {
 	fits := uint64(float64(memory)*flowShare) / flowBytes
 	return min(max(1<<(bits.Len64(fits|1)-1), minFlows), maxFlows)
 }
 
-// setFlows sets the size of the flow table: that of the pinned one, to keep its flows; else the requested size; else one that
-// depends on the node's memory.
+// setFlows sets the size of the flow table: that of the pinned one, to keep its flows; else the
+// requested size; else one that depends on the node's memory.
 func setFlows(spec *ebpf.CollectionSpec, pinPath string, flows int) error {
 	entries, err := pinnedEntries(pinPath)
 	if err != nil {

@@ -55,8 +55,9 @@ func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 // confirm advertises that the tables are up to date; peers prefer such gateways.
 func (l *Loader) confirm() error { return l.advertise(bpf.PelagoAdvertisement{Confirm: 1}) }
 
-// Reach replaces what this gateway advertises about the remote clusters: which it does not reach, and which only over lossy paths. The
-// programs maintain this for the clusters that they send to; Reach corrects it for those without traffic.
+// Reach replaces what this gateway advertises about the remote clusters: which it does not reach,
+// and which only over lossy paths. The programs maintain this for the clusters that they send to;
+// Reach corrects it for those without traffic.
 func (l *Loader) Reach(unreachable, lossy map[uint16]bool) error {
 	return l.advertise(bpf.PelagoAdvertisement{Replace: 1, Unreachable: clustersOf(unreachable), Lossy: clustersOf(lossy)})
 }
@@ -85,8 +86,8 @@ func (l *Loader) advertise(a bpf.PelagoAdvertisement) error {
 	return nil
 }
 
-// Leave makes this gateway reply to probes that it is not ready, so that peers use others; it keeps switching. The next Apply
-// overwrites it.
+// Leave makes this gateway reply to probes that it is not ready, so that peers use others; it keeps
+// switching. The next Apply overwrites it.
 func (l *Loader) Leave() error {
 	var s bpf.PelagoNodeSettings
 	if err := l.objs.Settings.Lookup(uint32(0), &s); err != nil {
@@ -97,8 +98,8 @@ func (l *Loader) Leave() error {
 	return put(l.objs.Settings, uint32(0), s)
 }
 
-// Marks returns the mark with which packets to our ports may leave, and the mark that turns a frame on pelago0 into a probe. Both
-// are 0 before the first Apply.
+// Marks returns the mark with which packets to our ports may leave, and the mark that turns a frame
+// on pelago0 into a probe. Both are 0 before the first Apply.
 func (l *Loader) Marks() (own, probe uint32, err error) {
 	var s bpf.PelagoNodeSettings
 	if err := l.objs.Settings.Lookup(uint32(0), &s); err != nil {

@@ -72,10 +72,12 @@ func readMap[KV, VV any, K comparable, V any](m *ebpf.Map, key func(KV) K, value
 	return out, err
 }
 
-// Sizes of a batch, in entries: reading starts with the first, for small maps, and grows to the last, for large ones.
+// Sizes of a batch, in entries: reading starts with the first, for small maps, and grows to the
+// last, for large ones.
 const firstChunk, lastChunk = 16, 4096
 
-// readBatches calls yield for every entry of a map until it returns false, with a system call for many entries.
+// readBatches calls yield for every entry of a map until it returns false, with a system call for
+// many entries.
 func readBatches[K, V any](m *ebpf.Map, yield func(K, V) bool) error {
 	var keys []K
 	var values []V
@@ -127,7 +129,8 @@ func (l *Loader) readServices() (map[dataplane.ServiceKey]dataplane.Service, err
 		for i := range value.Backends {
 			var b bpf.PelagoBackend
 			if err := l.objs.Backends.Lookup(bpf.PelagoBackendKey{Service: key, Index: i}, &b); err != nil {
-				// Half-written by a process that died: it differs from every wanted one and is rewritten.
+				// Half-written by a process that died: it differs from every wanted one and is
+				// rewritten.
 				break
 			}
 			service.Backends = append(service.Backends, netip.AddrPortFrom(addr(b.Address), port(b.Port)))
@@ -142,8 +145,8 @@ func (l *Loader) readServices() (map[dataplane.ServiceKey]dataplane.Service, err
 	return out, errors.Join(append(errs, it.Err())...)
 }
 
-// removeOrphans removes backends and tables of no service, which a process that died half-way leaves and no later step would
-// remove.
+// removeOrphans removes backends and tables of no service, which a process that died half-way
+// leaves and no later step would remove.
 func (l *Loader) removeOrphans(services map[dataplane.ServiceKey]dataplane.Service) error {
 	var backends []bpf.PelagoBackendKey
 	var key bpf.PelagoBackendKey

@@ -32,7 +32,8 @@ func leadingServices(steps []step) (out []serviceChange) {
 	return out
 }
 
-// serviceStep is the change of one service from old to want; gone: it is removed, and want is empty.
+// serviceStep is the change of one service from old to want; gone: it is removed, and want is
+// empty.
 type serviceStep struct {
 	key  bpf.PelagoServiceKey
 	old  bpf.PelagoService
@@ -40,9 +41,10 @@ type serviceStep struct {
 	gone bool
 }
 
-// writeServices writes and removes services. Backends and tables are written before the entries that hold their sizes, and
-// removed after them: between two steps a reader finds a backend or a node, perhaps of the old set. Tables are written in
-// batches, because the kernel waits for an RCU grace period at every write to a map of maps.
+// writeServices writes and removes services. Backends and tables are written before the entries
+// that hold their sizes, and removed after them: between two steps a reader finds a backend or a
+// node, perhaps of the old set. Tables are written in batches, because the kernel waits for an RCU
+// grace period at every write to a map of maps.
 func (l *Loader) writeServices(changes []serviceChange) error {
 	m := &l.objs.PelagoMaps
 	var errs []error

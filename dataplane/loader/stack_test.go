@@ -12,14 +12,15 @@ import (
 	"github.com/pelago-net/pelago/test/need"
 )
 
-// maxStack is MAX_BPF_STACK of the kernel. Kernels before 6.8 round the frame of every function up to frameUnit, later ones to less.
+// maxStack is MAX_BPF_STACK of the kernel. Kernels before 6.8 round the frame of every function up
+// to frameUnit, later ones to less.
 const (
 	maxStack  = 512
 	frameUnit = 32
 )
 
-// The frames of every chain of calls fit into the stack on the oldest kernel, which this one need not be. The kernel tells the frames
-// in the order of the functions.
+// The frames of every chain of calls fit into the stack on the oldest kernel, which this one need
+// not be. The kernel tells the frames in the order of the functions.
 func TestStackFitsOldKernels(t *testing.T) {
 	need.Root(t)
 	if err := CheckKernel(); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// table is a map of the kernel side with the encoding of its entries: EK and EV are the types of the map, K and V those of the field of
-// State that it holds.
+// table is a map of the kernel side with the encoding of its entries: EK and EV are the types of
+// the map, K and V those of the field of State that it holds.
 type table[K comparable, V, EK, EV any] struct {
 	m           *ebpf.Map
 	encodeKey   func(K) EK
@@ -42,7 +42,8 @@ func (t table[K, V, EK, EV]) step(k K, v *V) step {
 // read returns what the map holds.
 func (t table[K, V, EK, EV]) read() (map[K]V, error) { return readMap(t.m, t.decodeKey, t.decodeValue) }
 
-// tables are the maps whose entries are independent of each other. Settings, services and the maps of one entry are written apart.
+// tables are the maps whose entries are independent of each other. Settings, services and the maps
+// of one entry are written apart.
 type tables struct {
 	routes    table[netip.Prefix, uint16, bpf.PelagoPrefix, bpf.PelagoRoute]
 	clusters  table[uint16, []dataplane.RemoteGateway, uint32, bpf.PelagoCluster]

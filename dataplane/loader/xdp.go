@@ -22,8 +22,9 @@ import (
 // xdpHook is the name of the pins of XDP links: link_uplink_xdp_<ifindex>.
 const xdpHook = "uplink_xdp"
 
-// attachXDP attaches uplink_xdp to the devices, in driver mode only: generic XDP would make the kernel copy every packet of
-// the node. It detaches it from all other devices, and returns why attaching failed for each device where it did.
+// attachXDP attaches uplink_xdp to the devices, in driver mode only: generic XDP would make the
+// kernel copy every packet of the node. It detaches it from all other devices, and returns why
+// attaching failed for each device where it did.
 func (l *Loader) attachXDP(devices []int) (problems []error) {
 	rows := map[uint32]bpf.PelagoUplink{}
 	for _, ifindex := range devices {
@@ -40,7 +41,8 @@ func (l *Loader) attachXDP(devices []int) (problems []error) {
 		copy(row.Mac[:], device.Attrs().HardwareAddr)
 		rows[uint32(ifindex)] = row
 	}
-	// A device gets its map entry after its program and loses it before: frames are redirected only to devices that have the program.
+	// A device gets its map entry after its program and loses it before: frames are redirected only
+	// to devices that have the program.
 	problems = append(problems, l.writeUplinks(rows))
 	pins, err := l.linkPins()
 	problems = append(problems, err)
@@ -116,8 +118,9 @@ func (l *Loader) writeUplinks(want map[uint32]bpf.PelagoUplink) error {
 	return nil
 }
 
-// Guard rate-limits WireGuard handshakes from addresses that are not in known. It applies to the UDP ports of the wire, from
-// the lowest of ports to the highest. Without ports there is nothing to guard.
+// Guard rate-limits WireGuard handshakes from addresses that are not in known. It applies to the
+// UDP ports of the wire, from the lowest of ports to the highest. Without ports there is nothing to
+// guard.
 func (l *Loader) Guard(ports []uint16, known []netip.Addr) error {
 	var row bpf.PelagoGuard
 	if len(ports) > 0 {

@@ -30,7 +30,8 @@ func passing(t *testing.T) *ebpf.Program {
 	return p
 }
 
-// XDP goes onto devices whose driver takes it, in the driver only, and nothing depends on it: where it cannot go, tc is.
+// XDP goes onto devices whose driver takes it, in the driver only, and nothing depends on it: where
+// it cannot go, tc is.
 func TestAttachXDP(t *testing.T) {
 	ns := netns.ForTest(t, "xdp")
 	edge, bridge := device(t, ns, "edge"), device(t, ns, "br")

@@ -30,7 +30,8 @@ func send(t *testing.T, c *net.UDPConn, b []byte, to netip.AddrPort) {
 	}
 }
 
-// An attacker has the address that a takes for b's private one, and receives all that a sends there. It has no key.
+// An attacker has the address that a takes for b's private one, and receives all that a sends
+// there. It has no key.
 func TestSpoofedAndReplayedAnswers(t *testing.T) {
 	i := newInternet(t)
 	hostM := i.attach("m", "198.51.100.66/24", "198.51.100.67/24")
@@ -73,7 +74,8 @@ func TestSpoofedAndReplayedAnswers(t *testing.T) {
 	}
 }
 
-// An exchange that is replayed from another source has no effect, and the answers to replayed requests are limited.
+// An exchange that is replayed from another source has no effect, and the answers to replayed
+// requests are limited.
 func TestReplayedCalls(t *testing.T) {
 	i := newInternet(t)
 	hostM := i.attach("m", "198.51.100.66/24")
@@ -113,7 +115,8 @@ func TestReplayedCalls(t *testing.T) {
 
 	before := b.Counters()["requests"]
 	start := time.Now()
-	for n := range uint64(10) { // in portions that the socket's buffer holds, each with an end to wait for
+	// in portions that the socket's buffer holds, each with an end to wait for
+	for n := range uint64(10) {
 		for range 50 {
 			send(t, attacker, ask, toB)
 		}

@@ -27,8 +27,8 @@ type Config struct {
 	Port uint16
 	// PSK is the key of the clusterset.
 	PSK []byte
-	// Changed is called with every new result and once for every change, in order, from one goroutine; not for removed peers. It must
-	// not call Close.
+	// Changed is called with every new result and once for every change, in order, from one
+	// goroutine; not for removed peers. It must not call Close.
 	Changed func(name string, v Reachability)
 	// Timing: zero fields take the default.
 	Timing Timing
@@ -36,7 +36,8 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Discovery discovers how peers are reachable and answers their requests. Its methods may be called from any goroutine.
+// Discovery discovers how peers are reachable and answers their requests. Its methods may be called
+// from any goroutine.
 type Discovery struct {
 	name    string
 	own     id
@@ -60,7 +61,8 @@ type Discovery struct {
 	byAddr map[netip.Addr][]string // names of the peers that publish an address
 }
 
-// watched is a track that is stepped only when necessary, so the cost of a message does not depend on the number of peers.
+// watched is a track that is stepped only when necessary, so the cost of a message does not depend
+// on the number of peers.
 type watched struct {
 	*track
 	dirty bool         // changed since the last step
@@ -97,8 +99,9 @@ func Open(c Config) (*Discovery, error) {
 	return d, nil
 }
 
-// bind opens a socket for requests of peers and one for our requests, for each family. The latter has another port, which is not
-// published: our requests make no mapping in a NAT box for those of the peer, so an answer proves that the peer is reachable.
+// bind opens a socket for requests of peers and one for our requests, for each family. The latter
+// has another port, which is not published: our requests make no mapping in a NAT box for those of
+// the peer, so an answer proves that the peer is reachable.
 func (d *Discovery) bind(port uint16) error {
 	for _, network := range []string{"udp4", "udp6"} {
 		server, err := listen(network, port)
@@ -120,7 +123,8 @@ func (d *Discovery) bind(port uint16) error {
 	return nil
 }
 
-// Set replaces the peers. Unchanged peers are not affected. Invalid ones are left out and named in the error.
+// Set replaces the peers. Unchanged peers are not affected. Invalid ones are left out and named in
+// the error.
 func (d *Discovery) Set(peers []Peer) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -222,7 +226,8 @@ func (d *Discovery) run() {
 		case <-d.wake:
 		case <-time.After(time.Until(next)):
 		}
-		now := time.Now() // the same for step and assess, so that no deadline passes between the two
+		// the same for step and assess, so that no deadline passes between the two
+		now := time.Now()
 		stepped, probes := d.step(now)
 		d.send(probes)
 		var changes map[string]Reachability
@@ -263,7 +268,8 @@ func (d *Discovery) send(probes []probe) {
 			continue
 		}
 		var errno syscall.Errno
-		if errors.As(err, &errno) { // the rest of the error names sockets, which differ in every process
+		// the rest of the error names sockets, which differ in every process
+		if errors.As(err, &errno) {
 			err = errno
 		}
 		d.mu.Lock()
@@ -274,7 +280,8 @@ func (d *Discovery) send(probes []probe) {
 	}
 }
 
-// assess stores the results of the stepped peers. It returns those that changed, and when the next step is due.
+// assess stores the results of the stepped peers. It returns those that changed, and when the next
+// step is due.
 func (d *Discovery) assess(now time.Time, stepped []*watched) (map[string]Reachability, time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

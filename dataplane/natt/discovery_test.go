@@ -42,7 +42,8 @@ func TestBothPublic(t *testing.T) {
 	}
 }
 
-// A peer that ends stays confirmed for a while, then it is unreachable, and when it is back it is found again.
+// A peer that ends stays confirmed for a while, then it is unreachable, and when it is back it is
+// found again.
 func TestPeerGoesAndComesBack(t *testing.T) {
 	i := newInternet(t)
 	hostB := i.attach("b", "203.0.113.2/24")
@@ -100,8 +101,8 @@ func TestAnswersFromTheAddressAsked(t *testing.T) {
 	}
 }
 
-// One gateway behind a masquerading router: it reaches the other one, which waits for it. When the mapping changes, and
-// when the router's own address changes, both see it.
+// One gateway behind a masquerading router: it reaches the other one, which waits for it. When the
+// mapping changes, and when the router's own address changes, both see it.
 func TestBehindNAT(t *testing.T) {
 	i := newInternet(t)
 	a := open(t, i.attach("a", "192.0.2.1/24"), "a", "psk", peer("b", "10.0.0.2", "203.0.113.2"))
@@ -186,8 +187,8 @@ func TestWrongPSK(t *testing.T) {
 	}
 }
 
-// Both sites use 10.0.0.0/24. At b's private address a's own network has another gateway of the same clusterset. It must
-// not be taken for b, whose public address is the right one.
+// Both sites use 10.0.0.0/24. At b's private address a's own network has another gateway of the
+// same clusterset. It must not be taken for b, whose public address is the right one.
 func TestSomebodyElseAtThePrivateAddress(t *testing.T) {
 	i := newInternet(t)
 	_, hostsA := i.behind("a", "198.51.100.2/24", "10.0.0.3/24", "10.0.0.2/24")

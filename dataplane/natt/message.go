@@ -11,8 +11,8 @@ import (
 	"slices"
 )
 
-// All messages have the same size, so there is no amplification. Numbers are big endian, IPv4 addresses IPv4-mapped, the zero
-// address is sixteen zeros.
+// All messages have the same size, so there is no amplification. Numbers are big endian, IPv4
+// addresses IPv4-mapped, the zero address is sixteen zeros.
 //
 //	 0  4  magic "pNAT"
 //	 4  1  version
@@ -38,10 +38,11 @@ type kind uint8
 const (
 	// request: destination is the address that it is sent to.
 	request kind = 1
-	// answer echoes the request's nonce, with source and destination of the request as received. Its own nonce is a cookie.
+	// answer echoes the request's nonce, with source and destination of the request as received.
+	// Its own nonce is a cookie.
 	answer kind = 2
-	// confirmation echoes that cookie, which proves that the sender receives at its source address, with source and destination as
-	// sent. There is no reply to it.
+	// confirmation echoes that cookie, which proves that the sender receives at its source address,
+	// with source and destination as sent. There is no reply to it.
 	confirmation kind = 3
 )
 
@@ -68,7 +69,8 @@ var (
 // codec encodes and decodes messages with the keys of a clusterset.
 type codec struct{ mac, ids []byte }
 
-// newCodec derives the keys from the clusterset's PSK (HKDF, RFC 5869), since other protocols use the PSK as well.
+// newCodec derives the keys from the clusterset's PSK (HKDF, RFC 5869), since other protocols use
+// the PSK as well.
 func newCodec(psk []byte) (codec, error) {
 	if len(psk) == 0 {
 		return codec{}, errors.New("the PSK of the clusterset is empty: take it from the Secret submariner-ipsec-psk")
@@ -113,8 +115,8 @@ func (c codec) decode(b []byte) (message, error) {
 	return m, nil
 }
 
-// cookie is the nonce of an answer, which can be verified without state per request. slot numbers periods of our own clock; key is
-// that of the process.
+// cookie is the nonce of an answer, which can be verified without state per request. slot numbers
+// periods of our own clock; key is that of the process.
 func cookie(key []byte, slot uint64, peer id, source netip.AddrPort) nonce {
 	b := binary.BigEndian.AppendUint64(nil, slot)
 	b = append(b, peer[:]...)

@@ -47,14 +47,15 @@ func (t *track) state(now time.Time) State {
 	return Unreachable
 }
 
-// calls reports whether the peer's requests arrive while it leaves ours unanswered, for long enough to have probed its addresses. Requests
-// from before the silence do not count: the peer may be dead.
+// calls reports whether the peer's requests arrive while it leaves ours unanswered, for long enough
+// to have probed its addresses. Requests from before the silence do not count: the peer may be
+// dead.
 func (t *track) calls(now time.Time) bool {
 	return !t.lastInbound.Before(t.silentSince) && min(now.Sub(t.silentSince), now.Sub(t.inboundSince)) >= failedAfter*t.timing.Probe
 }
 
-// fallback is the address if none is confirmed: the last confirmed one if it is still published, else the public one, else the
-// private one.
+// fallback is the address if none is confirmed: the last confirmed one if it is still published,
+// else the public one, else the private one.
 func (t *track) fallback() netip.Addr {
 	if t.before.IsValid() && (t.before == t.peer.Private || t.before == t.peer.Public) {
 		return t.before

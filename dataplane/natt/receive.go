@@ -18,7 +18,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// cookieSlot is the period of our own clock that a cookie is made for; it is valid in the following one, too.
+// cookieSlot is the period of our own clock that a cookie is made for; it is valid in the following
+// one, too.
 const cookieSlot = 10 * time.Second
 
 // packet is a valid message of a peer with the addresses of the packet.
@@ -34,17 +35,20 @@ type packet struct {
 type outcome string
 
 const (
-	answers       outcome = "answers"        // valid answers
-	requests      outcome = "requests"       // requests that were answered
-	confirmations outcome = "calls"          // valid confirmations
-	malformed     outcome = "malformed"      // dropped: no message, or a kind that is invalid at this port
-	otherVersion  outcome = "other_version"  // dropped
-	foreignKey    outcome = "foreign_key"    // dropped: wrong MAC
-	notForUs      outcome = "not_for_us"     // dropped: to another gateway
-	unknownPeer   outcome = "unknown_peer"   // dropped: from a gateway that is not among the peers
-	replayed      outcome = "replayed"       // dropped: an answer without an outstanding request, or a confirmation without a valid cookie
-	fromElsewhere outcome = "from_elsewhere" // dropped: an answer from another address than was probed
-	tooMany       outcome = "too_many"       // dropped: rate limit
+	answers       outcome = "answers"  // valid answers
+	requests      outcome = "requests" // requests that were answered
+	confirmations outcome = "calls"    // valid confirmations
+	// dropped: no message, or a kind that is invalid at this port
+	malformed    outcome = "malformed"
+	otherVersion outcome = "other_version" // dropped
+	foreignKey   outcome = "foreign_key"   // dropped: wrong MAC
+	notForUs     outcome = "not_for_us"    // dropped: to another gateway
+	unknownPeer  outcome = "unknown_peer"  // dropped: from a gateway that is not among the peers
+	// dropped: an answer without an outstanding request, or a confirmation without a valid cookie
+	replayed outcome = "replayed"
+	// dropped: an answer from another address than was probed
+	fromElsewhere outcome = "from_elsewhere"
+	tooMany       outcome = "too_many" // dropped: rate limit
 )
 
 // receive reads packets until the socket is closed.
@@ -141,7 +145,8 @@ func (d *Discovery) update(peer string, change func(*track)) {
 	}
 }
 
-// reply sends a message to the sender of a packet. A lost one is compensated by the peer's next request.
+// reply sends a message to the sender of a packet. A lost one is compensated by the peer's next
+// request.
 func (d *Discovery) reply(p packet, m message) {
 	m.from, m.to = d.own, p.from
 	if err := p.socket.write(d.codec.encode(m), p.source, p.dest.Addr()); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -149,16 +154,17 @@ func (d *Discovery) reply(p packet, m message) {
 	}
 }
 
-// Rate limits of answers per second, and bursts: to a source address, and overall. A peer sends requests to at most two addresses
-// every two seconds, and several gateways may share a source address.
+// Rate limits of answers per second, and bursts: to a source address, and overall. A peer sends
+// requests to at most two addresses every two seconds, and several gateways may share a source
+// address.
 const (
 	ratePerSource, burstPerSource = 20, 40
 	rateOverall, burstOverall     = 2000, 2000
 	maxSources                    = 4096
 )
 
-// limits are the token buckets of answers. They apply to authenticated requests, so the table grows by peers and, up to maxSources,
-// by replayed requests with spoofed sources.
+// limits are the token buckets of answers. They apply to authenticated requests, so the table grows
+// by peers and, up to maxSources, by replayed requests with spoofed sources.
 type limits struct {
 	overall *rate.Limiter
 	mu      sync.Mutex
@@ -176,7 +182,8 @@ func (l *limits) allow(source netip.Addr) bool {
 	s := l.sources[source]
 	if s == nil {
 		if len(l.sources) >= maxSources {
-			maps.DeleteFunc(l.sources, func(_ netip.Addr, s *rate.Limiter) bool { return s.Tokens() >= burstPerSource }) // idle
+			// idle
+			maps.DeleteFunc(l.sources, func(_ netip.Addr, s *rate.Limiter) bool { return s.Tokens() >= burstPerSource })
 		}
 		if len(l.sources) >= maxSources {
 			return false
@@ -187,8 +194,9 @@ func (l *limits) allow(source netip.Addr) bool {
 	return s.Allow() && l.overall.Allow()
 }
 
-// socket is a UDP socket on all addresses of one family, with the local address of each packet (ip(7) IP_PKTINFO, ipv6(7)
-// IPV6_PKTINFO): on a host with several addresses, the kernel might select another source for an answer.
+// socket is a UDP socket on all addresses of one family, with the local address of each packet
+// (ip(7) IP_PKTINFO, ipv6(7) IPV6_PKTINFO): on a host with several addresses, the kernel might
+// select another source for an answer.
 type socket struct {
 	conn *net.UDPConn
 	v6   bool
@@ -243,8 +251,8 @@ func (s *socket) write(b []byte, to netip.AddrPort, from netip.Addr) error {
 	return err
 }
 
-// destination is the address in control messages; zero if there is none. struct in_pktinfo is {ifindex, spec_dst, addr},
-// struct in6_pktinfo {addr, ifindex}.
+// destination is the address in control messages; zero if there is none. struct in_pktinfo is
+// {ifindex, spec_dst, addr}, struct in6_pktinfo {addr, ifindex}.
 func destination(control []byte) netip.Addr {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// fast are the production times, shortened. Tests wait for states with a deadline that is far longer.
+// fast are the production times, shortened. Tests wait for states with a deadline that is far
+// longer.
 var fast = Timing{Probe: 200 * time.Millisecond, Grace: 100 * time.Millisecond, Total: 2 * time.Second, TotalLB: 800 * time.Millisecond, Recheck: time.Second}
 
 // internet is a router that knows public networks only: packets to private addresses end there.
@@ -47,7 +48,8 @@ func forward(t *testing.T, n *netns.NS) {
 	}
 }
 
-// attach makes a host with public addresses; the first address of each network is the host's, the router has .254 (::fe).
+// attach makes a host with public addresses; the first address of each network is the host's, the
+// router has .254 (::fe).
 func (i *internet) attach(name string, addresses ...string) *netns.NS {
 	i.t.Helper()
 	host := netns.ForTest(i.t, name)
@@ -88,7 +90,8 @@ func route(t *testing.T, n *netns.NS, of netip.Prefix, via netip.Addr, dev strin
 	}
 }
 
-// behind makes a NAT router with a public address, and hosts behind it. The router lets nothing in by itself.
+// behind makes a NAT router with a public address, and hosts behind it. The router lets nothing in
+// by itself.
 func (i *internet) behind(name, public string, private ...string) (router *netns.NS, hosts []*netns.NS) {
 	i.t.Helper()
 	router = i.attach(name+"-nat", public)
@@ -121,8 +124,8 @@ func (i *internet) behind(name, public string, private ...string) (router *netns
 	return router, hosts
 }
 
-// masquerade gives the hosts behind a router its address and ports of the thousand from base on (below 32768, where no
-// host takes its ports from), and forgets the mappings of before.
+// masquerade gives the hosts behind a router its address and ports of the thousand from base on
+// (below 32768, where no host takes its ports from), and forgets the mappings of before.
 func masquerade(t *testing.T, router *netns.NS, base int, more ...string) {
 	t.Helper()
 	rules := fmt.Sprintf(`table ip nat

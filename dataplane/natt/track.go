@@ -9,14 +9,17 @@ import (
 )
 
 const (
-	// failedAfter is the number of unanswered requests after which an address has failed in this round.
+	// failedAfter is the number of unanswered requests after which an address has failed in this
+	// round.
 	failedAfter = 3
-	// inboundFor is the number of Recheck intervals after which the peer's last confirmation expires.
+	// inboundFor is the number of Recheck intervals after which the peer's last confirmation
+	// expires.
 	inboundFor = 3
 )
 
-// track is the discovery of one peer: a state machine without sockets and clock. Requests are sent in rounds: a round probes each
-// address of the peer every Timing.Probe until there is a decision; the next one follows after Timing.Recheck.
+// track is the discovery of one peer: a state machine without sockets and clock. Requests are sent
+// in rounds: a round probes each address of the peer every Timing.Probe until there is a decision;
+// the next one follows after Timing.Recheck.
 type track struct {
 	peer         Peer
 	timing       Timing
@@ -72,8 +75,8 @@ func newTrack(p Peer, t Timing, now time.Time) *track {
 	return tr
 }
 
-// set updates the peer and starts a round. A confirmed address stays confirmed if it is still published; else it remains in before
-// until another one is confirmed.
+// set updates the peer and starts a round. A confirmed address stays confirmed if it is still
+// published; else it remains in before until another one is confirmed.
 func (t *track) set(p Peer, now time.Time) {
 	var addresses []candidate
 	if p.Private.IsValid() {
@@ -96,7 +99,8 @@ func (t *track) set(p Peer, now time.Time) {
 	t.begin(now)
 }
 
-// recheck makes the next step begin a round. One in progress may have sent its requests too early, so another one follows it soon.
+// recheck makes the next step begin a round. One in progress may have sent its requests too early,
+// so another one follows it soon.
 func (t *track) recheck(now time.Time) {
 	t.again = t.open
 	if !t.open {
@@ -115,7 +119,8 @@ func (t *track) begin(now time.Time) {
 	}
 }
 
-// step advances to now and returns the requests to be sent. interval returns the time until the next round.
+// step advances to now and returns the requests to be sent. interval returns the time until the
+// next round.
 func (t *track) step(now time.Time, draw func() nonce, interval func() time.Duration) []probe {
 	if !t.open {
 		if now.Before(t.next) {
@@ -170,7 +175,8 @@ func (c candidate) failed(now time.Time, t Timing) bool {
 	return c.tries >= failedAfter && now.Sub(c.sent) >= t.Probe
 }
 
-// limit is how long a peer may be silent. A confirmed address is not given up sooner behind a load balancer.
+// limit is how long a peer may be silent. A confirmed address is not given up sooner behind a load
+// balancer.
 func (t *track) limit() time.Duration {
 	if t.peer.BehindLB && t.used < 0 {
 		return t.timing.TotalLB
@@ -178,7 +184,8 @@ func (t *track) limit() time.Duration {
 	return t.timing.Total
 }
 
-// answer processes an authenticated answer of the peer and returns what becomes of it: answers if it is valid.
+// answer processes an authenticated answer of the peer and returns what becomes of it: answers if
+// it is valid.
 func (t *track) answer(now time.Time, from netip.AddrPort, n nonce, r report) outcome {
 	i := slices.IndexFunc(t.candidates, func(c candidate) bool { return c.pending && c.nonce == n })
 	if i < 0 || now.Sub(t.candidates[i].sent) > t.timing.Probe {
@@ -193,8 +200,9 @@ func (t *track) answer(now time.Time, from netip.AddrPort, n nonce, r report) ou
 	return answers
 }
 
-// confirm processes a valid confirmation by the peer. If it is the first one, or the first since the peer fell silent, or its source
-// has changed, the peer may be reachable again: the next step starts a round.
+// confirm processes a valid confirmation by the peer. If it is the first one, or the first since
+// the peer fell silent, or its source has changed, the peer may be reachable again: the next step
+// starts a round.
 func (t *track) confirm(now time.Time, source netip.AddrPort, in Rewriting) {
 	known := t.inbound(now)
 	first := !known || t.lastInbound.Before(t.silentSince)
@@ -207,7 +215,8 @@ func (t *track) confirm(now time.Time, source netip.AddrPort, in Rewriting) {
 	t.source, t.in, t.lastInbound, t.foreignMAC = source, in, now, false
 }
 
-// foreignKey records a packet with the MAC of another key. Its source may be spoofed, so it is only a hint for Reason.
+// foreignKey records a packet with the MAC of another key. Its source may be spoofed, so it is only
+// a hint for Reason.
 func (t *track) foreignKey(from netip.Addr) {
 	if t.used < 0 && slices.ContainsFunc(t.candidates, func(c candidate) bool { return c.at.Addr() == from }) {
 		t.foreignMAC = true

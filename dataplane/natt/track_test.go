@@ -54,7 +54,8 @@ func (w *world) draw() (n nonce) {
 	return n
 }
 
-// reach makes an address answer after delay, from the given time on (since the start) until another one.
+// reach makes an address answer after delay, from the given time on (since the start) until another
+// one.
 func (w *world) reach(a netip.Addr, delay, from, until time.Duration) {
 	w.answers[a] = func(now time.Time) (time.Duration, bool) {
 		since := now.Sub(epoch)
@@ -319,8 +320,8 @@ func TestProbesAreSparse(t *testing.T) {
 	}
 }
 
-// Whatever the network does: time goes on, an address is never asked too often, an address that is confirmed has answered
-// lately, and once the network is steady the reachability is right.
+// Whatever the network does: time goes on, an address is never asked too often, an address that is
+// confirmed has answered lately, and once the network is steady the reachability is right.
 func TestAnyNetwork(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := peerB

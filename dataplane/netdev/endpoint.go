@@ -11,9 +11,10 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Endpoints finds the devices of pods that have their own veth pair, by following the node's routes to them: to the pair
-// itself, or to a bridge of which it is a port. A pod whose device or MAC address the kernel does not know yet, because
-// the pod has not sent anything, is missing, and so is one with another kind of device.
+// Endpoints finds the devices of pods that have their own veth pair, by following the node's routes
+// to them: to the pair itself, or to a bridge of which it is a port. A pod whose device or MAC
+// address the kernel does not know yet, because the pod has not sent anything, is missing, and so
+// is one with another kind of device.
 func Endpoints(pods []netip.Addr) (map[netip.Addr]dataplane.Endpoint, error) {
 	links, err := Dump(netlink.LinkList)
 	if err != nil {
@@ -87,8 +88,9 @@ func bridgePorts() (map[portKey]int, error) {
 	return out, nil
 }
 
-// LenientConntrack makes conntrack accept TCP segments outside the window that it has seen: in hybrid mode it sees few of
-// them. kube-proxy has the same option (--conntrack-tcp-be-liberal). The setting is the network namespace's and stays.
+// LenientConntrack makes conntrack accept TCP segments outside the window that it has seen: in
+// hybrid mode it sees few of them. kube-proxy has the same option (--conntrack-tcp-be-liberal). The
+// setting is the network namespace's and stays.
 func LenientConntrack() error {
 	return setSysctl("netfilter/nf_conntrack_tcp_be_liberal", "1")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// Pods of CNIs that give each a veth pair, behind a bridge or with a route of its own, have an endpoint once they have sent
-// something; pods on a macvlan device have none.
+// Pods of CNIs that give each a veth pair, behind a bridge or with a route of its own, have an
+// endpoint once they have sent something; pods on a macvlan device have none.
 func TestEndpoints(t *testing.T) {
 	node := newNode(t)
 	pod := func(name, address, host string) *netns.NS {

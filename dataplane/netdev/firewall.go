@@ -15,8 +15,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// rule is a firewall rule of ours. It is the last of its chain, so policy engines decide first; it overrides only the chain's
-// policy, which Docker or a distribution may set to DROP.
+// rule is a firewall rule of ours. It is the last of its chain, so policy engines decide first; it
+// overrides only the chain's policy, which Docker or a distribution may set to DROP.
 type rule struct {
 	table, chain string
 	spec         []string
@@ -47,18 +47,20 @@ func rules(cablePort uint16, open []uint16) []rule {
 
 // Filter is what Firewall adds.
 type Filter struct {
-	// CablePort is the UDP port of the vxlan cable, 0 for none; Open are further UDP ports to accept.
+	// CablePort is the UDP port of the vxlan cable, 0 for none; Open are further UDP ports to
+	// accept.
 	CablePort uint16
 	Open      []uint16
 	// External are destinations outside the cluster: what pelago0 passes on to them is masqueraded.
 	External []netip.Prefix
-	// ClusterIPs are ranges that packets from pelago0 may go to: those that undergo DNAT on the node are masqueraded, and packets with
-	// such a source are not forwarded to pelago0.
+	// ClusterIPs are ranges that packets from pelago0 may go to: those that undergo DNAT on the
+	// node are masqueraded, and packets with such a source are not forwarded to pelago0.
 	ClusterIPs []netip.Prefix
 }
 
-// Firewall adds our rules and removes those of earlier calls, exempts outer packets from conntrack and packets into pelago0 from
-// masquerading. It uses the iptables variant of the node: legacy if its tables have rules, otherwise nft.
+// Firewall adds our rules and removes those of earlier calls, exempts outer packets from conntrack
+// and packets into pelago0 from masquerading. It uses the iptables variant of the node: legacy if
+// its tables have rules, otherwise nft.
 func Firewall(f Filter) error {
 	ipt, err := openIPTables()
 	if err != nil {

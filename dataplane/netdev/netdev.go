@@ -1,6 +1,7 @@
-// Package netdev manages the host networking around the programs: pelago0, the device of the vxlan cable, their routes, rules
-// and sysctls, and firewall rules that accept their packets. It works in the network namespace of the calling thread, changes
-// only what it created, besides nf_conntrack_tcp_be_liberal, which stays, and leftovers of Submariner; every call is idempotent.
+// Package netdev manages the host networking around the programs: pelago0, the device of the vxlan
+// cable, their routes, rules and sysctls, and firewall rules that accept their packets. It works in
+// the network namespace of the calling thread, changes only what it created, besides
+// nf_conntrack_tcp_be_liberal, which stays, and leftovers of Submariner; every call is idempotent.
 package netdev
 
 import (
@@ -22,13 +23,14 @@ import (
 const (
 	Overlay = "pelago0"
 	Cable   = "pelago-cable"
-	// Table is the routing table of remote prefixes only. RulePriority precedes the rules of CNIs for pods (110 and up) and
-	// follows 100, to which Cilium moves the look-up of local addresses.
+	// Table is the routing table of remote prefixes only. RulePriority precedes the rules of CNIs
+	// for pods (110 and up) and follows 100, to which Cilium moves the look-up of local addresses.
 	Table        = 4800
 	RulePriority = 105
 	// Protocol marks our routes (rtnetlink's rtm_protocol).
 	Protocol netlink.RouteProtocol = 80
-	// Overhead is what the overlay adds to a packet on an IPv4 underlay: IPv4 20 + UDP 8 + VXLAN 8 + Ethernet 14.
+	// Overhead is what the overlay adds to a packet on an IPv4 underlay: IPv4 20 + UDP 8 + VXLAN
+	// 8 + Ethernet 14.
 	Overhead = 50
 )
 
@@ -62,8 +64,8 @@ func EnsureOverlay(mtu int) (ifindex int, err error) {
 	return overlay.Attrs().Index, nil
 }
 
-// Ensure creates or repairs the device of the vxlan cable, routes and rules, and removes those of earlier calls that c does not
-// contain.
+// Ensure creates or repairs the device of the vxlan cable, routes and rules, and removes those of
+// earlier calls that c does not contain.
 func Ensure(c Config) error {
 	if err := ensureCable(c); err != nil {
 		return err
@@ -113,8 +115,9 @@ func ensureCable(c Config) error {
 	return RemoveLink(Cable)
 }
 
-// Receivers returns the indexes of the devices other than pelago0 that receive overlay packets: that of the cable, which holds
-// the port. The programs hand all packets to pelago0, so packets at these devices have bypassed them.
+// Receivers returns the indexes of the devices other than pelago0 that receive overlay packets:
+// that of the cable, which holds the port. The programs hand all packets to pelago0, so packets at
+// these devices have bypassed them.
 func Receivers() ([]int, error) {
 	link, err := FindLink(Cable)
 	if err != nil || link == nil {
@@ -123,7 +126,8 @@ func Receivers() ([]int, error) {
 	return []int{link.Attrs().Index}, nil
 }
 
-// ensureVxlan creates a vxlan device in collect-metadata mode, without learning and ARP, as receiver of its port.
+// ensureVxlan creates a vxlan device in collect-metadata mode, without learning and ARP, as
+// receiver of its port.
 func ensureVxlan(name string, port uint16, mtu int) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if err == nil {
@@ -147,8 +151,9 @@ func ensureVxlan(name string, port uint16, mtu int) (netlink.Link, error) {
 			return nil, fmt.Errorf("look up device %s: %w", name, err)
 		}
 	}
-	// The programs have checked packets of pelago0, sources included. accept_local saves the reverse route look-up that policy
-	// rules cause for every packet. The cable's device has no route, so the strict rp_filter drops all its packets.
+	// The programs have checked packets of pelago0, sources included. accept_local saves the
+	// reverse route look-up that policy rules cause for every packet. The cable's device has no
+	// route, so the strict rp_filter drops all its packets.
 	filter, forward, local := "0", "1", "1"
 	if name == Cable {
 		filter, forward, local = "1", "0", "0"

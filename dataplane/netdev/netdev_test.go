@@ -19,7 +19,8 @@ import (
 
 var made int // namespaces have unique names
 
-// newNode is a namespace with an uplink of 1,500 bytes and a default route, as a node has them, and a firewall of its own.
+// newNode is a namespace with an uplink of 1,500 bytes and a default route, as a node has them, and
+// a firewall of its own.
 func newNode(t *testing.T) *netns.NS {
 	t.Helper()
 	made++
@@ -158,8 +159,8 @@ func TestEnsureChanges(t *testing.T) {
 	}
 }
 
-// normal leaves out what depends on history or chance: interface indexes, addresses of veths, the order of rules and
-// routes, qdisc state.
+// normal leaves out what depends on history or chance: interface indexes, addresses of veths, the
+// order of rules and routes, qdisc state.
 func normal(s string) string {
 	lines := strings.Split(s, "\n")
 	var out []string
@@ -218,7 +219,8 @@ func TestEnsureRepairs(t *testing.T) {
 	}
 }
 
-// An earlier version had a rule for each prefix. With today's single rule, packets for other destinations are routed as before.
+// An earlier version had a rule for each prefix. With today's single rule, packets for other
+// destinations are routed as before.
 func TestOneRule(t *testing.T) {
 	ns := newNode(t)
 	for _, p := range []string{"120.2.0.0/24", "120.3.0.0/16", "120.9.0.0/24"} {
@@ -242,7 +244,8 @@ func TestOneRule(t *testing.T) {
 	}
 }
 
-// A program that listens on the cable's port is reported as the reason; once it has ended, Ensure succeeds.
+// A program that listens on the cable's port is reported as the reason; once it has ended, Ensure
+// succeeds.
 func TestPortInUse(t *testing.T) {
 	ns := newNode(t)
 	var c *net.UDPConn
@@ -262,7 +265,8 @@ func TestPortInUse(t *testing.T) {
 	ensure(t, ns, config())
 }
 
-// Only our rules go: outer packets are not tracked, other people's tunnels and rules are left alone.
+// Only our rules go: outer packets are not tracked, other people's tunnels and rules are left
+// alone.
 func TestFirewallRules(t *testing.T) {
 	ns := newNode(t)
 	ensure(t, ns, config())
@@ -319,7 +323,8 @@ func TestFirewallPorts(t *testing.T) {
 	}
 }
 
-// Hosts outside the cluster and ClusterIPs: a second call leaves the rules, one without them removes them.
+// Hosts outside the cluster and ClusterIPs: a second call leaves the rules, one without them
+// removes them.
 func TestFirewallMasquerades(t *testing.T) {
 	ns := newNode(t)
 	list := func(f Filter) string {

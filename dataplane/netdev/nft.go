@@ -16,7 +16,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// nftTable holds those of our rules that need chains of their own. In nft syntax, for the ports of overlay and cable:
+// nftTable holds those of our rules that need chains of their own. In nft syntax, for the ports of
+// overlay and cable:
 //
 //	table ip pelago {
 //	  chain prerouting { type filter hook prerouting priority raw; udp dport 4800 fib daddr type local notrack; }
@@ -29,22 +30,24 @@ import (
 //	chain postrouting { … iifname "pelago0" ip daddr 192.0.2.0/24 masquerade; iifname "pelago0" ct status dnat masquerade; }
 //	chain forward { type filter hook forward priority filter; oifname "pelago0" ip saddr 10.96.0.0/16 drop; }
 //
-// Outer packets are not tracked: conntrack sees one direction only, and would give probes another port where both ends use the
-// same one. Inner and foreign packets are tracked: a pod's own tunnel to another address must be masqueraded, a service on
-// this port translated.
+// Outer packets are not tracked: conntrack sees one direction only, and would give probes another
+// port where both ends use the same one. Inner and foreign packets are tracked: a pod's own tunnel
+// to another address must be masqueraded, a service on this port translated.
 //
-// The source of packets into pelago0 is translated to itself. A connection has one source translation, so no chain of a CNI
-// can masquerade it; an ACCEPT in a chain of ours would not prevent that. Conntrack keeps the true addresses, on which policy
-// engines rely.
+// The source of packets into pelago0 is translated to itself. A connection has one source
+// translation, so no chain of a CNI can masquerade it; an ACCEPT in a chain of ours would not
+// prevent that. Conntrack keeps the true addresses, on which policy engines rely.
 //
-// Without masquerading, a host outside the cluster, or the node of a pod behind a ClusterIP, could reply by another gateway, which has
-// no flow. A reply's source becomes the ClusterIP only after the chain forward: a packet that has it in that chain is forged by a pod.
+// Without masquerading, a host outside the cluster, or the node of a pod behind a ClusterIP, could
+// reply by another gateway, which has no flow. A reply's source becomes the ClusterIP only after
+// the chain forward: a packet that has it in that chain is forged by a pod.
 const nftTable = "pelago"
 
 // beforeMasquerade is just before the priority of masquerading (srcnat, 100).
 const beforeMasquerade = 99
 
-// Offsets of the addresses in the IPv4 header; bit of a connection's status (enum ip_conntrack_status).
+// Offsets of the addresses in the IPv4 header; bit of a connection's status (enum
+// ip_conntrack_status).
 const (
 	sourceAt, destinationAt = 12, 16
 	statusDNAT              = 1 << 5
@@ -100,7 +103,8 @@ func nftRules(f Filter) []nftRule {
 	}
 	rules := []nftRule{{postrouting, slices.Concat(overlay(expr.MetaKeyOIFNAME), []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: sourceAt, Len: 4},
-		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: syscall.AF_INET, RegAddrMin: 1, RegAddrMax: 1}, // as the kernel returns it
+		// as the kernel returns it
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: syscall.AF_INET, RegAddrMin: 1, RegAddrMax: 1},
 	})}}
 	for _, p := range f.External {
 		rules = append(rules, nftRule{postrouting, slices.Concat(overlay(expr.MetaKeyIIFNAME), address(destinationAt, p), []expr.Any{&expr.Masq{}})})

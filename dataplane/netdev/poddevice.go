@@ -17,16 +17,18 @@ import (
 // NamespacesDir is where container runtimes bind the network namespaces of pods.
 const NamespacesDir = "/run/netns"
 
-// PodDevices finds the devices at which packets of pods arrive. The zero value is ready; it remembers what it read.
+// PodDevices finds the devices at which packets of pods arrive. The zero value is ready; it
+// remembers what it read.
 type PodDevices struct {
 	// namespaces are the devices by address of each network namespace, by inode.
 	namespaces map[uint64]map[netip.Addr]uint32
 }
 
-// Find returns the interface indexes by address. It is that of the route to a pod, if the route leads to the pod's own device or to a
-// bridge. Some CNIs, such as Cilium, route all pods to one device but receive from a veth device per pod: that one is found from the
-// pod's end, in the namespaces bound in dir. Pods whose device is not found are missing. So are pods to which only the route of an
-// uplink leads, unless the uplink is a bridge that pods are attached to.
+// Find returns the interface indexes by address. It is that of the route to a pod, if the route
+// leads to the pod's own device or to a bridge. Some CNIs, such as Cilium, route all pods to one
+// device but receive from a veth device per pod: that one is found from the pod's end, in the
+// namespaces bound in dir. Pods whose device is not found are missing. So are pods to which only
+// the route of an uplink leads, unless the uplink is a bridge that pods are attached to.
 func (d *PodDevices) Find(pods []netip.Addr, uplinks map[uint32]bool, dir string) (map[netip.Addr]uint32, error) {
 	links, err := Dump(netlink.LinkList)
 	if err != nil {
@@ -59,7 +61,8 @@ func (d *PodDevices) Find(pods []netip.Addr, uplinks map[uint32]bool, dir string
 			shared[pod] = hop.Ifindex
 		}
 	}
-	// A veth device to which several pods are routed is no pod's either: it leads to a namespace of the CNI.
+	// A veth device to which several pods are routed is no pod's either: it leads to a namespace of
+	// the CNI.
 	for pod, ifindex := range out {
 		if l := byIndex[int(ifindex)]; l.Type() == "veth" && routed[ifindex] > 1 {
 			shared[pod] = ifindex
@@ -81,8 +84,8 @@ func (d *PodDevices) Find(pods []netip.Addr, uplinks map[uint32]bool, dir string
 	return out, err
 }
 
-// read returns the devices of pods by the namespaces in dir. Namespaces that were read before are read again only while a pod is
-// missing.
+// read returns the devices of pods by the namespaces in dir. Namespaces that were read before are
+// read again only while a pod is missing.
 func (d *PodDevices) read(dir string, host map[int]netlink.Link, pods map[netip.Addr]uint32) (map[netip.Addr]uint32, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -124,8 +127,8 @@ func (d *PodDevices) read(dir string, host map[int]netlink.Link, pods map[netip.
 	return out, errors.Join(errs...)
 }
 
-// devicesOf returns the host's ends of the veth pairs of a network namespace, by the addresses of the other end. host are the links
-// of this namespace by index.
+// devicesOf returns the host's ends of the veth pairs of a network namespace, by the addresses of
+// the other end. host are the links of this namespace by index.
 func devicesOf(path string, host map[int]netlink.Link) (map[netip.Addr]uint32, error) {
 	ns, err := netns.GetFromPath(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -31,7 +31,8 @@ func TestPodDevices(t *testing.T) {
 	run(t, node, "ip", "link", "set", "veth1", "master", "cni0")
 	pod(node, "routed", "10.7.2.10/24", "veth2")
 	run(t, node, "ip", "route", "add", "10.7.2.10", "dev", "veth2")
-	// As Cilium: all pods are routed to one end of a veth pair, and each has a veth device of its own.
+	// As Cilium: all pods are routed to one end of a veth pair, and each has a veth device of its
+	// own.
 	run(t, node, "ip", "link", "add", "cilium_host", "type", "veth", "peer", "name", "cilium_net")
 	run(t, node, "ip", "link", "set", "cilium_host", "up")
 	run(t, node, "ip", "link", "set", "cilium_net", "up")
@@ -43,7 +44,8 @@ func TestPodDevices(t *testing.T) {
 	run(t, node, "ip", "link", "add", "mv0", "link", "un0", "type", "macvlan", "mode", "bridge")
 	run(t, node, "ip", "link", "set", "mv0", "up")
 	run(t, node, "ip", "route", "add", "10.7.4.0/24", "dev", "mv0")
-	// A bridge with the node's uplink and pods, and routes by it and by the other uplink that are no pod's.
+	// A bridge with the node's uplink and pods, and routes by it and by the other uplink that are
+	// no pod's.
 	run(t, node, "ip", "link", "add", "br0", "type", "bridge")
 	run(t, node, "ip", "addr", "add", "10.7.5.1/24", "dev", "br0")
 	run(t, node, "ip", "link", "set", "br0", "up")

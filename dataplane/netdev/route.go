@@ -14,8 +14,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// fallbackMetric is that of the unreachable routes: they take over when pelago0 is gone, so that nothing for a remote
-// prefix leaves by the default route in the clear.
+// fallbackMetric is that of the unreachable routes: they take over when pelago0 is gone, so that
+// nothing for a remote prefix leaves by the default route in the clear.
 const fallbackMetric = 4096
 
 // ensureRoutes routes every prefix into pelago0, with an unreachable route as fallback.
@@ -63,8 +63,9 @@ func ensureRoutes(ifindex int, c Config) error {
 	return errors.Join(errs...)
 }
 
-// limit is the MTU of a prefix's route, 0 if it is that of the device. The kernel keeps to it for its own packets and for those that
-// it forwards, which it answers with "fragmentation needed" (ip_dst_mtu_maybe_forward).
+// limit is the MTU of a prefix's route, 0 if it is that of the device. The kernel keeps to it for
+// its own packets and for those that it forwards, which it answers with "fragmentation needed"
+// (ip_dst_mtu_maybe_forward).
 func limit(c Config, p netip.Prefix) int {
 	if mtu := c.Limits[p]; mtu < c.MTU {
 		return mtu
@@ -106,10 +107,11 @@ func rulesOf(table int) ([]netlink.Rule, error) {
 
 func routeKey(r netlink.Route) string { return fmt.Sprintf("%s metric %d", r.Dst, r.Priority) }
 
-// ensureRule sends all packets to our table, before other tables: it holds only routes of remote prefixes, so packets for any
-// other destination fall through to the next rule (ip-rule(8)). One rule costs each packet of the node the same, however many
-// prefixes there are. Every other rule that leads to the table is removed: it comes from others, or from a version that had a
-// rule for each prefix. Without a prefix there is no rule.
+// ensureRule sends all packets to our table, before other tables: it holds only routes of remote
+// prefixes, so packets for any other destination fall through to the next rule (ip-rule(8)). One
+// rule costs each packet of the node the same, however many prefixes there are. Every other rule
+// that leads to the table is removed: it comes from others, or from a version that had a rule for
+// each prefix. Without a prefix there is no rule.
 func ensureRule(wanted bool) error {
 	have, err := rulesOf(Table)
 	if err != nil {
@@ -117,7 +119,8 @@ func ensureRule(wanted bool) error {
 	}
 	rule := netlink.NewRule()
 	rule.Family, rule.Table, rule.Priority = netlink.FAMILY_V4, Table, RulePriority
-	// To the kernel, any rule of this priority equals the one to add (fib4_rule_compare ignores attributes that are not set).
+	// To the kernel, any rule of this priority equals the one to add (fib4_rule_compare ignores
+	// attributes that are not set).
 	taken, there := false, false
 	for _, r := range have {
 		taken, there = taken || r.Priority == RulePriority, there || sameRule(r, *rule)
@@ -128,7 +131,8 @@ func ensureRule(wanted bool) error {
 			errs = append(errs, fmt.Errorf("add the rule of table %d: %w", Table, err))
 		}
 	}
-	if wanted && !taken { // before others go, so that no packet for a remote prefix leaves by the default route meanwhile
+	// before others go, so that no packet for a remote prefix leaves by the default route meanwhile
+	if wanted && !taken {
 		add()
 	}
 	for _, r := range have {
@@ -145,7 +149,8 @@ func ensureRule(wanted bool) error {
 	return errors.Join(errs...)
 }
 
-// sameRule compares a rule as the kernel lists it with one to make: all but who made it, which it fills in.
+// sameRule compares a rule as the kernel lists it with one to make: all but who made it, which it
+// fills in.
 func sameRule(listed, wanted netlink.Rule) bool {
 	listed.Protocol, listed.Type = wanted.Protocol, wanted.Type
 	return reflect.DeepEqual(listed, wanted)
@@ -174,7 +179,8 @@ func UplinkMTU(ifindex uint32) (int, error) {
 	return link.Attrs().MTU, nil
 }
 
-// LocalAddresses returns the IPv4 addresses of the node except loopback ones; those on our own devices are included.
+// LocalAddresses returns the IPv4 addresses of the node except loopback ones; those on our own
+// devices are included.
 func LocalAddresses() ([]netip.Addr, error) {
 	addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {

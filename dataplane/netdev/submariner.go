@@ -17,16 +17,20 @@ import (
 
 // Names and numbers of Submariner on a node.
 var (
-	submarinerDevices = []string{"vx-submariner", "vxlan-tunnel", "submariner"} // overlay; cable by VXLAN; cable by WireGuard
-	submarinerChains  = []string{"SUBMARINER-", "SM-GN-"}                       // prefixes, of ipsets too
-	submarinerTables  = []int{100, 149, 150}                                    // of the cable by VXLAN; with OVN; of the host network
+	// overlay; cable by VXLAN; cable by WireGuard
+	submarinerDevices = []string{"vx-submariner", "vxlan-tunnel", "submariner"}
+	// prefixes, of ipsets too
+	submarinerChains = []string{"SUBMARINER-", "SM-GN-"}
+	// of the cable by VXLAN; with OVN; of the host network
+	submarinerTables = []int{100, 149, 150}
 )
 
 const submarinerNft = "submariner" // table, from 0.22 on
 
-// RemoveSubmariner removes what Submariner leaves in the kernel when its pods stop: devices, firewall chains and sets, routes to the
-// remote ranges and the rules of their tables, and IPsec policies of these ranges with their states. A policy that stays would drop
-// decapsulated packets of ours. It does not touch rules of others in the same tables.
+// RemoveSubmariner removes what Submariner leaves in the kernel when its pods stop: devices,
+// firewall chains and sets, routes to the remote ranges and the rules of their tables, and IPsec
+// policies of these ranges with their states. A policy that stays would drop decapsulated packets
+// of ours. It does not touch rules of others in the same tables.
 func RemoveSubmariner(remote []netip.Prefix) error {
 	var errs []error
 	for _, name := range submarinerDevices {
@@ -83,7 +87,8 @@ func removeSubmarinerRoutes(remote []netip.Prefix) error {
 	return errors.Join(errs...)
 }
 
-// removeSubmarinerIPsec removes the policies of libreswan. Policies of xfrm interfaces, such as ours, have an interface id.
+// removeSubmarinerIPsec removes the policies of libreswan. Policies of xfrm interfaces, such as
+// ours, have an interface id.
 func removeSubmarinerIPsec(remote []netip.Prefix) error {
 	policies, err := Dump(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(netlink.FAMILY_V4) })
 	if unsupported(err) {
@@ -128,7 +133,8 @@ func unsupported(err error) bool {
 	return errors.Is(err, syscall.EPROTONOSUPPORT) || errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.EINVAL)
 }
 
-// iptablesVariants are the commands of the variants in use: Submariner's image may have used another one than the node.
+// iptablesVariants are the commands of the variants in use: Submariner's image may have used
+// another one than the node.
 func iptablesVariants() (paths []string) {
 	names := []string{"iptables-nft"}
 	if tables, err := os.ReadFile("/proc/net/ip_tables_names"); err == nil && len(tables) > 0 {

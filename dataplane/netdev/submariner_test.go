@@ -7,7 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What Submariner's pods leave on a node, in the form in which `ip`, iptables and nft make it, goes; what is next to it stays.
+// What Submariner's pods leave on a node, in the form in which `ip`, iptables and nft make it,
+// goes; what is next to it stays.
 func TestRemoveSubmariner(t *testing.T) {
 	ns := newNode(t)
 	for _, other := range []string{
@@ -15,7 +16,8 @@ func TestRemoveSubmariner(t *testing.T) {
 		"ip route add 198.51.100.0/24 dev cni0 table 149", "ip rule add pref 200 lookup 149",
 		"ip xfrm policy add src 10.9.0.0/16 dst 10.1.0.0/16 dir fwd tmpl src 192.0.2.9 dst 192.0.2.1 proto esp reqid 5 mode tunnel",
 		"ip xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in if_id 7 tmpl src 192.0.2.2 dst 192.0.2.1 proto esp reqid 6 mode tunnel",
-		"iptables -t mangle -A POSTROUTING -j ACCEPT && iptables -t mangle -D POSTROUTING -j ACCEPT", // the kernel's own chain stays, empty
+		// the kernel's own chain stays, empty
+		"iptables -t mangle -A POSTROUTING -j ACCEPT && iptables -t mangle -D POSTROUTING -j ACCEPT",
 	} {
 		run(t, ns, "sh", "-c", other)
 	}

@@ -21,9 +21,10 @@ import (
 )
 
 const (
-	ethLen   = 14
-	ipv4Len  = 20
-	typeAt   = ipv4Len + 8 + 4          // of the overlay header; programs also make probes of clones of a packet
+	ethLen  = 14
+	ipv4Len = 20
+	// of the overlay header; programs also make probes of clones of a packet
+	typeAt   = ipv4Len + 8 + 4
 	innerAt  = ipv4Len + 8 + 8 + ethLen // offset of the inner IPv4 header from the outer one
 	seqAt    = ipv4Len + 4
 	ackAt    = ipv4Len + 8 // of TCP; the payload of UDP and of an ICMP echo
@@ -31,8 +32,8 @@ const (
 	maxWatch = time.Minute
 )
 
-// Send sends a probe. For a local pod it is injected at the ingress of the pod's device, as if the pod had sent it: nothing runs in
-// the pod. For the node itself it is sent through a raw socket.
+// Send sends a probe. For a local pod it is injected at the ingress of the pod's device, as if the
+// pod had sent it: nothing runs in the pod. For the node itself it is sent through a raw socket.
 func Send(l *loader.Loader, p trace.Probe) error {
 	state, err := l.Read()
 	if err != nil {
@@ -60,8 +61,9 @@ func sendRaw(p trace.Probe) error {
 	return nil
 }
 
-// inject has a program redirect a clone of the frame to the ingress of the pod's device. A test run executes that helper for real.
-// towards is the device that leads to the pod: pod's own one, or a bridge that it is a port of.
+// inject has a program redirect a clone of the frame to the ingress of the pod's device. A test run
+// executes that helper for real. towards is the device that leads to the pod: pod's own one, or a
+// bridge that it is a port of.
 func inject(towards uint32, pod dataplane.Endpoint, p trace.Probe) error {
 	device, err := net.InterfaceByIndex(int(towards))
 	if err != nil {
@@ -107,7 +109,8 @@ func packetOf(p trace.Probe) []byte {
 		l4 = be.AppendUint16(l4, source.Port())
 		l4 = be.AppendUint16(l4, destination.Port())
 		l4 = be.AppendUint32(l4, p.Marker)
-		l4 = append(l4, 0, 0, 0, 0, 6<<4, 0x02, 0xff, 0xff, 0, 0, 0, 0, 2, 4, 0x05, 0x00) // SYN, an MSS of 1280
+		// SYN, an MSS of 1280
+		l4 = append(l4, 0, 0, 0, 0, 6<<4, 0x02, 0xff, 0xff, 0, 0, 0, 0, 2, 4, 0x05, 0x00)
 		be.PutUint16(l4[16:], checksum(l4, pseudo(p.Packet, len(l4))))
 	case unix.IPPROTO_UDP:
 		l4 = be.AppendUint16(l4, source.Port())
@@ -149,8 +152,9 @@ func checksum(b []byte, sum uint32) uint16 {
 	return ^uint16(sum)
 }
 
-// Watch records the sightings of a probe on all devices of this node until done is closed, at most for a minute. ready is called once
-// nothing can be missed. The filter runs in the kernel, and only for the duration of the call.
+// Watch records the sightings of a probe on all devices of this node until done is closed, at most
+// for a minute. ready is called once nothing can be missed. The filter runs in the kernel, and only
+// for the duration of the call.
 func Watch(l *loader.Loader, p trace.Probe, ready func() error, done <-chan struct{}) (trace.Watched, error) {
 	before, err := l.Counters()
 	if err != nil {
@@ -200,9 +204,11 @@ func Watch(l *loader.Loader, p trace.Probe, ready func() error, done <-chan stru
 	return w, err
 }
 
-// listen opens a socket that receives the packets with the marker, or with the answer to it, from the IPv4 header on.
+// listen opens a socket that receives the packets with the marker, or with the answer to it, from
+// the IPv4 header on.
 func listen(p trace.Probe) (int, error) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // receives nothing until it is bound
+	// receives nothing until it is bound
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -230,7 +236,8 @@ func listen(p trace.Probe) (int, error) {
 	return fd, err
 }
 
-// sighting reads a packet from its IPv4 header on; ok is false if it is not the probe and no answer to it.
+// sighting reads a packet from its IPv4 header on; ok is false if it is not the probe and no answer
+// to it.
 func sighting(p trace.Probe, b []byte, from unix.Sockaddr) (s trace.Sighting, ok bool) {
 	if inner, answer, ok := parse(p, b, innerAt); ok {
 		outer, to := netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))

@@ -15,7 +15,8 @@ var opener = trace.Packet{
 	Source: netip.MustParseAddrPort("10.7.2.10:40000"), Destination: netip.MustParseAddrPort("120.2.0.21:80"),
 }
 
-// A probe is recognised before and after translation, plain and inside the headers of the overlay; other packets are not.
+// A probe is recognised before and after translation, plain and inside the headers of the overlay;
+// other packets are not.
 func TestSighting(t *testing.T) {
 	for name, protocol := range map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "icmp": unix.IPPROTO_ICMP} {
 		p := trace.Probe{Packet: opener, Marker: 0xdeadbeef}

@@ -1,10 +1,12 @@
-// Package observe exports the kernel's counters and paths as Prometheus metrics, and the daemon's view of the paths under
-// Submariner's names. Maps are read at each scrape; the daemon keeps no packet counters of its own. The number of flows is the
-// count of the daemon's last sweep, so that the cost of a scrape does not depend on it. pelago-node serves the metrics. The
-// package writes nothing and does not use Kubernetes.
+// Package observe exports the kernel's counters and paths as Prometheus metrics, and the daemon's
+// view of the paths under Submariner's names. Maps are read at each scrape; the daemon keeps no
+// packet counters of its own. The number of flows is the count of the daemon's last sweep, so that
+// the cost of a scrape does not depend on it. pelago-node serves the metrics. The package writes
+// nothing and does not use Kubernetes.
 //
-// Trace evaluates a packet on one node: it applies the tables in the kernel (package loader) and adds the decisions of the node's
-// stack. Send and Watch follow a real packet. They cost nothing while no trace runs.
+// Trace evaluates a packet on one node: it applies the tables in the kernel (package loader) and
+// adds the decisions of the node's stack. Send and Watch follow a real packet. They cost nothing
+// while no trace runs.
 package observe
 
 import (
@@ -19,12 +21,14 @@ import (
 // Source reads counters and paths from the kernel. *loader.Loader implements it.
 type Source interface {
 	Counters() ([]dump.Counter, error)
-	// Path reads one path: a gateway has as many as its cluster has nodes, and only those to gateways are shown.
+	// Path reads one path: a gateway has as many as its cluster has nodes, and only those to
+	// gateways are shown.
 	Path(netip.Addr) (liveness.Path, bool, error)
 }
 
-// Collector is a prometheus.Collector over the maps of one node. Labels are bounded: hooks and verdicts are enums of
-// bpf/types.h, roles, protocols and states a few words, the rest are names of clusters and of gateways.
+// Collector is a prometheus.Collector over the maps of one node. Labels are bounded: hooks and
+// verdicts are enums of bpf/types.h, roles, protocols and states a few words, the rest are names of
+// clusters and of gateways.
 type Collector struct {
 	source Source
 	view   func() View

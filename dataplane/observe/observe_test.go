@@ -45,8 +45,8 @@ func none() View { return View{} }
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// gateway is n1 of g1 with a second gateway beside it, joined to g2, one of whose two gateways has died and one of which no
-// tunnel leads to.
+// gateway is n1 of g1 with a second gateway beside it, joined to g2, one of whose two gateways has
+// died and one of which no tunnel leads to.
 func gateway() (source, View) {
 	answers := liveness.Path{Probes: 100, Replies: 99, Ready: true, RTT: time.Millisecond, SRTT: 1200 * time.Microsecond, Loss: 0.01}
 	answers.Histogram[0], answers.Histogram[1], answers.Histogram[11], answers.Histogram[23] = 1, 2, 4, 1
@@ -102,7 +102,8 @@ func text(t *testing.T, c prometheus.Collector) string {
 	return page.Body.String()
 }
 
-// What `promtool check metrics` complains of, by the library that it uses and, where it is installed, by itself.
+// What `promtool check metrics` complains of, by the library that it uses and, where it is
+// installed, by itself.
 func TestLint(t *testing.T) {
 	s, v := gateway()
 	c := New(s, func() View { return v })
@@ -121,7 +122,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// A node that is no gateway shows its ways to the gateways, and nothing under the names of Submariner but its reports.
+// A node that is no gateway shows its ways to the gateways, and nothing under the names of
+// Submariner but its reports.
 func TestPlainNode(t *testing.T) {
 	s, v := gateway()
 	v.Peers, v.Gateways, v.State, v.Ranges, v.Created = v.Peers[:1], 0, "none", nil, time.Time{}

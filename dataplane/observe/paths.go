@@ -62,7 +62,8 @@ func (m paths) collect(out chan<- prometheus.Metric, v View, known map[netip.Add
 // pathStates are the states of a path in the order of evaluation.
 var pathStates = []string{"unknown", "dead", "suspect", "unready", "degraded", "ready"}
 
-// pathState is the state as the programs see it. unknown: not probed, since no tunnel leads there, or not answered yet.
+// pathState is the state as the programs see it. unknown: not probed, since no tunnel leads there,
+// or not answered yet.
 func pathState(p liveness.Path, known bool) string {
 	switch {
 	case !known || p.Replies == 0 && !p.Dead():
@@ -79,7 +80,8 @@ func pathState(p liveness.Path, known bool) string {
 	return "ready"
 }
 
-// histogram converts the kernel's buckets to cumulative ones. The kernel's last bucket has no upper bound.
+// histogram converts the kernel's buckets to cumulative ones. The kernel's last bucket has no upper
+// bound.
 func histogram(p liveness.Path) (count uint64, sum float64, buckets map[float64]uint64) {
 	const last = dataplane.RTTBuckets - 1
 	buckets = make(map[float64]uint64, last)

@@ -8,9 +8,10 @@ import (
 	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
-// submariner are the metrics of Submariner's gateway, operator and globalnet controller, under the same names and labels, so
-// that dashboards and alerts keep working. As there, all are gauges, even those that only increase. Each gateway exports the
-// values of the whole cluster; in Submariner one process did.
+// submariner are the metrics of Submariner's gateway, operator and globalnet controller, under the
+// same names and labels, so that dashboards and alerts keep working. As there, all are gauges, even
+// those that only increase. Each gateway exports the values of the whole cluster; in Submariner one
+// process did.
 type submariner struct {
 	gateways, created, requested, iterations     *prometheus.Desc
 	rx, tx, connections, short, established, rtt *prometheus.Desc

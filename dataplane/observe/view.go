@@ -7,7 +7,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
-// View is what the daemon knows of the gateways that this node probes. Names are bounded: clusters and gateways.
+// View is what the daemon knows of the gateways that this node probes. Names are bounded: clusters
+// and gateways.
 type View struct {
 	// Cluster, Node and Address are this node's own; Driver is the wire of the clusterset.
 	Cluster, Node, Address, Driver string
@@ -17,7 +18,8 @@ type View struct {
 	Peers []Peer
 	// Reports counts how often state was queued for the Gateway and RouteAgent objects.
 	Reports uint64
-	// Of a gateway: when its Gateway object was made, how many gateways this cluster has, and its global addresses.
+	// Of a gateway: when its Gateway object was made, how many gateways this cluster has, and its
+	// global addresses.
 	Created  time.Time
 	Gateways int
 	Ranges   []Range
@@ -35,7 +37,8 @@ type Peer struct {
 	Path netip.Addr
 	// Up is the verdict on the path, with hysteresis.
 	Up bool
-	// MTU is the largest packet of a pod that passes, in bytes; 0: not known yet. BlackHole: larger ones should, and are lost.
+	// MTU is the largest packet of a pod that passes, in bytes; 0: not known yet. BlackHole: larger
+	// ones should, and are lost.
 	MTU       int
 	BlackHole bool
 	// Connection is set for gateways of other clusters.
@@ -51,7 +54,8 @@ type Connection struct {
 	RxBytes, TxBytes uint64
 }
 
-// Range is one GlobalCIDR: its number of usable addresses, and how many are allocated to each kind of owner.
+// Range is one GlobalCIDR: its number of usable addresses, and how many are allocated to each kind
+// of owner.
 type Range struct {
 	CIDR                                   string
 	Usable, Egress, ClusterEgress, Ingress int

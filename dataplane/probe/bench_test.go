@@ -28,9 +28,10 @@ const (
 	benchMTU                 = 1500 - netdev.Overhead
 )
 
-// BenchmarkProber is the cost of liveness at a gateway with 1,016 remote gateways, all of whose paths are in use or idle, as the
-// share of a core: the prober, the programs that send its probes and take their replies, and the veth pair between. A program
-// at the far end replies for all of them. An operation is a second of probing.
+// BenchmarkProber is the cost of liveness at a gateway with 1,016 remote gateways, all of whose
+// paths are in use or idle, as the share of a core: the prober, the programs that send its probes
+// and take their replies, and the veth pair between. A program at the far end replies for all of
+// them. An operation is a second of probing.
 func BenchmarkProber(b *testing.B) {
 	for _, used := range []bool{false, true} {
 		b.Run(fmt.Sprintf("used=%t", used), func(b *testing.B) {
@@ -86,7 +87,8 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// gateway sets up the gateway in ns and its peers in far. Returns the interface index of pelago0 as well.
+// gateway sets up the gateway in ns and its peers in far. Returns the interface index of pelago0 as
+// well.
 func gateway(b *testing.B, ns, far *netns.NS, used bool) (l *loader.Loader, edge int) {
 	b.Helper()
 	must := func(err error) {

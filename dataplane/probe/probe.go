@@ -1,9 +1,9 @@
-// Package probe schedules the probes that measure the liveness of paths. The programs do the rest: edge_out turns a marked frame
-// into a probe, the far side reflects it, this side receives the reply. If the package is late or dead, the programs send
-// overdue probes themselves.
+// Package probe schedules the probes that measure the liveness of paths. The programs do the rest:
+// edge_out turns a marked frame into a probe, the far side reflects it, this side receives the
+// reply. If the package is late or dead, the programs send overdue probes themselves.
 //
-// It also sends large probes, which find paths that lose large packets only (black holes; RFC 2923 2.1) and the size that
-// passes, as RFC 8899 does for transports.
+// It also sends large probes, which find paths that lose large packets only (black holes; RFC 2923
+// 2.1) and the size that passes, as RFC 8899 does for transports.
 package probe
 
 import (
@@ -26,14 +26,15 @@ import (
 )
 
 const (
-	// Idle and Busy are the probe intervals of a path without and with traffic. Probes of a long path are
-	// spread over its round-trip time (bpf/health.h, path_interval).
+	// Idle and Busy are the probe intervals of a path without and with traffic. Probes of a long
+	// path are spread over its round-trip time (bpf/health.h, path_interval).
 	Idle = 150 * time.Millisecond
 	Busy = time.Duration(bpf.PelagoLivenessLIVENESS_INTERVAL)
 	// inUse is how long after its last packet a path is still probed as one that carries traffic.
 	inUse = 10 * time.Second
-	// maxBusy bounds how many of these are probed at that rate: the busiest. On the others, packets are cloned into overdue probes
-	// (bpf/probe.h, path_take), so that the cost of failover follows the traffic, not the number of peers.
+	// maxBusy bounds how many of these are probed at that rate: the busiest. On the others, packets
+	// are cloned into overdue probes (bpf/probe.h, path_take), so that the cost of failover follows
+	// the traffic, not the number of peers.
 	maxBusy = 32
 	// ringHalf is half of the probes that a path remembers.
 	ringHalf = time.Duration(len(bpf.PelagoPath{}.Ring) / 2)
@@ -41,8 +42,8 @@ const (
 	ethernet = 14
 )
 
-// Frame returns the frame that edge_out turns into a probe: as long as the probe, with the peer's outer address as IPv4
-// destination and the time until the next probe (struct probe).
+// Frame returns the frame that edge_out turns into a probe: as long as the probe, with the peer's
+// outer address as IPv4 destination and the time until the next probe (struct probe).
 func Frame(peer netip.Addr, next time.Duration) []byte {
 	b := make([]byte, bpf.PelagoProbeFramePROBE_FRAME)
 	b[12], b[13] = 0x08, 0x00
@@ -66,7 +67,8 @@ func LargeFrame(peer netip.Addr, next time.Duration, size int) []byte {
 // Sender is a packet socket whose frames carry the probe mark.
 type Sender struct{ fd int }
 
-// Open makes a sender in the network namespace of the calling thread. mark is that of probes (loader.Marks).
+// Open makes a sender in the network namespace of the calling thread. mark is that of probes
+// (loader.Marks).
 func Open(mark uint32) (*Sender, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -217,7 +219,8 @@ func (p *Prober) enlarge(peer netip.Addr, s *schedule, path liveness.Path, now t
 		switch {
 		case err != nil || !ok:
 			return err
-		case large.Answered && large.Size == s.sizing.out && large.Sent <= time.Since(s.sizing.sent): // it is this one
+		case large.Answered && large.Size == s.sizing.out && large.Sent <= time.Since(s.sizing.sent):
+			// it is this one
 			s.sizing.answered(now)
 		case s.sizing.waited(path, now):
 			s.sizing.missed(path, now)
@@ -259,8 +262,8 @@ func (p *Prober) publish() {
 	p.changed()
 }
 
-// intervals returns the probe interval of each path that is probed, and makes schedules for new ones. Where there are many, their
-// first probes are spread over an interval.
+// intervals returns the probe interval of each path that is probed, and makes schedules for new
+// ones. Where there are many, their first probes are spread over an interval.
 func (p *Prober) intervals(paths map[netip.Addr]liveness.Path, now time.Time) map[netip.Addr]time.Duration {
 	out := map[netip.Addr]time.Duration{}
 	var busy []netip.Addr

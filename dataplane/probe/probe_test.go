@@ -13,8 +13,8 @@ import (
 	"github.com/pelago-net/pelago/test/packet"
 )
 
-// What the program makes of the frame is tested by test/packet (TestProbeIsSent), with a real device by
-// test/netns/clusters.
+// What the program makes of the frame is tested by test/packet (TestProbeIsSent), with a real
+// device by test/netns/clusters.
 func TestFrame(t *testing.T) {
 	peer := netip.MustParseAddr("172.16.1.2")
 	frame := Frame(peer, 250*time.Millisecond)
@@ -42,8 +42,8 @@ func (k *kernel) LargeProbe(netip.Addr) (liveness.LargeProbe, bool, error) { ret
 
 func (k *kernel) Marks() (uint32, uint32, error) { return 1, 2, nil }
 
-// Only the answer to the probe in flight counts, not an answer to an earlier probe of the same size; a probe that cannot be sent does
-// not count; the callback is called on a change.
+// Only the answer to the probe in flight counts, not an answer to an earlier probe of the same
+// size; a probe that cannot be sent does not count; the callback is called on a change.
 func TestProberTakesLargeAnswers(t *testing.T) {
 	k := &kernel{peer: netip.MustParseAddr("172.16.1.2"), path: liveness.Path{Probed: true, Replies: 1, Ready: true, Seen: time.Millisecond}}
 	changes := 0
@@ -64,7 +64,8 @@ func TestProberTakesLargeAnswers(t *testing.T) {
 			t.Errorf("%s: %d frames, %d changes, %+v; want %d, %d, %+v", what, len(sent), changes, got, frames, calls, want)
 		}
 	}
-	k.large = liveness.LargeProbe{Size: 1390, Answered: true, Sent: time.Hour} // an earlier daemon's
+	// an earlier daemon's
+	k.large = liveness.LargeProbe{Size: 1390, Answered: true, Sent: time.Hour}
 	look(0)
 	look(Idle)
 	expect("the answer to an earlier probe", 1, 0, liveness.Size{})
@@ -101,7 +102,8 @@ func TestEvery(t *testing.T) {
 	}
 }
 
-// Of many paths in use the busiest are probed at the full rate, and the first probes of all are spread.
+// Of many paths in use the busiest are probed at the full rate, and the first probes of all are
+// spread.
 func TestIntervalsOfManyPaths(t *testing.T) {
 	p := New(nil, nil, func() {}, slog.New(slog.DiscardHandler))
 	peer := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{172, 16, byte(n >> 8), byte(n)}) }

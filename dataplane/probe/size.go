@@ -9,18 +9,21 @@ import (
 const (
 	// LargeEvery is the time between two large probes of a path on which all is well.
 	LargeEvery = 5 * time.Second
-	// muteEvery is the retry interval for a peer that answers no large probe of any size; it may not support them.
+	// muteEvery is the retry interval for a peer that answers no large probe of any size; it may
+	// not support them.
 	muteEvery = 30 * time.Second
-	// patience bounds the wait for a reply beyond its expected time: three probes of an idle path, some of which must be
-	// answered meanwhile.
+	// patience bounds the wait for a reply beyond its expected time: three probes of an idle path,
+	// some of which must be answered meanwhile.
 	patience = 3 * Idle
-	// missing is the number of consecutive large probes that must be lost until their size counts as lost; missingDegraded on
-	// a degraded path.
+	// missing is the number of consecutive large probes that must be lost until their size counts
+	// as lost; missingDegraded on a degraded path.
 	missing         = 3
 	missingDegraded = 6
-	// healed is the number of consecutive replies that end a black hole: the path may have several branches.
+	// healed is the number of consecutive replies that end a black hole: the path may have several
+	// branches.
 	healed = 3
-	// least is the smallest size tried; with the headers of any wire it fits every IPv4 link (RFC 791: 576 bytes).
+	// least is the smallest size tried; with the headers of any wire it fits every IPv4 link (RFC
+	// 791: 576 bytes).
 	least = 400
 )
 
@@ -30,7 +33,8 @@ type stage int
 const (
 	// watching checks that packets of full size pass.
 	watching stage = iota
-	// checking checks, while packets of full size are lost, that those of the known size still pass.
+	// checking checks, while packets of full size are lost, that those of the known size still
+	// pass.
 	checking
 	// searching finds the largest size that passes.
 	searching
@@ -38,7 +42,8 @@ const (
 	confirming
 )
 
-// sizing is the state machine of one path's size. It is pure: the prober feeds it replies and losses.
+// sizing is the state machine of one path's size. It is pure: the prober feeds it replies and
+// losses.
 type sizing struct {
 	size  liveness.Size
 	full  int // MTU of pelago0
@@ -73,7 +78,8 @@ func (s *sizing) due(full int, path liveness.Path, now time.Time) int {
 	return full
 }
 
-// changed restarts with another MTU of pelago0. A known black hole persists until a probe refutes it.
+// changed restarts with another MTU of pelago0. A known black hole persists until a probe refutes
+// it.
 func (s *sizing) changed(full int, now time.Time) {
 	kept := liveness.Size{}
 	if s.size.BlackHole() && s.size.Passes < full {
@@ -130,7 +136,8 @@ func (s *sizing) missed(path liveness.Path, now time.Time) {
 		s.stage, s.low, s.high = searching, 0, s.full
 	case s.stage == confirming:
 		s.found(s.low, now)
-	case s.low == 0: // not even the least: it does not answer large probes at all, or not at present
+	case s.low == 0:
+		// not even the least: it does not answer large probes at all, or not at present
 		s.stage, s.next = watching, now.Add(muteEvery)
 	default:
 		s.high = size

@@ -75,7 +75,8 @@ func TestBlackHole(t *testing.T) {
 	w.expect(t, "healed", liveness.Size{Full: 1390, Passes: 1390})
 }
 
-// No black hole: everything is lost, the path is suspect, no large probe was ever answered, or the peer is not ready.
+// No black hole: everything is lost, the path is suspect, no large probe was ever answered, or the
+// peer is not ready.
 func TestNoBlackHole(t *testing.T) {
 	w := newWay(1390, 2000)
 	w.run(time.Second)
@@ -117,15 +118,16 @@ func TestChangedMTU(t *testing.T) {
 	w.expect(t, "jumbo frames", liveness.Size{Full: 8890, Passes: 8000})
 }
 
-// Whatever the sizes are and whether one probe in ten is lost, the size that passes is found to the byte, and no hole where there
-// is none.
+// Whatever the sizes are and whether one probe in ten is lost, the size that passes is found to the
+// byte, and no hole where there is none.
 func TestSizeIsFound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		full := rapid.IntRange(least+1, 9000).Draw(t, "MTU")
 		passes := rapid.IntRange(least, 9500).Draw(t, "passes")
 		w := newWay(full, passes)
 		if rapid.Bool().Draw(t, "lossy") {
-			// A rapid source would shrink towards every probe being lost; this loses one of ten, never three in a row.
+			// A rapid source would shrink towards every probe being lost; this loses one of ten,
+			// never three in a row.
 			w.path.Loss = 0.1
 			n := rapid.IntRange(0, 9).Draw(t, "first lost")
 			w.lose = func() bool { n++; return n%10 == 0 }

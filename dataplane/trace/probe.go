@@ -6,8 +6,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
-// Probe is a packet to follow. It is recognised by Marker, which no translation changes: the sequence number of a TCP SYN, the first
-// bytes of the payload of others.
+// Probe is a packet to follow. It is recognised by Marker, which no translation changes: the
+// sequence number of a TCP SYN, the first bytes of the payload of others.
 type Probe struct {
 	Packet Packet `json:"packet"`
 	Marker uint32 `json:"marker"`

@@ -17,15 +17,18 @@ type Tables struct {
 	Paths map[netip.Addr]liveness.Path
 	// Unreachable are the remote clusters of which no gateway answers this one.
 	Unreachable dataplane.ClusterSet
-	// Lossy are those that it reaches only over lossy paths; LossyAt is the same for the other gateways of this cluster.
+	// Lossy are those that it reaches only over lossy paths; LossyAt is the same for the other
+	// gateways of this cluster.
 	Lossy   dataplane.ClusterSet
 	LossyAt map[netip.Addr]dataplane.ClusterSet
 	// Confirmed is how long ago the daemon last confirmed the tables.
 	Confirmed time.Duration
-	// Size is that of the traced packet, bytes; MTU is that of devices, by index. What is unknown is not checked.
+	// Size is that of the traced packet, bytes; MTU is that of devices, by index. What is unknown
+	// is not checked.
 	Size int
 	MTU  map[uint32]int
-	// PortsInUse counts the client flows by source and destination after translation, without the source's port.
+	// PortsInUse counts the client flows by source and destination after translation, without the
+	// source's port.
 	PortsInUse map[Packet]int
 	// Mappings maps a local address and UDP port to those that other clusters see.
 	Mappings map[netip.AddrPort]netip.AddrPort
@@ -70,8 +73,8 @@ func (t Tables) gatewayRank(node, cluster uint16) bpf.PelagoRank {
 	return r
 }
 
-// pick returns the candidate with the highest weight if its rank is good, else that with the best rank. doubtful: no rank is
-// better than bad.
+// pick returns the candidate with the highest weight if its rank is good, else that with the best
+// rank. doubtful: no rank is better than bad.
 func pick[T any](candidates []T, weight func(T) uint32, quality func(T) bpf.PelagoRank) (picked T, doubtful, ok bool) {
 	if len(candidates) == 0 {
 		return picked, false, false
@@ -116,7 +119,8 @@ func (t Tables) toNode(index uint16) *Header {
 	return &Header{Source: s.Address, Destination: hop.Address, Port: dataplane.OverlayPort, Token: s.Overlay.Current}
 }
 
-// toCluster is encap_to_cluster() of bpf/encap.h; nil: no gateway is known, or no tunnel leads to it.
+// toCluster is encap_to_cluster() of bpf/encap.h; nil: no gateway is known, or no tunnel leads to
+// it.
 func (t Tables) toCluster(cluster uint16, hash uint32) (h *Header, doubtful bool) {
 	hash = t.gatewayHash(hash)
 	if hash != 0 {
@@ -155,7 +159,8 @@ func (t Tables) route(a netip.Addr) (cluster uint16, ok bool) {
 	return cluster, true
 }
 
-// pickTarget is vip_pick() of bpf/vip.h for a client without a former cluster. own: the service of this cluster may be picked.
+// pickTarget is vip_pick() of bpf/vip.h for a client without a former cluster. own: the service of
+// this cluster may be picked.
 func (t Tables) pickTarget(p Packet, own bool) (to dataplane.VIPTarget, ok bool) {
 	v := t.State.VIPs[p.service()]
 	t.note("vips", p.service().Describe(), "%s", v.Describe())
@@ -215,7 +220,8 @@ func (t Tables) pickLiveNode(s dataplane.Service, hash uint32, except uint16) ui
 	return 0
 }
 
-// mapping is what other clusters see of the UDP port of a mapped source, if there is a mapping: mapping_valid() of bpf/mapping.h.
+// mapping is what other clusters see of the UDP port of a mapped source, if there is a mapping:
+// mapping_valid() of bpf/mapping.h.
 func (t Tables) mapping(src dataplane.Source, local netip.AddrPort) (shown netip.AddrPort, ok bool) {
 	shown, ok = t.Mappings[local]
 	ok = ok && src.Mapped && shown.Addr() == src.Egress && slices.Contains(t.State.Egresses[src.Egress], shown.Port()&^(dataplane.BlockPorts-1))
@@ -225,7 +231,8 @@ func (t Tables) mapping(src dataplane.Source, local netip.AddrPort) (shown netip
 	return shown, ok
 }
 
-// mappedIn is the local address and port behind an egress IP and port that accepts packets of any address: mapping_in() of bpf/mapping.h.
+// mappedIn is the local address and port behind an egress IP and port that accepts packets of any
+// address: mapping_in() of bpf/mapping.h.
 func (t Tables) mappedIn(p Packet) (netip.AddrPort, bool) {
 	for local, shown := range t.Mappings {
 		if src, ok := t.State.Source(local.Addr()); ok && src.Open && shown == p.Destination && p.Protocol == dataplane.ProtocolUDP {

@@ -56,7 +56,8 @@ type Header struct {
 	Token       uint32     `json:"-"`     // a secret
 	Node        uint16     `json:"node"`  // index of the node that has the flow; 0: none
 	Bounced     bool       `json:"bounced"`
-	Switch      bool       `json:"switch"` // for this cluster, sent to a gateway, which picks the node
+	// for this cluster, sent to a gateway, which picks the node
+	Switch bool `json:"switch"`
 }
 
 // Step is the decision of one node's programs about a packet.
@@ -68,7 +69,8 @@ type Step struct {
 	Packet Packet `json:"packet"`
 	// Header is that of the packet sent, if the verdict is sent, switched or bounced.
 	Header *Header `json:"header,omitempty"`
-	// Next is the node that the packet is sent to, Path the quality of the path there: good, stale, lossy, bad, gone.
+	// Next is the node that the packet is sent to, Path the quality of the path there: good, stale,
+	// lossy, bad, gone.
 	Next *Place `json:"next,omitempty"`
 	Path string `json:"path,omitempty"`
 	// Used are the entries of the maps by which it was decided, in order.
@@ -113,7 +115,8 @@ func (t Tables) leads(to Place, path bpf.PelagoRank, ifindex uint32) {
 	}
 }
 
-// finish adds to a step what was recorded. A packet larger than the device takes is dropped: encap_fits() of bpf/encap.h.
+// finish adds to a step what was recorded. A packet larger than the device takes is dropped:
+// encap_fits() of bpf/encap.h.
 func (t Tables) finish(s Step) Step {
 	s.Used = t.trail.used
 	if s.Header == nil {
@@ -130,8 +133,9 @@ func (t Tables) finish(s Step) Step {
 // Dropped reports whether the packet ends here.
 func (s Step) Dropped() bool { return strings.HasPrefix(s.Verdict, "drop-") }
 
-// Leave is what edge_out decides about a packet of a local pod or of the node. sourcePort is the port after translation, of which
-// the programs draw one at random; 0 stands for the first one of the node's blocks.
+// Leave is what edge_out decides about a packet of a local pod or of the node. sourcePort is the
+// port after translation, of which the programs draw one at random; 0 stands for the first one of
+// the node's blocks.
 func (t Tables) Leave(p Packet, sourcePort uint16) Step {
 	t.trail = &trail{}
 	return t.finish(t.leave(p, sourcePort))
@@ -215,7 +219,8 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	return sent
 }
 
-// findPort returns the verdict on a source for whose flow to a destination, or mapping, no port is free; allowed if one is.
+// findPort returns the verdict on a source for whose flow to a destination, or mapping, no port is
+// free; allowed if one is.
 func (t Tables) findPort(src dataplane.Source, p Packet) (verdict bpf.PelagoVerdict) {
 	blocks := t.State.Egresses[src.Egress]
 	if len(blocks) == 0 {
@@ -234,10 +239,12 @@ func (t Tables) findPort(src dataplane.Source, p Packet) (verdict bpf.PelagoVerd
 	return allowed
 }
 
-// Receive is what uplink_in, or wire_in, decides about a packet of another node, or edge_in about one that this node has sent itself.
+// Receive is what uplink_in, or wire_in, decides about a packet of another node, or edge_in about
+// one that this node has sent itself.
 func (t Tables) Receive(p Packet, h Header) Step {
 	t.trail = &trail{}
-	if h.Cable { // rx_validate() of bpf/rx.h: a cluster bounces a packet once, whatever the other one did
+	// rx_validate() of bpf/rx.h: a cluster bounces a packet once, whatever the other one did
+	if h.Cable {
 		h.Bounced, h.Switch = false, false
 	}
 	r := reception{Tables: t, packet: p, header: h}
@@ -370,7 +377,8 @@ func (r *reception) toRemote(cluster uint16) bpf.PelagoVerdict {
 	return bpf.PelagoVerdictVERDICT_SWITCHED
 }
 
-// global is an own address that other clusters may send to, or outside the cluster and routed (external_routed() of bpf/encap.h).
+// global is an own address that other clusters may send to, or outside the cluster and routed
+// (external_routed() of bpf/encap.h).
 func (r *reception) global(a netip.Addr) (dataplane.Global, bool) {
 	g, ok := r.State.Globals[a]
 	if src, local := r.State.Source(a); !ok && local && src.Routed {

@@ -12,7 +12,8 @@ import (
 type Request struct {
 	// Packet: without a source address it is one of the node itself.
 	Packet Packet `json:"packet"`
-	// Header is that of a packet which another node has sent; nil: the packet comes from a local source.
+	// Header is that of a packet which another node has sent; nil: the packet comes from a local
+	// source.
 	Header *Header `json:"header,omitempty"`
 	// Token is the secret token of the header; nil: the right one.
 	Token *uint32 `json:"token,omitempty"`
@@ -27,7 +28,8 @@ type Answer struct {
 	Token *uint32 `json:"token,omitempty"`
 	// Source is the address of a local source.
 	Source netip.Addr `json:"source,omitzero"`
-	// Stack is what the node's stack does before the programs see a packet of a local source; nil for others.
+	// Stack is what the node's stack does before the programs see a packet of a local source; nil
+	// for others.
 	Stack *Stack `json:"stack,omitempty"`
 	// Confirmed is how long ago the node's daemon last confirmed the tables.
 	Confirmed time.Duration `json:"confirmed"`
@@ -44,7 +46,8 @@ type Stack struct {
 	MTU int `json:"mtu"`
 }
 
-// Walk answers a request by the tables of a node. stack: how the node routes the packet, if that is known.
+// Walk answers a request by the tables of a node. stack: how the node routes the packet, if that is
+// known.
 func Walk(tables Tables, r Request, stack *Stack) Answer {
 	a := Answer{Source: r.Packet.Source.Addr(), Stack: stack, Confirmed: tables.Confirmed}
 	settings := tables.State.Settings
