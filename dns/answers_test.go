@@ -104,7 +104,8 @@ func TestRoundRobinOverReadyRemoteClusters(t *testing.T) {
 	}
 }
 
-// The addresses beside an SRV record are no turn of their own: clients that ask for both would only get every second cluster.
+// The addresses beside an SRV record are no turn of their own: clients that ask for both would only
+// get every second cluster.
 func TestRoundRobinBesideSRV(t *testing.T) {
 	h := serving(t, sample(ModeSubmariner, Service{Ports: http, Clusters: []Cluster{in("g2", ready("120.2.0.1")), in("g3", ready("120.3.0.1"))}}))
 	seen := map[string]int{}
@@ -117,7 +118,8 @@ func TestRoundRobinBesideSRV(t *testing.T) {
 	}
 }
 
-// Each address family has its rotation: a resolver that queries A, then AAAA gets every cluster in both.
+// Each address family has its rotation: a resolver that queries A, then AAAA gets every cluster in
+// both.
 func TestRoundRobinOfBothFamilies(t *testing.T) {
 	for name, service := range map[string]Service{
 		"one cluster of two": {Clusters: []Cluster{in("g2", ready("120.2.0.1"), ready("fd00:2::1")), in("g3", ready("120.3.0.1"), ready("fd00:3::1"))}},
@@ -172,7 +174,8 @@ func TestSubmarinerHeadless(t *testing.T) {
 	ownPorts := Service{Name: "db", Type: Headless, Ports: http, Clusters: []Cluster{
 		{ID: "g2", Ports: []Port{{Name: "http", Protocol: "tcp", Number: 8080}}, Endpoints: []Endpoint{{Hostname: "db-0", IP: ip("120.2.0.1"), Ready: true}}},
 		{ID: "g2", Ports: []Port{{Name: "http", Protocol: "tcp", Number: 9090}}, Endpoints: []Endpoint{{Hostname: "db-1", IP: ip("120.2.0.2"), Ready: true}}},
-		{ID: "g2", Endpoints: []Endpoint{{Hostname: "db-2", IP: ip("120.2.0.3"), Ready: true}}}, // without that port
+		// without that port
+		{ID: "g2", Endpoints: []Endpoint{{Hostname: "db-2", IP: ip("120.2.0.3"), Ready: true}}},
 	}}
 	for _, c := range []struct {
 		about   string

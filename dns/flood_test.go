@@ -32,8 +32,9 @@ func open(t *testing.T, addr string) (*Server, *Handler) {
 	return s, h
 }
 
-// TestBatch: packets that wait for the loop, more than a batch holds and from many sockets, are answered each to its sender, with its
-// id and from the address that it was sent to; what gets no answer, among them, delays no other.
+// TestBatch: packets that wait for the loop, more than a batch holds and from many sockets, are
+// answered each to its sender, with its id and from the address that it was sent to; what gets no
+// answer, among them, delays no other.
 func TestBatch(t *testing.T) {
 	for _, family := range []string{"127.0.0.%d:%d", "[::ffff:127.0.0.%d]:%d"} {
 		conn, err := net.ListenPacket("udp", map[bool]string{true: "0.0.0.0:0", false: "[::]:0"}[family[0] == '1'])
@@ -50,7 +51,8 @@ func TestBatch(t *testing.T) {
 		const clients, each = 5, 3 * batchSize / 5
 		var sockets []net.Conn
 		for c := range clients {
-			udp := dial(t, "udp", fmt.Sprintf(family, c+1, conn.LocalAddr().(*net.UDPAddr).Port)) // connected: other sources are dropped
+			// connected: other sources are dropped
+			udp := dial(t, "udp", fmt.Sprintf(family, c+1, conn.LocalAddr().(*net.UDPAddr).Port))
 			sockets = append(sockets, udp)
 			for i := range each {
 				m := new(miekg.Msg).SetQuestion([]string{"web", "db", "none"}[i%3]+zoneSuffix+".", miekg.TypeA)
@@ -89,8 +91,8 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestTCPFlood: 10,000 connections at once, from 100 addresses and held open by their peers, cost the server no more than its limits,
-// and no UDP query its answer.
+// TestTCPFlood: 10,000 connections at once, from 100 addresses and held open by their peers, cost
+// the server no more than its limits, and no UDP query its answer.
 func TestTCPFlood(t *testing.T) {
 	const floods, each = 100, 100
 	var files unix.Rlimit
@@ -168,14 +170,16 @@ func TestTCPFlood(t *testing.T) {
 	}
 }
 
-// TestUDPFlood: queries without a waiting client, malformed ones among them, are dropped by the kernel when they come too fast; memory is
-// that of the sockets' buffers, and the next query is answered.
+// TestUDPFlood: queries without a waiting client, malformed ones among them, are dropped by the
+// kernel when they come too fast; memory is that of the sockets' buffers, and the next query is
+// answered.
 func TestUDPFlood(t *testing.T) {
 	s, h := open(t, "127.0.0.1:0")
 	packets := [][]byte{
 		pack(t, new(miekg.Msg).SetQuestion("db"+zoneSuffix+".", miekg.TypeA)),
 		pack(t, new(miekg.Msg).SetQuestion(`odd\.label`+zoneSuffix+".", miekg.TypeANY)),
-		{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 0x0c, 0, 1, 0, 1}, // a name that points to itself
+		// a name that points to itself
+		{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 0x0c, 0, 1, 0, 1},
 		make([]byte, 3), make([]byte, maxQuery+1), {},
 	}
 	var flood sync.WaitGroup

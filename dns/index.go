@@ -166,7 +166,8 @@ func soaRecord(ttl uint32) []byte {
 	rdata := append([]byte(nameServer), pointer(headerLen)...)
 	rdata = append(rdata, hostmaster...)
 	rdata = append(rdata, pointer(headerLen)...)
-	for _, v := range [...]uint32{1, 7200, 1800, 86400, ttl} { // serial, refresh, retry, expire, minimum
+	// serial, refresh, retry, expire, minimum
+	for _, v := range [...]uint32{1, 7200, 1800, 86400, ttl} {
 		rdata = binary.BigEndian.AppendUint32(rdata, v)
 	}
 	return record(miekg.TypeSOA, ttl, rdata)
@@ -269,8 +270,8 @@ func (o *owner) records(qtype uint16, zoneIndex int) *set {
 	return nil
 }
 
-// turns are a service's rotations, one for each address family: a resolver that queries both would otherwise get the same first
-// address of a family each time.
+// turns are a service's rotations, one for each address family: a resolver that queries both would
+// otherwise get the same first address of a family each time.
 type turns struct{ a, aaaa atomic.Uint32 }
 
 // turnsOf preserves the rotations of a service over an update.

@@ -123,7 +123,8 @@ func (x *index) nameAddresses() {
 	x.names = make(map[netip.Addr]*owner)
 	for _, s := range x.services {
 		for ip, o := range s.names {
-			if other := x.names[ip]; other != nil { // both stay as they are: an index in use has them
+			// both stay as they are: an index in use has them
+			if other := x.names[ip]; other != nil {
 				o = &owner{ptr: &set{records: slices.Concat(other.ptr.records, o.ptr.records)}}
 				tidy(o.ptr)
 			}

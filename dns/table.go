@@ -88,8 +88,8 @@ type Port struct {
 	Number   uint16
 }
 
-// Cluster is what one source cluster contributes to a service. For a headless service, a cluster is listed once for each set of ports,
-// with the endpoints that have those ports.
+// Cluster is what one source cluster contributes to a service. For a headless service, a cluster is
+// listed once for each set of ports, with the endpoints that have those ports.
 type Cluster struct {
 	ID string
 	// Ports that this cluster serves; those of the service if no entry of the cluster has any.
