@@ -12,7 +12,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// Affinity is a parsed ClusterAffinity of a placement, a weight or an override rule. The zero value selects all clusters.
+// Affinity is a parsed ClusterAffinity of a placement, a weight or an override rule. The zero value
+// selects all clusters.
 type Affinity struct {
 	names, exclude []string
 	labels         labels.Selector // nil: all
@@ -48,7 +49,8 @@ func (s Affinity) Matches(c *clusterv1alpha1.Cluster) bool {
 	return !slices.ContainsFunc(s.fields, func(f policyv1alpha1.FieldSelectorRequirement) bool { return !fieldMatches(f, c) })
 }
 
-// Selects reports whether an affinity of a placement selects a cluster, also one that cannot be parsed.
+// Selects reports whether an affinity of a placement selects a cluster, also one that cannot be
+// parsed.
 func Selects(p *policyv1alpha1.Placement, c *clusterv1alpha1.Cluster) bool {
 	return p == nil || slices.ContainsFunc(affinitiesOf(p), func(a *policyv1alpha1.ClusterAffinity) bool {
 		parsed, err := ParseAffinity(a)

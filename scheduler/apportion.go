@@ -11,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Split divides a total over clusters by their weights as Schedule divides replicas (Webster's method, ties by the UID of the
-// template), so that for example the completions of a Job follow its replicas. The result has no zeros.
+// Split divides a total over clusters by their weights as Schedule divides replicas (Webster's
+// method, ties by the UID of the template), so that for example the completions of a Job follow its
+// replicas. The result has no zeros.
 func Split(total int64, weights map[string]int64, uid types.UID) map[string]int64 {
 	shares := make([]share, 0, len(weights))
 	clusters := slices.Sorted(maps.Keys(weights))
@@ -40,8 +41,8 @@ type share struct {
 	seats  int64
 }
 
-// tie breaks ties between equal quotients, so that the remainders of different templates are spread over clusters, while those of one
-// are stable.
+// tie breaks ties between equal quotients, so that the remainders of different templates are spread
+// over clusters, while those of one are stable.
 type tie bool
 
 // tieOf is the tie rule of a template: names descending if the hash of its UID is odd.
@@ -64,9 +65,10 @@ func (descending tie) compare(a, b int) int {
 // maxWeight bounds a weight, so that the sum of those of 2,000 clusters fits in 63 bits.
 const maxWeight = 1 << 52
 
-// apportion gives total seats to the shares by their weights: one after the other to the largest weight/(2·seats+1), which is
-// Webster's method (Sainte-Laguë). Unlike rounding it is monotonic: with more seats no share decreases. Ties: fewer seats first, then
-// the name. Shares with weight 0 get none; if all are 0, no seats are given.
+// apportion gives total seats to the shares by their weights: one after the other to the largest
+// weight/(2·seats+1), which is Webster's method (Sainte-Laguë). Unlike rounding it is monotonic:
+// with more seats no share decreases. Ties: fewer seats first, then the name. Shares with weight 0
+// get none; if all are 0, no seats are given.
 func apportion(total int64, shares []share, order tie) {
 	var sum uint64
 	var claims claims
@@ -82,8 +84,8 @@ func apportion(total int64, shares []share, order tie) {
 		return
 	}
 	claims.order = order
-	// All seats with a quotient of at least sum/(2·total-n) are given in one step: at most total, since a share gets at most
-	// (1+weight/quotient)/2 of them. About n remain.
+	// All seats with a quotient of at least sum/(2·total-n) are given in one step: at most total,
+	// since a share gets at most (1+weight/quotient)/2 of them. About n remain.
 	given := int64(0)
 	if at := 2*total - n; at > 0 {
 		for _, s := range claims.of {

@@ -10,7 +10,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// BenchmarkSchedule decides mixed bindings: each strategy with and without spread constraints, new and running ones.
+// BenchmarkSchedule decides mixed bindings: each strategy with and without spread constraints, new
+// and running ones.
 func BenchmarkSchedule(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(fmt.Sprintf("clusters=%d", n), func(b *testing.B) {

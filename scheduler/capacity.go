@@ -22,7 +22,8 @@ type Amount struct {
 	N  int64
 }
 
-// LoadOf is the load of replicas with that request each. Its amounts are sorted by name and greater than 0.
+// LoadOf is the load of replicas with that request each. Its amounts are sorted by name and greater
+// than 0.
 func LoadOf(request corev1.ResourceList, replicas int64) Load {
 	l := Load{Pods: replicas}
 	for name, q := range request {
@@ -138,8 +139,8 @@ func (r *capacity) pods() int64 {
 // unlimited bounds the capacity for pods.
 const unlimited = math.MaxInt32
 
-// replicas is the number of replicas with these requests that fit. A cluster that does not report its resources has no capacity,
-// nor has one that lacks a requested resource.
+// replicas is the number of replicas with these requests that fit. A cluster that does not report
+// its resources has no capacity, nor has one that lacks a requested resource.
 func (r *capacity) replicas(needs []Amount) int64 {
 	if r.report == nil {
 		return 0
@@ -156,7 +157,8 @@ func (r *capacity) replicas(needs []Amount) int64 {
 	return fit
 }
 
-// sets is the number of such loads that fit by the sums of the cluster, without a look at its nodes.
+// sets is the number of such loads that fit by the sums of the cluster, without a look at its
+// nodes.
 func (r *capacity) sets(of Load) int64 {
 	fit := r.pods() / max(1, of.Pods)
 	for _, a := range of.Amounts {
@@ -167,8 +169,9 @@ func (r *capacity) sets(of Load) int64 {
 	return fit
 }
 
-// onNodes is the number of replicas that fit on the nodes, each with the minimum of its grade free; not ok if a resource is not
-// modelled. An assumed pod, whose node is unknown, takes the place of one replica, or of several smaller ones.
+// onNodes is the number of replicas that fit on the nodes, each with the minimum of its grade free;
+// not ok if a resource is not modelled. An assumed pod, whose node is unknown, takes the place of
+// one replica, or of several smaller ones.
 func (r *capacity) onNodes(needs []Amount) (replicas int64, ok bool) {
 	for _, g := range r.grades {
 		each := int64(math.MaxInt64)

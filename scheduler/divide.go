@@ -32,8 +32,9 @@ func winners(shares []share) []share {
 	return slices.DeleteFunc(shares, func(s share) bool { return s.seats == 0 })
 }
 
-// divideStatic divides by the policy's weights, regardless of current replicas and capacity. The weight of a cluster is the largest of
-// the rules that match it, 0 if none does; if no rule matches any cluster, all weights are equal.
+// divideStatic divides by the policy's weights, regardless of current replicas and capacity. The
+// weight of a cluster is the largest of the rules that match it, 0 if none does; if no rule matches
+// any cluster, all weights are equal.
 func (j *task) divideStatic(chosen []candidate) ([]share, error) {
 	shares := make([]share, len(chosen))
 	for i, c := range chosen {
@@ -61,8 +62,9 @@ func (j *task) divideStatic(chosen []candidate) ([]share, error) {
 	return winners(shares), nil
 }
 
-// divideByCapacity divides by the capacity of the clusters, dynamically weighted or aggregated in as few clusters as suffice. Current
-// replicas are not moved: only a surplus is removed or a deficit added. Tiers are filled in order, and emptied in reverse order.
+// divideByCapacity divides by the capacity of the clusters, dynamically weighted or aggregated in
+// as few clusters as suffice. Current replicas are not moved: only a surplus is removed or a
+// deficit added. Tiers are filled in order, and emptied in reverse order.
 func (j *task) divideByCapacity(chosen []candidate) ([]share, error) {
 	if j.Fresh {
 		chosen = slices.Clone(chosen)
@@ -94,7 +96,8 @@ func (j *task) divideByCapacity(chosen []candidate) ([]share, error) {
 	return winners(shares), nil
 }
 
-// divideTier divides replicas among the clusters of one tier, and returns their shares in the same order.
+// divideTier divides replicas among the clusters of one tier, and returns their shares in the same
+// order.
 func (j *task) divideTier(tier []candidate, by func(candidate) int64, replicas int64) []share {
 	shares := make([]share, 0, len(tier))
 	for _, c := range tier {
@@ -112,7 +115,8 @@ func (j *task) divideTier(tier []candidate, by func(candidate) int64, replicas i
 	return shares
 }
 
-// fewest are the clusters that suffice for these replicas together: those that have some first, then by capacity.
+// fewest are the clusters that suffice for these replicas together: those that have some first,
+// then by capacity.
 func (j *task) fewest(tier []candidate, by func(candidate) int64, replicas int64) []candidate {
 	sorted := slices.Clone(tier)
 	j.sort(sorted, func(c candidate) (first bool, more int64) { return c.current > 0, by(c) })

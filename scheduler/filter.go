@@ -10,8 +10,9 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// filter appends a tier of clusters that pass the filters, by name, and sets the causes of the others in why, by index. A cluster
-// where the template runs already passes those of APIs and taints.
+// filter appends a tier of clusters that pass the filters, by name, and sets the causes of the
+// others in why, by index. A cluster where the template runs already passes those of APIs and
+// taints.
 func (j *task) filter(a *policyv1alpha1.ClusterAffinity, tier int, fit []candidate, why []cause) ([]candidate, error) {
 	near, err := j.matching(a)
 	if err != nil {
@@ -123,8 +124,8 @@ func (j *task) tainted(list int) cause {
 	return why
 }
 
-// tolerates reports whether the policy's tolerations cover a taint. None covers that of an unapproved cluster: policies belong to
-// tenants, approval to the hub's administrators.
+// tolerates reports whether the policy's tolerations cover a taint. None covers that of an
+// unapproved cluster: policies belong to tenants, approval to the hub's administrators.
 func (r *Request) tolerates(taint corev1.Taint) bool {
 	if r.Placement == nil || taint.Key == clusterv1alpha1.TaintUnapproved {
 		return false

@@ -28,8 +28,9 @@ var (
 	worlds = flag.Int("worlds", 1000, "how many drawn worlds TestGolden decides; other numbers than the default print a sum only")
 )
 
-// TestGolden holds decisions in drawn worlds to what they were before the scheduler was made fast, when it asked every cluster
-// anew for each decision; those that spread by zone or provider, which it refused, are of later.
+// TestGolden holds decisions in drawn worlds to what they were before the scheduler was made fast,
+// when it asked every cluster anew for each decision; those that spread by zone or provider, which
+// it refused, are of later.
 func TestGolden(t *testing.T) {
 	var got strings.Builder
 	sum := fnv.New64a()

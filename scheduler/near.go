@@ -13,13 +13,16 @@ type Near struct {
 	To string
 	// RTT of each cluster; one without an entry is not reached, or not measured.
 	RTT map[string]time.Duration
-	// Max is the longest that is accepted for a cluster where the template does not run yet; 0: any.
+	// Max is the longest that is accepted for a cluster where the template does not run yet; 0:
+	// any.
 	Max time.Duration
-	// Prefer orders clusters by round-trip time, in bands of those that differ by no more than Nearer requires.
+	// Prefer orders clusters by round-trip time, in bands of those that differ by no more than
+	// Nearer requires.
 	Prefer bool
 }
 
-// noRTT is the round-trip time of a cluster without an entry. It is longer than any that is measured.
+// noRTT is the round-trip time of a cluster without an entry. It is longer than any that is
+// measured.
 const noRTT = time.Hour
 
 // Of is the round-trip time of a cluster.
@@ -30,8 +33,8 @@ func (n *Near) Of(cluster string) time.Duration {
 	return noRTT
 }
 
-// Nearer reports whether a round-trip time is so much shorter than another one that it is worth a move: by a quarter of itself and
-// by 2 ms.
+// Nearer reports whether a round-trip time is so much shorter than another one that it is worth a
+// move: by a quarter of itself and by 2 ms.
 func Nearer(a, b time.Duration) bool { return a+max(a/4, 2*time.Millisecond) < b }
 
 // tooFar reports whether the template must not come to a cluster because of its round-trip time.
@@ -47,7 +50,8 @@ func (j *task) farCause() cause {
 	return j.far
 }
 
-// band divides a tier of candidates by round-trip time, the nearest first. Within a band their order stays.
+// band divides a tier of candidates by round-trip time, the nearest first. Within a band their
+// order stays.
 func (j *task) band(tier []candidate) {
 	if j.Near == nil || !j.Near.Prefer || len(tier) == 0 {
 		return

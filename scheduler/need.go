@@ -14,17 +14,20 @@ import (
 
 // Observed is the input of the last decision for a template, as recorded in its binding.
 type Observed struct {
-	// Placement is the value of the binding's annotation policy.karmada.io/applied-placement; "": none yet.
+	// Placement is the value of the binding's annotation policy.karmada.io/applied-placement; "":
+	// none yet.
 	Placement string
-	// Rescheduled is the time of the last request for a rebalancing, Scheduled that of the last decision; zero: never.
+	// Rescheduled is the time of the last request for a rebalancing, Scheduled that of the last
+	// decision; zero: never.
 	Rescheduled, Scheduled time.Time
 }
 
-// FollowsClusters is what Need says of a Duplicated workload, and of a template without replicas, for which nothing else is due.
+// FollowsClusters is what Need says of a Duplicated workload, and of a template without replicas,
+// for which nothing else is due.
 const FollowsClusters = "it follows the clusters"
 
-// Need is the reason for a new decision; "": none. If clusters join, recover or change their labels, only Duplicated workloads and
-// templates without replicas follow.
+// Need is the reason for a new decision; "": none. If clusters join, recover or change their
+// labels, only Duplicated workloads and templates without replicas follow.
 func Need(r *Request, o Observed, s *Snapshot) string {
 	switch {
 	case o.Placement == "" || !r.samePlacement(o.Placement):
@@ -44,8 +47,8 @@ func Need(r *Request, o Observed, s *Snapshot) string {
 	return ""
 }
 
-// dividedBefore reports whether a template with components was divided by a decision that did not know them. A new one, in all clusters
-// that fit, would start it in more of them.
+// dividedBefore reports whether a template with components was divided by a decision that did not
+// know them. A new one, in all clusters that fit, would start it in more of them.
 func (r *Request) dividedBefore() bool {
 	return r.Components > 0 && slices.ContainsFunc(r.Current, func(c workv1alpha2.TargetCluster) bool { return c.Replicas > 0 })
 }
@@ -64,8 +67,8 @@ func (r *Request) replicasChanged() bool {
 	return strategyOf(r.Placement) != duplicated && total != r.Replicas
 }
 
-// samePlacement compares the parts of a placement that affect a running template: not the affinity groups after the one in use, nor
-// workloadAffinity.
+// samePlacement compares the parts of a placement that affect a running template: not the affinity
+// groups after the one in use, nor workloadAffinity.
 func (r *Request) samePlacement(applied string) bool {
 	var before policyv1alpha1.Placement
 	if err := json.Unmarshal([]byte(applied), &before); err != nil {
@@ -75,7 +78,8 @@ func (r *Request) samePlacement(applied string) bool {
 	if now == nil {
 		now = &policyv1alpha1.Placement{}
 	}
-	if r.Term == "" && !equality.Semantic.DeepEqual(before.ClusterAffinities, now.ClusterAffinities) { // no group is in use yet
+	// no group is in use yet
+	if r.Term == "" && !equality.Semantic.DeepEqual(before.ClusterAffinities, now.ClusterAffinities) {
 		return false
 	}
 	return equality.Semantic.DeepEqual(r.effective(&before), r.effective(now))

@@ -12,8 +12,8 @@ import (
 // FitError: no cluster passes the filters.
 type FitError struct {
 	Reasons Reasons
-	// Unmatched: no affinity of the placement selects a cluster, and none names one that has not joined. Otherwise clusters may
-	// only be unhealthy, or yet to come.
+	// Unmatched: no affinity of the placement selects a cluster, and none names one that has not
+	// joined. Otherwise clusters may only be unhealthy, or yet to come.
 	Unmatched bool
 }
 
@@ -30,21 +30,24 @@ func (e *FitError) Error() string {
 	return fmt.Sprintf("no cluster fits: 0/%d: %s", len(e.Reasons.of), strings.Join(parts, ", "))
 }
 
-// UnschedulableError: the clusters that pass the filters have insufficient capacity. What runs is not changed.
+// UnschedulableError: the clusters that pass the filters have insufficient capacity. What runs is
+// not changed.
 type UnschedulableError struct {
 	Message string
 }
 
 func (e *UnschedulableError) Error() string { return e.Message }
 
-// SpreadError: the clusters that pass the filters do not satisfy the spread constraints. What runs is not changed.
+// SpreadError: the clusters that pass the filters do not satisfy the spread constraints. What runs
+// is not changed.
 type SpreadError struct {
 	Message string
 }
 
 func (e *SpreadError) Error() string { return e.Message }
 
-// cause is the reason why a cluster is not selected, as a number: there may be many clusters, but there are few reasons.
+// cause is the reason why a cluster is not selected, as a number: there may be many clusters, but
+// there are few reasons.
 type cause uint16
 
 const (
@@ -93,7 +96,8 @@ type Reason struct {
 	Clusters []string // the first of them by name
 }
 
-// Grouped returns the reasons, the most frequent first, each with the names of so many clusters at most.
+// Grouped returns the reasons, the most frequent first, each with the names of so many clusters at
+// most.
 func (r Reasons) Grouped(names int) []Reason {
 	all := make([]Reason, int(described)+len(r.descriptions))
 	for at, c := range r.why {

@@ -19,15 +19,16 @@ type Request struct {
 	// Replicas and the requests of each. A template with neither is no workload.
 	Replicas     int32
 	Requirements *workv1alpha2.ReplicaRequirements
-	// Components is the number of components of a template whose pods have several forms; 0: none. Such a template is not divided.
+	// Components is the number of components of a template whose pods have several forms; 0: none.
+	// Such a template is not divided.
 	Components int
-	// ComponentsLoad is what its components request together in each cluster: with spread constraints, those with room for most such
-	// sets are preferred.
+	// ComponentsLoad is what its components request together in each cluster: with spread
+	// constraints, those with room for most such sets are preferred.
 	ComponentsLoad Load
 	// Current is the result of the last decision.
 	Current []workv1alpha2.TargetCluster
-	// Returning are those of Current in which it does not run yet, but did before it left them: they have to pass the filters, and get
-	// no more replicas than they have capacity for.
+	// Returning are those of Current in which it does not run yet, but did before it left them:
+	// they have to pass the filters, and get no more replicas than they have capacity for.
 	Returning []string
 	// Evicted are clusters from which the template is being evicted.
 	Evicted []string
@@ -35,9 +36,10 @@ type Request struct {
 	Term string
 	// Fresh: ignore the last decision (a rebalancing was requested).
 	Fresh bool
-	// Groups are the workload affinity groups of the template. Together are the clusters of the others of its affinity group: it runs in
-	// these only, if there are any. Apart are those of its anti-affinity group: it runs in none of them. Where it runs already it stays.
-	// A decision depends on the latter two; control/hub/placement computes them.
+	// Groups are the workload affinity groups of the template. Together are the clusters of the
+	// others of its affinity group: it runs in these only, if there are any. Apart are those of its
+	// anti-affinity group: it runs in none of them. Where it runs already it stays. A decision
+	// depends on the latter two; control/hub/placement computes them.
 	Groups          *workv1alpha2.WorkloadAffinityGroups
 	Together, Apart []string
 	// Near: round-trip times bear on the decision; nil: they do not.
@@ -49,8 +51,8 @@ func (r *Request) workload() bool {
 	return r.Components == 0 && (r.Replicas > 0 || r.Requirements != nil)
 }
 
-// TakesRoom reports whether the number of replicas in a cluster depends on its capacity, which is not so with static weights or if
-// duplicated.
+// TakesRoom reports whether the number of replicas in a cluster depends on its capacity, which is
+// not so with static weights or if duplicated.
 func (r *Request) TakesRoom() bool {
 	s := strategyOf(r.Placement)
 	return r.workload() && (s == dynamic || s == aggregated)
@@ -66,8 +68,8 @@ const (
 	aggregated
 )
 
-// strategyOf is that of a placement. Without replicaScheduling the template is duplicated; Weighted without weights means equal
-// ones.
+// strategyOf is that of a placement. Without replicaScheduling the template is duplicated; Weighted
+// without weights means equal ones.
 func strategyOf(p *policyv1alpha1.Placement) strategy {
 	if !p.Divided() {
 		return duplicated

@@ -8,7 +8,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// A former assignment is restored as it was, as far as the clusters to which replicas return pass the filters and have capacity now.
+// A former assignment is restored as it was, as far as the clusters to which replicas return pass
+// the filters and have capacity now.
 func TestReturning(t *testing.T) {
 	one := placement(nil, spreadBy(cluster1, 1, 1))
 	for name, c := range map[string]struct {

@@ -30,8 +30,8 @@ type RTTs map[clusterPair]time.Duration
 
 // RTTTracker derives RTTs from the reports of clusters.
 type RTTTracker struct {
-	// Hold is how long a round-trip time must have differed from the one in use before decisions use it, so that a path which
-	// changes back and forth moves nothing; 0: DefaultRTTHold.
+	// Hold is how long a round-trip time must have differed from the one in use before decisions
+	// use it, so that a path which changes back and forth moves nothing; 0: DefaultRTTHold.
 	Hold time.Duration
 
 	used    RTTs
@@ -48,7 +48,8 @@ type rttDifference struct {
 // lostRTT stands for a path that is not reported any more.
 const lostRTT = time.Duration(-1)
 
-// Update reads the reports. The first one of a path is used at once. next is when an unchanged report will be used; 0: never.
+// Update reads the reports. The first one of a path is used at once. next is when an unchanged
+// report will be used; 0: never.
 func (t *RTTTracker) Update(clusters []clusterv1alpha1.Cluster, now time.Time) (rtts RTTs, changed bool, next time.Duration) {
 	reported := ReportedRTTs(clusters)
 	used, differs := maps.Clone(t.used), map[clusterPair]rttDifference{}
@@ -92,7 +93,8 @@ func (t *RTTTracker) Update(clusters []clusterv1alpha1.Cluster, now time.Time) (
 	return used, changed, next
 }
 
-// ReportedRTTs are the round-trip times that clusters report. Of two reports of one path the shorter one counts.
+// ReportedRTTs are the round-trip times that clusters report. Of two reports of one path the
+// shorter one counts.
 func ReportedRTTs(clusters []clusterv1alpha1.Cluster) RTTs {
 	out := RTTs{}
 	for i := range clusters {
@@ -110,7 +112,8 @@ func ReportedRTTs(clusters []clusterv1alpha1.Cluster) RTTs {
 	return out
 }
 
-// To is the input of a decision: the round-trip time of each cluster to the nearest of those that a policy wants to be near to.
+// To is the input of a decision: the round-trip time of each cluster to the nearest of those that a
+// policy wants to be near to.
 func (r RTTs) To(n *policyv1alpha1.Near, targets []string) *Near {
 	out := &Near{To: n.String(), RTT: map[string]time.Duration{}, Prefer: n.Prefers()}
 	if n.MaxRTT != nil {
@@ -135,14 +138,15 @@ func (r RTTs) To(n *policyv1alpha1.Near, targets []string) *Near {
 	return out
 }
 
-// TooFar reports whether a cluster where the template runs is farther away than its policy accepts, by more than a fluctuation.
+// TooFar reports whether a cluster where the template runs is farther away than its policy accepts,
+// by more than a fluctuation.
 func (n *Near) TooFar(cluster string) bool {
 	rtt, measured := n.RTT[cluster]
 	return measured && n.Max > 0 && Nearer(n.Max, rtt)
 }
 
-// Leaves are the clusters that a template leaves for a nearer one, with the reason. fresh is where a new decision
-// would place it.
+// Leaves are the clusters that a template leaves for a nearer one, with the reason. fresh is where
+// a new decision would place it.
 func (n *Near) Leaves(current, fresh []workv1alpha2.TargetCluster) map[string]string {
 	in := func(all []workv1alpha2.TargetCluster, name string) bool {
 		return slices.ContainsFunc(all, func(t workv1alpha2.TargetCluster) bool { return t.Name == name })

@@ -1,6 +1,7 @@
-// Package scheduler selects the clusters in which a template runs, and their numbers of replicas. It is pure: a decision depends on
-// the request and the snapshot of the clusters alone, not on a clock, an order of inputs or an API. The rules are Karmada's (release
-// 1.18) except where the README says otherwise.
+// Package scheduler selects the clusters in which a template runs, and their numbers of replicas.
+// It is pure: a decision depends on the request and the snapshot of the clusters alone, not on a
+// clock, an order of inputs or an API. The rules are Karmada's (release 1.18) except where the
+// README says otherwise.
 package scheduler
 
 import (
@@ -13,8 +14,9 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// Schedule returns the decision of the first affinity group that succeeds; else the error of the first one, which is a *FitError, an
-// *UnschedulableError, a *SpreadError, or that of an invalid request, with the reasons in its decision.
+// Schedule returns the decision of the first affinity group that succeeds; else the error of the
+// first one, which is a *FitError, an *UnschedulableError, a *SpreadError, or that of an invalid
+// request, with the reasons in its decision.
 func Schedule(r *Request, s *Snapshot) (Decision, error) {
 	j := newTask(r, s)
 	defer j.done()
@@ -47,13 +49,15 @@ type task struct {
 	// together, apart and returning are Request.Together, Apart and Returning; nil: empty.
 	together, apart, returning set
 	byTaints                   map[int]cause // cache of tainted, by index in shape.taints
-	far                        cause         // of clusters that are too far; none: there are none yet
+	// of clusters that are too far; none: there are none yet
+	far cause
 	// descriptions of the causes from described on.
 	descriptions []string
 }
 
-// scratch is the memory of a task that has an element for each cluster. It is reused by later tasks: allocating and
-// collecting it each time would cost more than a third of a decision over 1,000 clusters.
+// scratch is the memory of a task that has an element for each cluster. It is reused by later
+// tasks: allocating and collecting it each time would cost more than a third of a decision over
+// 1,000 clusters.
 type scratch struct {
 	current     []int64 // replicas of each cluster; -1: it does not run there
 	fit, sorted []candidate
@@ -115,14 +119,15 @@ func (j *task) held(at int) int64 {
 	return j.current[at]
 }
 
-// term is an affinity group: tiers of clusters, each used for what exceeds the capacity of those before.
+// term is an affinity group: tiers of clusters, each used for what exceeds the capacity of those
+// before.
 type term struct {
 	name  string
 	tiers []*policyv1alpha1.ClusterAffinity
 }
 
-// terms are the affinity groups to be tried, from the last used one on: the index only moves forward. What has no replicas exceeds no
-// capacity, so it stays in the first tier.
+// terms are the affinity groups to be tried, from the last used one on: the index only moves
+// forward. What has no replicas exceeds no capacity, so it stays in the first tier.
 func (r *Request) terms() []term {
 	if r.Placement == nil || len(r.Placement.ClusterAffinities) == 0 {
 		t := term{tiers: []*policyv1alpha1.ClusterAffinity{nil}}
@@ -214,8 +219,8 @@ func (j *task) choose(t term, why []cause) ([]workv1alpha2.TargetCluster, error)
 	return out, nil
 }
 
-// candidates are the clusters that pass the filters, by tier. With spread constraints, the best of each tier are first: where the
-// template runs, then by capacity, then by name.
+// candidates are the clusters that pass the filters, by tier. With spread constraints, the best of
+// each tier are first: where the template runs, then by capacity, then by name.
 func (j *task) candidates(t term, why []cause) (out []candidate, err error) {
 	out = j.fit[:0]
 	defer func() { j.fit = out }()

@@ -252,7 +252,8 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// Only an affinity that selects no cluster removes what runs: not one whose clusters are unhealthy, or have not joined.
+// Only an affinity that selects no cluster removes what runs: not one whose clusters are unhealthy,
+// or have not joined.
 func TestUnmatched(t *testing.T) {
 	labelled := func(value string) policyv1alpha1.ClusterAffinity {
 		return policyv1alpha1.ClusterAffinity{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": value}}}

@@ -17,14 +17,15 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// shape is what decisions depend on besides the capacity of clusters. It seldom changes, so snapshots share it, together with two
-// caches: the clusters that serve a kind, and those that a selector selects. Both depend on the clusters alone, so decisions do not
-// depend on earlier ones.
+// shape is what decisions depend on besides the capacity of clusters. It seldom changes, so
+// snapshots share it, together with two caches: the clusters that serve a kind, and those that a
+// selector selects. Both depend on the clusters alone, so decisions do not depend on earlier ones.
 type shape struct {
 	clusters []*clusterv1alpha1.Cluster // by name
 	index    map[string]int             // their indexes, by name
 	traits   []traits
-	taints   [][]corev1.Taint // the distinct lists of NoSchedule and NoExecute taints; the first is empty
+	// the distinct lists of NoSchedule and NoExecute taints; the first is empty
+	taints   [][]corev1.Taint
 	groups   map[policyv1alpha1.SpreadField]groups
 	with     map[policyv1alpha1.SpreadField]set // the clusters that have the property
 	kinds    cache[schema.GroupVersionKind]
@@ -92,7 +93,8 @@ func (s *shape) groupBy(value func(*clusterv1alpha1.Cluster) string) groups {
 	return g
 }
 
-// groupsOf are the groups of a spread constraint. A cluster in several zones is in a group of its own with those in the same ones.
+// groupsOf are the groups of a spread constraint. A cluster in several zones is in a group of its
+// own with those in the same ones.
 func (s *shape) groupsOf(by policyv1alpha1.SpreadConstraint) groups {
 	if by.SpreadByLabel != "" {
 		return s.groupBy(func(c *clusterv1alpha1.Cluster) string { return c.Labels[by.SpreadByLabel] })

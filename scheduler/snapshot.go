@@ -10,21 +10,22 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// Snapshot is the state of all clusters at one time. It is immutable, so decisions may be computed from it in parallel.
+// Snapshot is the state of all clusters at one time. It is immutable, so decisions may be computed
+// from it in parallel.
 type Snapshot struct {
 	*shape
 	of         []*clusterv1alpha1.Cluster // by name
 	capacities []*capacity                // in the same order
 }
 
-// NewSnapshot prepares clusters for decisions. assumed are the loads of decisions that the clusters' status does not include yet, by
-// cluster; it may be nil.
+// NewSnapshot prepares clusters for decisions. assumed are the loads of decisions that the
+// clusters' status does not include yet, by cluster; it may be nil.
 func NewSnapshot(clusters []*clusterv1alpha1.Cluster, assumed map[string]Load) *Snapshot {
 	return (&Snapshot{shape: &shape{}}).Renew(clusters).Assume(maps.All(assumed))
 }
 
-// Renew returns a snapshot of other clusters, or of newer versions of them, with the same loads assumed. It shares what did not
-// change.
+// Renew returns a snapshot of other clusters, or of newer versions of them, with the same loads
+// assumed. It shares what did not change.
 func (s *Snapshot) Renew(clusters []*clusterv1alpha1.Cluster) *Snapshot {
 	out := &Snapshot{shape: s.shape, of: slices.Clone(clusters), capacities: make([]*capacity, 0, len(clusters))}
 	slices.SortFunc(out.of, func(a, b *clusterv1alpha1.Cluster) int { return strings.Compare(a.Name, b.Name) })
@@ -45,8 +46,8 @@ func (s *Snapshot) Renew(clusters []*clusterv1alpha1.Cluster) *Snapshot {
 	return out
 }
 
-// Assume returns a snapshot of the same clusters in which these loads replace the assumed ones of some clusters. Unknown clusters
-// are ignored.
+// Assume returns a snapshot of the same clusters in which these loads replace the assumed ones of
+// some clusters. Unknown clusters are ignored.
 func (s *Snapshot) Assume(assumed iter.Seq2[string, Load]) *Snapshot {
 	out := &Snapshot{shape: s.shape, of: s.of, capacities: slices.Clone(s.capacities)}
 	for name, load := range assumed {
@@ -57,7 +58,8 @@ func (s *Snapshot) Assume(assumed iter.Seq2[string, Load]) *Snapshot {
 	return out
 }
 
-// Fits reports whether each of the clusters has capacity for the replicas that it would get in addition to its current ones.
+// Fits reports whether each of the clusters has capacity for the replicas that it would get in
+// addition to its current ones.
 func (s *Snapshot) Fits(r *Request, clusters []workv1alpha2.TargetCluster) bool {
 	j := newTask(r, s)
 	defer j.done()

@@ -45,7 +45,8 @@ func TestAssume(t *testing.T) {
 	}
 }
 
-// TestShared: what a snapshot remembers of other requests, and takes over from an earlier one, changes no decision.
+// TestShared: what a snapshot remembers of other requests, and takes over from an earlier one,
+// changes no decision.
 func TestShared(t *testing.T) {
 	reasons := cmp.Transformer("reasons", func(r Reasons) []Reason { return r.Grouped(len(r.of)) })
 	kept := 0
@@ -81,7 +82,8 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// later is the clusters at a later time: newer versions of some, of which some differ in their room only; one more or less.
+// later is the clusters at a later time: newer versions of some, of which some differ in their room
+// only; one more or less.
 func (g draw) later(clusters []*clusterv1alpha1.Cluster) []*clusterv1alpha1.Cluster {
 	clusters = slices.Clone(clusters)
 	calm := g.one(2)

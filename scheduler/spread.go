@@ -60,8 +60,8 @@ func groupedBy(s policyv1alpha1.SpreadConstraint) string {
 	return string(s.SpreadByField)
 }
 
-// spreadByCluster selects the best clusters. If their capacity is insufficient, it replaces the last ones by those of the others with
-// the most capacity.
+// spreadByCluster selects the best clusters. If their capacity is insufficient, it replaces the
+// last ones by those of the others with the most capacity.
 func (j *task) spreadByCluster(fit []candidate, by policyv1alpha1.SpreadConstraint) ([]candidate, error) {
 	l := limitsOf(by, len(fit))
 	if len(fit) < l.least {
@@ -93,7 +93,8 @@ type group struct {
 	score    int64
 }
 
-// spreadByGroup selects groups, then the best cluster of each, then the best of their other clusters.
+// spreadByGroup selects groups, then the best cluster of each, then the best of their other
+// clusters.
 func (j *task) spreadByGroup(fit []candidate, by, byCluster policyv1alpha1.SpreadConstraint) ([]candidate, error) {
 	least := max(1, byCluster.MinGroups)
 	groups := j.grouped(fit, j.groupsOf(by), max(1, by.MinGroups), least)
@@ -125,8 +126,9 @@ func (j *task) spreadByGroup(fit []candidate, by, byCluster policyv1alpha1.Sprea
 	return j.sortedAs(fit, chosen), nil
 }
 
-// keptGroups are the groups where the template runs, if they satisfy the limits and have enough clusters and capacity: scores depend
-// on where the template runs, and it must not move because of that.
+// keptGroups are the groups where the template runs, if they satisfy the limits and have enough
+// clusters and capacity: scores depend on where the template runs, and it must not move because of
+// that.
 func (j *task) keptGroups(groups []group, l limits, clusters int) []group {
 	if j.Fresh {
 		return nil
@@ -173,8 +175,9 @@ func (j *task) grouped(fit []candidate, by groups, leastGroups, leastClusters in
 	return out
 }
 
-// groupScore is, if replicas are duplicated, by the number of clusters with capacity for them; if they are divided, by how much of
-// the group's part fits in its best clusters. Then by the scores of these clusters.
+// groupScore is, if replicas are duplicated, by the number of clusters with capacity for them; if
+// they are divided, by how much of the group's part fits in its best clusters. Then by the scores
+// of these clusters.
 func (j *task) groupScore(clusters []candidate, leastGroups, leastClusters int) int64 {
 	if !j.TakesRoom() {
 		roomy := int64(0)
@@ -211,9 +214,9 @@ func (c candidate) score() int64 {
 	return 0
 }
 
-// pickGroups returns the groups with the largest sum of scores, then with the most clusters, that satisfy the limits and have enough
-// clusters; the first of equals. If the first of these suffice, the others are left out. groups are sorted by score, which bounds
-// the search.
+// pickGroups returns the groups with the largest sum of scores, then with the most clusters, that
+// satisfy the limits and have enough clusters; the first of equals. If the first of these suffice,
+// the others are left out. groups are sorted by score, which bounds the search.
 func pickGroups(groups []group, l limits, clusters int) []group {
 	type sums struct {
 		score    int64
