@@ -18,8 +18,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// TestPrometheusExample: the PodMonitors select every pod of ours that has metrics, and each alert uses metrics, labels and verdicts that
-// exist.
+// TestPrometheusExample: the PodMonitors select every pod of ours that has metrics, and each alert
+// uses metrics, labels and verdicts that exist.
 func TestPrometheusExample(t *testing.T) {
 	text, err := os.ReadFile("examples/prometheus.yaml")
 	if err != nil {

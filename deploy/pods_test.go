@@ -35,7 +35,8 @@ func into(t *testing.T, u *unstructured.Unstructured, obj any) {
 	}
 }
 
-// podsOf are the pod templates of manifests and the pods among them, each with the name of its object.
+// podsOf are the pod templates of manifests and the pods among them, each with the name of its
+// object.
 func podsOf(t *testing.T, objs []*unstructured.Unstructured) (pods []corev1.PodTemplateSpec) {
 	t.Helper()
 	for _, u := range objs {
@@ -62,7 +63,8 @@ func podsOf(t *testing.T, objs []*unstructured.Unstructured) (pods []corev1.PodT
 	return pods
 }
 
-// installations are the objects of each way to install, by its name; those of a hub in a host cluster also have a restoring pod.
+// installations are the objects of each way to install, by its name; those of a hub in a host
+// cluster also have a restoring pod.
 func installations(t *testing.T, o manifests.MemberOptions) map[string][]*unstructured.Unstructured {
 	t.Helper()
 	out := map[string][]*unstructured.Unstructured{}
@@ -98,7 +100,8 @@ func installations(t *testing.T, o manifests.MemberOptions) map[string][]*unstru
 	return out
 }
 
-// TestCriticalPodsHaveAQuota: API servers may refuse pods of critical priority in a namespace without a quota for them.
+// TestCriticalPodsHaveAQuota: API servers may refuse pods of critical priority in a namespace
+// without a quota for them.
 func TestCriticalPodsHaveAQuota(t *testing.T) {
 	for name, objs := range installations(t, manifests.MemberOptions{}) {
 		critical := 0
@@ -127,7 +130,8 @@ func TestCriticalPodsHaveAQuota(t *testing.T) {
 	}
 }
 
-// TestPlacement: Secrets, node selector and tolerations reach every pod but pelago-node, which runs on every node; replicas are spread.
+// TestPlacement: Secrets, node selector and tolerations reach every pod but pelago-node, which runs
+// on every node; replicas are spread.
 func TestPlacement(t *testing.T) {
 	o := manifests.MemberOptions{PullSecrets: []string{"mirror"}, NodeSelector: map[string]string{"pool": "infra"},
 		Tolerations: []corev1.Toleration{{Key: "infra", Operator: corev1.TolerationOpExists}}}
@@ -165,8 +169,9 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
-// constraint is the narrowest of OpenShift's SecurityContextConstraints nonroot-v2 and privileged that accepts the pod. hostmount-anyuid
-// and hostaccess would accept a hostPath, but no seccomp profile.
+// constraint is the narrowest of OpenShift's SecurityContextConstraints nonroot-v2 and privileged
+// that accepts the pod. hostmount-anyuid and hostaccess would accept a hostPath, but no seccomp
+// profile.
 func constraint(pod corev1.PodSpec) string {
 	free := pod.HostNetwork || pod.HostPID || pod.HostIPC
 	for _, v := range pod.Volumes {
@@ -186,7 +191,8 @@ func constraint(pod corev1.PodSpec) string {
 	return "nonroot-v2"
 }
 
-// constraints are the SecurityContextConstraints that a ServiceAccount may use by the roles among the objects.
+// constraints are the SecurityContextConstraints that a ServiceAccount may use by the roles among
+// the objects.
 func constraints(t *testing.T, objs []*unstructured.Unstructured, namespace, account string) (names []string) {
 	t.Helper()
 	rules := map[string][]rbacv1.PolicyRule{} // by kind, namespace and name of the role
@@ -222,7 +228,8 @@ func constraints(t *testing.T, objs []*unstructured.Unstructured, namespace, acc
 	return names
 }
 
-// TestPodsHaveAConstraint: OpenShift accepts a pod only if its ServiceAccount may use a constraint that fits it.
+// TestPodsHaveAConstraint: OpenShift accepts a pod only if its ServiceAccount may use a constraint
+// that fits it.
 func TestPodsHaveAConstraint(t *testing.T) {
 	for name, objs := range installations(t, manifests.MemberOptions{IKE: true}) {
 		for _, p := range podsOf(t, objs) {

@@ -1,4 +1,5 @@
-// Command amend changes definitions that controller-gen has written, where no marker can: `go run ./api/amend DIR`.
+// Command amend changes definitions that controller-gen has written, where no marker can: `go run
+// ./api/amend DIR`.
 package main
 
 import (
@@ -54,7 +55,8 @@ func versions(crd map[string]any) ([]any, error) {
 	return all, err
 }
 
-// reasonMayBeEmpty: clients of Karmada write conditions of Clusters without a reason, and no marker reaches into metav1.Condition.
+// reasonMayBeEmpty: clients of Karmada write conditions of Clusters without a reason, and no marker
+// reaches into metav1.Condition.
 func reasonMayBeEmpty(crd map[string]any) error {
 	all, err := versions(crd)
 	if err != nil {
@@ -92,7 +94,8 @@ func reasonMayBeEmpty(crd map[string]any) error {
 	return unstructured.SetNestedSlice(crd, all, "spec", "versions")
 }
 
-// addStored adds the version under which pelago-hub reads and writes ResourceRegistries (control/hub/access/search.md), equal to v1alpha1.
+// addStored adds the version under which pelago-hub reads and writes ResourceRegistries
+// (control/hub/access/search.md), equal to v1alpha1.
 func addStored(crd map[string]any) error {
 	all, err := versions(crd)
 	if err != nil || len(all) > 1 {

@@ -26,7 +26,8 @@ type Request struct {
 	WorkloadsOnly bool
 	// GlobalCIDR is the requested range; not valid = any.
 	GlobalCIDR netip.Prefix
-	// Size is the requested number of addresses if GlobalCIDR is not given; 0 = the clusterset's default.
+	// Size is the requested number of addresses if GlobalCIDR is not given; 0 = the clusterset's
+	// default.
 	Size uint64
 	// ClusterSetIPCIDR is the requested range of ClusterSetIPs; not valid = any.
 	ClusterSetIPCIDR netip.Prefix
@@ -36,14 +37,16 @@ type Request struct {
 	Pods, Services []netip.Prefix
 	// External are ranges of hosts outside the cluster, with which nothing may overlap either.
 	External []netip.Prefix
-	// Nodes are the addresses of the cluster's nodes: what is routed to other clusters must not take them away.
+	// Nodes are the addresses of the cluster's nodes: what is routed to other clusters must not
+	// take them away.
 	Nodes []netip.Addr
 	// Fabric is the clusterset's, with which nothing of the cluster may overlap.
 	Fabric netip.Prefix
 	// Hub are the addresses of the hub's API server, which no routed range may contain.
 	Hub []netip.Addr
-	// CableDriver is the one that the cluster is to have; empty: that of most clusters of the clusterset, and of the first one
-	// FirstCableDriver or, if that is empty as well, spec.DefaultCableDriver.
+	// CableDriver is the one that the cluster is to have; empty: that of most clusters of the
+	// clusterset, and of the first one FirstCableDriver or, if that is empty as well,
+	// spec.DefaultCableDriver.
 	CableDriver, FirstCableDriver string
 }
 
@@ -87,8 +90,9 @@ func (r namedRange) refuse(format string, args ...any) error {
 	return spec.Refuse(r.field, format, args...)
 }
 
-// Allocate returns the cluster's share and the book with it entered. A cluster that is in the book already gets what it
-// has, and the book comes back unchanged. The index is the lowest free one, the range the first that fits.
+// Allocate returns the cluster's share and the book with it entered. A cluster that is in the book
+// already gets what it has, and the book comes back unchanged. The index is the lowest free one,
+// the range the first that fits.
 func (b Book) Allocate(r Request) (Entry, Book, error) {
 	if r.WorkloadsOnly {
 		return b.allocateIndex(r)
@@ -154,7 +158,8 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 	return e, b, nil
 }
 
-// again is the share of a cluster that has one already. Its cable driver changes if it asks for another.
+// again is the share of a cluster that has one already. Its cable driver changes if it asks for
+// another.
 func (b Book) again(have Entry, r Request) (Entry, Book, error) {
 	want := have
 	if want.CableDriver = cmp.Or(r.CableDriver, have.CableDriver); want.CableDriver == "" {
@@ -172,14 +177,17 @@ func (b Book) again(have Entry, r Request) (Entry, Book, error) {
 	return want, b, nil
 }
 
-// cableDriver is the one that a cluster gets: clusters of which none was told a driver all get the same.
+// cableDriver is the one that a cluster gets: clusters of which none was told a driver all get the
+// same.
 func (b Book) cableDriver(r Request) string {
 	count, most := map[string]int{}, ""
 	first := r.FirstCableDriver
 	for _, e := range b.Clusters {
 		switch {
 		case e.ClusterID == r.ClusterID || e.WorkloadsOnly:
-		case e.CableDriver == "": // of a release that did not record it, which had the default unless it was given another
+		case e.CableDriver == "":
+			// of a release that did not record it, which had the default unless it was given
+			// another
 			first = ""
 		default:
 			count[e.CableDriver]++
@@ -240,8 +248,8 @@ func checkRouted(ranges []namedRange, hub []netip.Addr) error {
 	return nil
 }
 
-// checkExternal refuses external ranges that contain a node: other clusters would send all packets for that node, even those of the
-// wire, to the overlay.
+// checkExternal refuses external ranges that contain a node: other clusters would send all packets
+// for that node, even those of the wire, to the overlay.
 func checkExternal(ranges []netip.Prefix, nodes []netip.Addr) error {
 	for _, r := range ranges {
 		if i := slices.IndexFunc(nodes, r.Contains); i >= 0 {
@@ -252,7 +260,8 @@ func checkExternal(ranges []netip.Prefix, nodes []netip.Addr) error {
 	return nil
 }
 
-// OutsideFabric refuses ranges that overlap the clusterset's fabric: packets for one of them would be sent to the other.
+// OutsideFabric refuses ranges that overlap the clusterset's fabric: packets for one of them would
+// be sent to the other.
 func OutsideFabric(fabric netip.Prefix, ranges []namedRange, whose string) error {
 	for _, r := range ranges {
 		if r.Overlaps(fabric) {
@@ -263,8 +272,8 @@ func OutsideFabric(fabric netip.Prefix, ranges []namedRange, whose string) error
 	return nil
 }
 
-// OutsideClusterSetIPs refuses ranges that overlap the clusterset's range of ClusterSetIPs, if it has one: packets for the ones would
-// go to a service.
+// OutsideClusterSetIPs refuses ranges that overlap the clusterset's range of ClusterSetIPs, if it
+// has one: packets for the ones would go to a service.
 func OutsideClusterSetIPs(vips netip.Prefix, ranges []namedRange, whose string) error {
 	i := slices.IndexFunc(ranges, func(r namedRange) bool { return vips.Overlaps(r.Prefix) })
 	if vips.IsValid() && i >= 0 {
@@ -289,7 +298,8 @@ func (b Book) Release(clusterID string) Book {
 	return b
 }
 
-// find returns the cluster's entry, nil if it has none, and an error if the request contradicts the book.
+// find returns the cluster's entry, nil if it has none, and an error if the request contradicts the
+// book.
 func (b Book) find(r Request) (*Entry, error) {
 	for _, e := range b.Clusters {
 		switch {
@@ -376,7 +386,8 @@ func (b Book) check(r Request) error {
 	return disjoint(g, r.own())
 }
 
-// part validates a requested part of one of the clusterset's ranges; of returns what a cluster has of that range.
+// part validates a requested part of one of the clusterset's ranges; of returns what a cluster has
+// of that range.
 func (b Book) part(what string, p, within netip.Prefix, of func(Entry) []netip.Prefix) error {
 	switch {
 	case !p.Addr().Is4():
@@ -398,7 +409,8 @@ func (b Book) part(what string, p, within netip.Prefix, of func(Entry) []netip.P
 	return nil
 }
 
-// disjoint refuses a GlobalCIDR that overlaps the cluster's own ranges: local and remote pods would be indistinguishable.
+// disjoint refuses a GlobalCIDR that overlaps the cluster's own ranges: local and remote pods would
+// be indistinguishable.
 func disjoint(global netip.Prefix, local []namedRange) error {
 	for _, l := range local {
 		if global.Overlaps(l.Prefix) {
@@ -408,7 +420,8 @@ func disjoint(global netip.Prefix, local []namedRange) error {
 	return nil
 }
 
-// firstFit returns the lowest range of the given prefix length inside within that overlaps none of taken.
+// firstFit returns the lowest range of the given prefix length inside within that overlaps none of
+// taken.
 func firstFit(within netip.Prefix, length int, taken []netip.Prefix) (netip.Prefix, bool) {
 	if length < within.Bits() {
 		return netip.Prefix{}, false
@@ -440,6 +453,6 @@ func toAddr(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
 }
 
-// contention is the backoff with which a writer of the book retries on conflicts: with 255 clusters that join at once all of them
-// succeed.
+// contention is the backoff with which a writer of the book retries on conflicts: with 255 clusters
+// that join at once all of them succeed.
 var contention = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 60, Cap: time.Second}

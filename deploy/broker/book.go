@@ -32,16 +32,18 @@ const (
 
 // Limits of a cluster's share.
 const (
-	// MinClusterSize is the smallest number of addresses of a GlobalCIDR: the 8 of the cluster's egress and some more.
+	// MinClusterSize is the smallest number of addresses of a GlobalCIDR: the 8 of the cluster's
+	// egress and some more.
 	MinClusterSize = 16
 	// MaxClusterIndex is the largest number of a cluster: the fabric has addresses for so many.
 	MaxClusterIndex = config.MaxFabricCluster
-	// clusterSetIPBits is the prefix length of a cluster's range of ClusterSetIPs unless join gives another: 4096 addresses.
+	// clusterSetIPBits is the prefix length of a cluster's range of ClusterSetIPs unless join gives
+	// another: 4096 addresses.
 	clusterSetIPBits = 20
 )
 
-// Book is the allocation of each cluster. It is the content of the ConfigMap submariner-globalnet-info and changes
-// only by compare-and-swap (Claim, Release).
+// Book is the allocation of each cluster. It is the content of the ConfigMap
+// submariner-globalnet-info and changes only by compare-and-swap (Claim, Release).
 type Book struct {
 	// Globalnet: clusters get ranges.
 	Globalnet bool
@@ -49,8 +51,8 @@ type Book struct {
 	Range netip.Prefix
 	// ClusterSize is the default number of addresses of a GlobalCIDR, a power of two.
 	ClusterSize uint64
-	// ClusterSetIPs is what the clusters' ranges of ClusterSetIPs are taken from: IPv4, masked; not valid in the book of a
-	// release that had none.
+	// ClusterSetIPs is what the clusters' ranges of ClusterSetIPs are taken from: IPv4, masked; not
+	// valid in the book of a release that had none.
 	ClusterSetIPs netip.Prefix
 	// Clusters is in the order of allocation.
 	Clusters []Entry
@@ -65,16 +67,18 @@ type Entry struct {
 	ClusterIndex int `json:"cluster_index"`
 	// ClusterUID is the UID of the cluster's namespace kube-system.
 	ClusterUID string `json:"cluster_uid"`
-	// ClusterSetIPCIDR is empty where the book had no range of ClusterSetIPs when the cluster joined.
+	// ClusterSetIPCIDR is empty where the book had no range of ClusterSetIPs when the cluster
+	// joined.
 	ClusterSetIPCIDR []netip.Prefix `json:"clusterset_ip_cidr,omitempty"`
-	// CableDriver is the one with which the cluster has joined; empty in the entry of a release that did not record it.
+	// CableDriver is the one with which the cluster has joined; empty in the entry of a release
+	// that did not record it.
 	CableDriver string `json:"cable_driver,omitempty"`
 	// WorkloadsOnly: the cluster takes no part in the network, and has no ranges.
 	WorkloadsOnly bool `json:"workloads_only,omitempty"`
 }
 
-// NewBook makes an empty book. With globalnet, size is rounded up to a power of two and must leave room for at least
-// two clusters.
+// NewBook makes an empty book. With globalnet, size is rounded up to a power of two and must leave
+// room for at least two clusters.
 func NewBook(globalnet bool, cidr netip.Prefix, size uint64) (Book, error) {
 	if !globalnet {
 		return Book{}, nil
@@ -98,7 +102,8 @@ func NewBook(globalnet bool, cidr netip.Prefix, size uint64) (Book, error) {
 	return Book{Globalnet: true, Range: cidr, ClusterSize: rounded}, nil
 }
 
-// WithClusterSetIPs returns the book with the range that ClusterSetIPs are taken from. It has room for at least two clusters.
+// WithClusterSetIPs returns the book with the range that ClusterSetIPs are taken from. It has room
+// for at least two clusters.
 func (b Book) WithClusterSetIPs(cidr netip.Prefix) (Book, error) {
 	switch {
 	case !cidr.IsValid() || !cidr.Addr().Is4():
@@ -194,8 +199,8 @@ func (b Book) Data() (map[string]string, error) {
 	return data, nil
 }
 
-// Claim enters the cluster in the book at the hub and returns its share. Of two clusters that claim at the same time
-// each sees the other's entry (compare-and-swap by resourceVersion).
+// Claim enters the cluster in the book at the hub and returns its share. Of two clusters that claim
+// at the same time each sees the other's entry (compare-and-swap by resourceVersion).
 func Claim(ctx context.Context, hub client.Client, namespace string, r Request) (Entry, error) {
 	var entry Entry
 	err := changeBook(ctx, hub, namespace, func(b Book) (next Book, err error) {
@@ -210,8 +215,9 @@ func Claim(ctx context.Context, hub client.Client, namespace string, r Request) 
 	return entry, err
 }
 
-// checkRanges refuses a cluster that has addresses of another's pods or services: without globalnet they are routed as
-// they are. Only the other cluster can check whether these ranges contain addresses of its nodes (control/agent/peering).
+// checkRanges refuses a cluster that has addresses of another's pods or services: without globalnet
+// they are routed as they are. Only the other cluster can check whether these ranges contain
+// addresses of its nodes (control/agent/peering).
 func checkRanges(ctx context.Context, hub client.Client, namespace string, r Request) error {
 	list := &submarinerv1.ClusterList{}
 	if err := hub.List(ctx, list, client.InNamespace(namespace)); err != nil {
@@ -250,13 +256,15 @@ func rangesOf(c *submarinerv1.Cluster) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// Ranges are what the clusters' GlobalCIDRs and ranges of ClusterSetIPs are taken from; not valid if the book has none.
+// Ranges are what the clusters' GlobalCIDRs and ranges of ClusterSetIPs are taken from; not valid
+// if the book has none.
 func Ranges(ctx context.Context, hub client.Client, namespace string) (global, clustersetIPs netip.Prefix, err error) {
 	_, b, err := readBook(ctx, hub, namespace)
 	return b.Range, b.ClusterSetIPs, err
 }
 
-// Registered reports whether a cluster has an entry in the book of the hub, which goes last when a cluster is removed.
+// Registered reports whether a cluster has an entry in the book of the hub, which goes last when a
+// cluster is removed.
 func Registered(ctx context.Context, hub client.Client, clusterID string) (bool, error) {
 	_, book, _, err := Former(ctx, hub)
 	if err != nil {

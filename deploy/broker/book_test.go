@@ -245,8 +245,8 @@ func TestParseBookNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Whatever joins and leaves in whatever order: ranges lie inside, never overlap each other or the cluster's own, indexes
-// are distinct, and the same requests give the same book.
+// Whatever joins and leaves in whatever order: ranges lie inside, never overlap each other or the
+// cluster's own, indexes are distinct, and the same requests give the same book.
 func TestAllocationProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := rapid.IntRange(8, 20).Draw(t, "range length")

@@ -31,11 +31,13 @@ import (
 )
 
 const (
-	// BootstrapGroup is that of the tokens by which clusters register; deploy/hub/bootstrap.yaml has its rights.
+	// BootstrapGroup is that of the tokens by which clusters register; deploy/hub/bootstrap.yaml
+	// has its rights.
 	BootstrapGroup = "system:bootstrappers:pelago"
 	// signatureTimeout bounds the wait until the hub has signed its cluster-info for a token.
 	signatureTimeout = 10 * time.Second
-	// registrationLife is the validity of the credential that a bootstrap token is exchanged for: the least that the API server issues.
+	// registrationLife is the validity of the credential that a bootstrap token is exchanged for:
+	// the least that the API server issues.
 	registrationLife = 10 * time.Minute
 	pinPrefix        = "sha256:"
 	// clusterInfoRole lets everybody read cluster-info.
@@ -51,7 +53,8 @@ type BootstrapToken struct {
 	Description string   `json:"description,omitempty"`
 }
 
-// CreateBootstrapToken creates a bootstrap token at the hub, with the given text or a random one, and returns it. A life of 0 has no end.
+// CreateBootstrapToken creates a bootstrap token at the hub, with the given text or a random one,
+// and returns it. A life of 0 has no end.
 func CreateBootstrapToken(ctx context.Context, hub client.Client, text, description string, life time.Duration) (string, error) {
 	if life < 0 {
 		return "", fmt.Errorf("--ttl %s: use a positive time, or 0 for a token that does not expire", life)
@@ -134,8 +137,8 @@ func DeleteBootstrapToken(ctx context.Context, hub client.Client, id string) err
 	return nil
 }
 
-// PublishClusterInfo makes what a cluster without credentials reads of the hub: its URL and CA, which the controller bootstrap-signer
-// signs for each token. What kubeadm has made stays.
+// PublishClusterInfo makes what a cluster without credentials reads of the hub: its URL and CA,
+// which the controller bootstrap-signer signs for each token. What kubeadm has made stays.
 func PublishClusterInfo(ctx context.Context, hub client.Client, server string, ca []byte) error {
 	kc := clientcmdapi.NewConfig()
 	kc.Clusters[""] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
@@ -160,8 +163,8 @@ func PublishClusterInfo(ctx context.Context, hub client.Client, server string, c
 	return nil
 }
 
-// Remove removes the broker from a hub without members, with the tokens by which clusters register and, unless kubeadm has made it,
-// cluster-info.
+// Remove removes the broker from a hub without members, with the tokens by which clusters register
+// and, unless kubeadm has made it, cluster-info.
 func Remove(ctx context.Context, hub client.Client, progress manifests.Progress) error {
 	tokens, err := BootstrapTokens(ctx, hub)
 	if err != nil {
@@ -192,7 +195,8 @@ func Remove(ctx context.Context, hub client.Client, progress manifests.Progress)
 	return manifests.RemoveHub(ctx, hub, progress)
 }
 
-// Pins are the hashes of the public keys (RFC 7469) of CA certificates, PEM, in the form that kubeadm prints.
+// Pins are the hashes of the public keys (RFC 7469) of CA certificates, PEM, in the form that
+// kubeadm prints.
 func Pins(ca []byte) ([]string, error) {
 	certs, err := certutil.ParseCertsPEM(ca)
 	if err != nil {
@@ -206,8 +210,9 @@ func Pins(ca []byte) ([]string, error) {
 	return pins, nil
 }
 
-// DiscoverHub returns the PEM-encoded CA of the hub at server, after verifying that cluster-info is signed with the token and that the CA's
-// hash is pinned. Until then nothing from the server is trusted, and the token is not sent to it.
+// DiscoverHub returns the PEM-encoded CA of the hub at server, after verifying that cluster-info is
+// signed with the token and that the CA's hash is pinned. Until then nothing from the server is
+// trusted, and the token is not sent to it.
 func DiscoverHub(ctx context.Context, server, token string, pins []string) ([]byte, error) {
 	id, secret, err := splitToken(token)
 	if err != nil {
@@ -267,7 +272,8 @@ func DiscoverHub(ctx context.Context, server, token string, pins []string) ([]by
 	return ca, nil
 }
 
-// ExchangeToken gets, for a bootstrap token, what broker-info.subm holds, with a credential that is valid for registrationLife.
+// ExchangeToken gets, for a bootstrap token, what broker-info.subm holds, with a credential that is
+// valid for registrationLife.
 func ExchangeToken(ctx context.Context, server, token string, ca []byte) (Info, error) {
 	hub, err := manifests.NewClient(&rest.Config{Host: server, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, Timeout: 30 * time.Second})
 	if err != nil {

@@ -1,9 +1,10 @@
-// Package broker is the hub's side of a clusterset: the file broker-info.subm, the book of what was allocated to which
-// cluster, and the registration of members.
+// Package broker is the hub's side of a clusterset: the file broker-info.subm, the book of what was
+// allocated to which cluster, and the registration of members.
 //
-// It is used by the command line tool, with the rights of whoever runs it: deploy-broker as the hub's administrator,
-// join with the registration credential, unjoin as the administrator again. Members never call it. Decisions (Book) are
-// pure; everything else is one or few requests to the hub's API server.
+// It is used by the command line tool, with the rights of whoever runs it: deploy-broker as the
+// hub's administrator, join with the registration credential, unjoin as the administrator again.
+// Members never call it. Decisions (Book) are pure; everything else is one or few requests to the
+// hub's API server.
 package broker
 
 import (
@@ -27,15 +28,16 @@ const (
 	PSKSecret = "submariner-ipsec-psk"
 )
 
-// ClusterUID is the UID of the namespace kube-system, by which a cluster is known whatever it is called.
+// ClusterUID is the UID of the namespace kube-system, by which a cluster is known whatever it is
+// called.
 func ClusterUID(ctx context.Context, c client.Client) (string, error) {
 	ns, err := kubeSystem(ctx, c)
 	return string(ns.UID), err
 }
 
-// HubID is the id by which a hub knows what in members is its own: the UID of its namespace kube-system or, in a hub that has taken
-// the place of another one (restored into a new cluster), that one's id, which a user has put into the annotation pelago.io/hub-id
-// of the namespace.
+// HubID is the id by which a hub knows what in members is its own: the UID of its namespace
+// kube-system or, in a hub that has taken the place of another one (restored into a new cluster),
+// that one's id, which a user has put into the annotation pelago.io/hub-id of the namespace.
 func HubID(ctx context.Context, hub client.Client) (string, error) {
 	ns, err := kubeSystem(ctx, hub)
 	if err != nil {

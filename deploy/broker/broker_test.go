@@ -10,7 +10,8 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// A hub in a new cluster has another id, until somebody says whose place it has taken; which cluster it is does not change.
+// A hub in a new cluster has another id, until somebody says whose place it has taken; which
+// cluster it is does not change.
 func TestHubID(t *testing.T) {
 	for former, want := range map[string]string{"": "new", "old": "old"} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "new"}}

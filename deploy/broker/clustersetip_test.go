@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// withVIPs is the book of the published walk-through with a range of ClusterSetIPs and cluster c1, which has the first /20 of it.
+// withVIPs is the book of the published walk-through with a range of ClusterSetIPs and cluster c1,
+// which has the first /20 of it.
 func withVIPs(t testing.TB, within string) Book {
 	t.Helper()
 	b, err := NewBook(true, netip.MustParsePrefix("120.0.0.0/8"), 65536)
@@ -127,7 +128,8 @@ func TestWithClusterSetIPs(t *testing.T) {
 	}
 }
 
-// The book of an earlier release gets the range while clusters are registered; a change is refused then.
+// The book of an earlier release gets the range while clusters are registered; a change is refused
+// then.
 func TestSetupAddsTheClusterSetIPRange(t *testing.T) {
 	old, err := NewBook(true, netip.MustParsePrefix("120.0.0.0/8"), 65536)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// LabelNetwork sets labels of a cluster's submariner.io Cluster at the hub, by which services are exported to it. A cluster that is
-// no member of the network has none.
+// LabelNetwork sets labels of a cluster's submariner.io Cluster at the hub, by which services are
+// exported to it. A cluster that is no member of the network has none.
 func LabelNetwork(ctx context.Context, hub client.Client, id string, labels map[string]string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
 	if err != nil {
@@ -37,8 +37,8 @@ func LabelNetwork(ctx context.Context, hub client.Client, id string, labels map[
 	return nil
 }
 
-// Export creates the ServiceExport, or changes the annotations of the one that exists; nil removes one. It prints to which clusters the
-// service is exported.
+// Export creates the ServiceExport, or changes the annotations of the one that exists; nil removes
+// one. It prints to which clusters the service is exported.
 func Export(ctx context.Context, c client.Client, key client.ObjectKey, annotations map[string]*string, out io.Writer) error {
 	service := &corev1.Service{}
 	if err := c.Get(ctx, key, service); err != nil {

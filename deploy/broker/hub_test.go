@@ -88,8 +88,8 @@ func withToken(t *testing.T, cfg *rest.Config, token string) client.Client {
 	return newClient(t, anonymous)
 }
 
-// join registers a cluster as `pelago join` does and returns a client with its credential. Its pod and service ranges
-// are those of the walk-through.
+// join registers a cluster as `pelago join` does and returns a client with its credential. Its pod
+// and service ranges are those of the walk-through.
 func (h hub) join(t *testing.T, id string, cidr string) (client.Client, Entry) {
 	t.Helper()
 	return h.joinWith(t, id, cidr, prefixes("10.7.0.0/16", "10.77.0.0/16"))

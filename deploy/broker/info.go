@@ -15,8 +15,8 @@ import (
 // InfoFile is the usual name of the file that deploy-broker writes and join reads.
 const InfoFile = "broker-info.subm"
 
-// Info is the content of broker-info.subm: what a cluster needs to register. The field names are those that
-// Submariner's tool reads and writes.
+// Info is the content of broker-info.subm: what a cluster needs to register. The field names are
+// those that Submariner's tool reads and writes.
 type Info struct {
 	// BrokerURL is the URL of the hub's API server.
 	BrokerURL string `json:"brokerURL"`
@@ -29,7 +29,8 @@ type Info struct {
 	CustomDomains    []string
 }
 
-// Encode returns the file's content: one line of URL-safe base64 (RFC 4648 §5) of JSON. It is not encrypted.
+// Encode returns the file's content: one line of URL-safe base64 (RFC 4648 §5) of JSON. It is not
+// encrypted.
 func (i Info) Encode() ([]byte, error) {
 	text, err := json.Marshal(i)
 	if err != nil {
@@ -123,7 +124,8 @@ type claims struct {
 	Expiry int64 `json:"exp"` // Unix seconds; 0 = none
 }
 
-// tokenClaims reads the claims of a JSON Web Token (RFC 7519) without checking its signature: the API server does that.
+// tokenClaims reads the claims of a JSON Web Token (RFC 7519) without checking its signature: the
+// API server does that.
 func tokenClaims(token string) (claims, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

@@ -13,7 +13,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// A clusterset without globalnet: whoever joins has addresses of its own, and claims those and its part of the fabric.
+// A clusterset without globalnet: whoever joins has addresses of its own, and claims those and its
+// part of the fabric.
 func TestClustersetWithoutGlobalnet(t *testing.T) {
 	plain, err := NewBook(false, netip.Prefix{}, 0)
 	if err != nil {
@@ -74,15 +75,16 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 		obj  client.Object
 		want string // "" = allowed
 	}{
-		"its fabric":                        {endpoint("c1", "192.0.2.1", "241.0.64.0/18"), ""},
-		"another's fabric":                  {endpoint("c1", "192.0.2.1", "241.0.128.0/18"), "spec.subnets of cluster 'c1'"},
-		"the whole fabric":                  {endpoint("c1", "192.0.2.1", "241.0.0.0/8"), "spec.subnets of cluster 'c1'"},
-		"its fabric address":                {reach("241.0.64.1"), ""},
-		"another's fabric address":          {reach("241.0.128.1"), "must lie inside its share of the fabric, 241.0.64.0/18"},
-		"a fabric address that is none":     {reach("here"), "must lie inside its share of the fabric"},
-		"a pod in a slice":                  {slice("c1", "web.abc", "10.7.2.5"), ""},
-		"a node's fabric address in one":    {slice("c1", "web.abc", "241.0.64.3"), ""},
-		"another's fabric address in one":   {slice("c1", "web.abc", "241.0.128.3"), "lie inside"}, // by either of two rules, of which the server names one
+		"its fabric":                     {endpoint("c1", "192.0.2.1", "241.0.64.0/18"), ""},
+		"another's fabric":               {endpoint("c1", "192.0.2.1", "241.0.128.0/18"), "spec.subnets of cluster 'c1'"},
+		"the whole fabric":               {endpoint("c1", "192.0.2.1", "241.0.0.0/8"), "spec.subnets of cluster 'c1'"},
+		"its fabric address":             {reach("241.0.64.1"), ""},
+		"another's fabric address":       {reach("241.0.128.1"), "must lie inside its share of the fabric, 241.0.64.0/18"},
+		"a fabric address that is none":  {reach("here"), "must lie inside its share of the fabric"},
+		"a pod in a slice":               {slice("c1", "web.abc", "10.7.2.5"), ""},
+		"a node's fabric address in one": {slice("c1", "web.abc", "241.0.64.3"), ""},
+		// by either of two rules, of which the server names one
+		"another's fabric address in one":   {slice("c1", "web.abc", "241.0.128.3"), "lie inside"},
 		"a node's own address in one":       {slice("c1", "web.abc", "192.0.2.1"), "must lie inside"},
 		"a contribution with its ClusterIP": {contribution("c1", "web", "10.77.0.9"), ""},
 		"a contribution with a pod":         {contribution("c1", "web", "10.7.0.9"), "must lie inside"},
@@ -102,7 +104,8 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 	for pods, want := range map[string]string{
 		"10.8.4.0/24":        "", // c2 itself was registered with 10.8.0.0/16
 		"169.254.169.254/32": "hosts do not route", "127.0.0.0/8": "hosts do not route", "224.0.0.0/24": "hosts do not route",
-		"0.0.0.0/32": "hosts do not route", "255.255.255.255/32": "hosts do not route", "0.0.0.0/0": "ValidatingAdmissionPolicy 'pelago-clusters", // by one of several, of which the server names one
+		// by one of several, of which the server names one
+		"0.0.0.0/32": "hosts do not route", "255.255.255.255/32": "hosts do not route", "0.0.0.0/0": "ValidatingAdmissionPolicy 'pelago-clusters",
 
 		"::/0": "hosts do not route", "::1/128": "hosts do not route", "fe80::/64": "hosts do not route", "ff02::/16": "hosts do not route",
 		"64.0.0.0/7": "larger than a /8", "::ffff:10.8.0.0/112": "ValidatingAdmissionPolicy 'pelago-clusters", "10.8.0.1/16": "CIDR notation",

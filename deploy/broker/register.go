@@ -39,9 +39,10 @@ func RegistrationName(clusterID string) string { return AccountName(clusterID) +
 // tokenRoleName is the Role and RoleBinding by which a member renews its token.
 func tokenRoleName(clusterID string) string { return AccountName(clusterID) + ".token" }
 
-// Identity creates the member's ServiceAccount and its registration Secret, and returns the Secret's UID: the proof
-// with which, and only with which, the registration credential gets the member's token. The caller keeps it. If the
-// Secret exists, known must be its UID (from an earlier call).
+// Identity creates the member's ServiceAccount and its registration Secret, and returns the
+// Secret's UID: the proof with which, and only with which, the registration credential gets the
+// member's token. The caller keeps it. If the Secret exists, known must be its UID (from an earlier
+// call).
 func Identity(ctx context.Context, hub client.Client, namespace, clusterID string, known types.UID) (types.UID, error) {
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{submarinerv1.LabelClusterID: clusterID}}
@@ -100,8 +101,8 @@ type Member struct {
 	NetworkOnly bool
 }
 
-// Admit publishes the cluster and gives its ServiceAccount a member's rights, which end when the Cluster object is
-// deleted.
+// Admit publishes the cluster and gives its ServiceAccount a member's rights, which end when the
+// Cluster object is deleted.
 func Admit(ctx context.Context, hub client.Client, namespace string, m Member) error {
 	cluster, err := publish(ctx, hub, namespace, m)
 	if err != nil {
@@ -137,8 +138,9 @@ func Admit(ctx context.Context, hub client.Client, namespace string, m Member) e
 	return nil
 }
 
-// createOwned creates an object, or accepts an existing one with an owner reference to the same Cluster. If it is owned by an
-// earlier Cluster with that name, createOwned waits until the garbage collector has deleted it.
+// createOwned creates an object, or accepts an existing one with an owner reference to the same
+// Cluster. If it is owned by an earlier Cluster with that name, createOwned waits until the garbage
+// collector has deleted it.
 func createOwned(ctx context.Context, hub client.Client, obj client.Object, owner types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -221,7 +223,8 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 	return have, nil
 }
 
-// fabricOf is a Cluster's share of the fabric where it counts: with globalnet nothing is routed there.
+// fabricOf is a Cluster's share of the fabric where it counts: with globalnet nothing is routed
+// there.
 func fabricOf(c *submarinerv1.Cluster) []string {
 	if len(c.Spec.GlobalCIDR) > 0 {
 		return nil
@@ -241,13 +244,15 @@ func texts(prefixes []netip.Prefix) []string {
 func WorkloadsOnly(ctx context.Context, hub client.Client, clusterID string) (bool, error) {
 	c := &submarinerv1.Cluster{}
 	err := hub.Get(ctx, client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: clusterID}, c)
-	if client.IgnoreNotFound(err) != nil && !meta.IsNoMatchError(err) { // without the kind there is no broker
+	// without the kind there is no broker
+	if client.IgnoreNotFound(err) != nil && !meta.IsNoMatchError(err) {
 		return false, fmt.Errorf("get Cluster %s at the hub: %w", clusterID, err)
 	}
 	return c.Annotations[pelagov1alpha1.AnnotationWorkloadsOnly] == "true", nil
 }
 
-// NetworkOnly reports whether a cluster has joined with --network-only: the hub refuses its workloads.
+// NetworkOnly reports whether a cluster has joined with --network-only: the hub refuses its
+// workloads.
 func NetworkOnly(ctx context.Context, hub client.Client, namespace, clusterID string) (bool, error) {
 	c := &submarinerv1.Cluster{}
 	if err := hub.Get(ctx, client.ObjectKey{Namespace: namespace, Name: clusterID}, c); err != nil {
@@ -256,9 +261,9 @@ func NetworkOnly(ctx context.Context, hub client.Client, namespace, clusterID st
 	return c.Annotations[pelagov1alpha1.AnnotationNetworkOnly] == "true", nil
 }
 
-// Unregister removes everything that the hub holds of a cluster. It needs an administrator's access. Rights go first,
-// so that the member cannot write again what is being removed; the entry in the book goes last, so that the
-// ranges are not allocated while objects name them.
+// Unregister removes everything that the hub holds of a cluster. It needs an administrator's
+// access. Rights go first, so that the member cannot write again what is being removed; the entry
+// in the book goes last, so that the ranges are not allocated while objects name them.
 func Unregister(ctx context.Context, hub client.Client, namespace, clusterID string) error {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Namespace: namespace} }
 	for _, obj := range []client.Object{

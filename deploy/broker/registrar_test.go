@@ -25,7 +25,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// The credential of broker-info.subm registers clusters and does nothing else; least of all to a registered member.
+// The credential of broker-info.subm registers clusters and does nothing else; least of all to a
+// registered member.
 func TestRegistrarOnlyRegisters(t *testing.T) {
 	h := openHub(t)
 	ctx := context.Background()

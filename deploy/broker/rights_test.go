@@ -57,7 +57,8 @@ func slice(id, name string, addresses ...string) *discoveryv1.EndpointSlice {
 	}
 }
 
-// settle waits until the policies know the Clusters that were just made: their caches follow the writes.
+// settle waits until the policies know the Clusters that were just made: their caches follow the
+// writes.
 func settle(t *testing.T, member client.Client, obj client.Object) {
 	t.Helper()
 	var last error
@@ -243,7 +244,8 @@ func TestMemberClaimsItsOwnRangesOnly(t *testing.T) {
 	}
 }
 
-// Who published a key first keeps it, also as the key of the standby tunnel; so does an address on the wire vxlan.
+// Who published a key first keeps it, also as the key of the standby tunnel; so does an address on
+// the wire vxlan.
 func TestAKeyBelongsToTheClusterThatPublishesItFirst(t *testing.T) {
 	h := openHub(t)
 	ctx := context.Background()
@@ -350,8 +352,8 @@ func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 	}
 }
 
-// A member whose Cluster object is deleted loses its rights, as its role bindings go with it, and gets them back by
-// joining again.
+// A member whose Cluster object is deleted loses its rights, as its role bindings go with it, and
+// gets them back by joining again.
 func TestRightsEndWithTheClusterObject(t *testing.T) {
 	h := openHub(t)
 	ctx := context.Background()

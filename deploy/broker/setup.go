@@ -39,13 +39,15 @@ type Clusterset struct {
 	CustomDomains []string
 	// Components is what the clusterset is for: connectivity, service-discovery.
 	Components []string
-	// Fabric is the range of the nodes' addresses between clusters: a /8 that config.CheckFabric accepts.
+	// Fabric is the range of the nodes' addresses between clusters: a /8 that config.CheckFabric
+	// accepts.
 	Fabric netip.Prefix
 	// BrokerURL is the URL that deploy-broker writes into its file; empty: that of the kubeconfig.
 	BrokerURL string
 	// AutoAccept: members get workloads without an administrator's `pelago clusters accept`.
 	AutoAccept bool
-	// ClusterSetIPs: exported services get a ClusterSetIP unless their ServiceExport says otherwise; in mode mcs they always do.
+	// ClusterSetIPs: exported services get a ClusterSetIP unless their ServiceExport says
+	// otherwise; in mode mcs they always do.
 	ClusterSetIPs bool
 	// Hub are the addresses of the hub's API server, as far as it is known at deploy-broker.
 	Hub []netip.Addr
@@ -84,14 +86,15 @@ func joinAddresses(addresses []netip.Addr) string {
 	return strings.Join(texts, ",")
 }
 
-// HubAddresses are the addresses of the API server: those that its URL leads to and those that it reports as its own. Loopback
-// addresses, which no cluster can have, are left out.
+// HubAddresses are the addresses of the API server: those that its URL leads to and those that it
+// reports as its own. Loopback addresses, which no cluster can have, are left out.
 func HubAddresses(ctx context.Context, hub client.Client, server string) ([]netip.Addr, error) {
 	u, err := url.Parse(server)
 	if err != nil {
 		return nil, fmt.Errorf("read the hub's URL %q: %w", server, err)
 	}
-	// The name may resolve in the members' networks only. They resolve it themselves as well (control/agent/peering).
+	// The name may resolve in the members' networks only. They resolve it themselves as well
+	// (control/agent/peering).
 	all, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
 	var list discoveryv1.EndpointSliceList
 	if err := hub.List(ctx, &list, client.InNamespace(metav1.NamespaceDefault), client.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}); err != nil {
@@ -199,8 +202,8 @@ func Former(ctx context.Context, hub client.Client) (set Clusterset, book Book, 
 	return set, book, err == nil, err
 }
 
-// checkRegistered refuses another mode, and another key unless psk is nil, while clusters are registered: they keep what
-// they have joined with.
+// checkRegistered refuses another mode, and another key unless psk is nil, while clusters are
+// registered: they keep what they have joined with.
 func checkRegistered(ctx context.Context, hub client.Client, set Clusterset, psk []byte) error {
 	have, book, ok, err := Former(ctx, hub)
 	n := len(book.Clusters)
@@ -223,8 +226,9 @@ func checkRegistered(ctx context.Context, hub client.Client, set Clusterset, psk
 	return nil
 }
 
-// Setup writes the ConfigMaps and the key of the clusterset. The book is kept if its settings are those of want, the key if
-// psk is nil. While clusters are registered, neither can change, nor can the mode and the fabric. It returns the key.
+// Setup writes the ConfigMaps and the key of the clusterset. The book is kept if its settings are
+// those of want, the key if psk is nil. While clusters are registered, neither can change, nor can
+// the mode and the fabric. It returns the key.
 func Setup(ctx context.Context, hub client.Client, want Book, set Clusterset, psk []byte) (*corev1.Secret, error) {
 	if err := errors.Join(config.CheckFabric(set.Fabric), checkRegistered(ctx, hub, set, psk), setupFabric(ctx, hub, set.Fabric, want.ClusterSetIPs)); err != nil {
 		return nil, err
@@ -293,8 +297,8 @@ func setupBook(ctx context.Context, hub client.Client, want Book) error {
 	}
 }
 
-// setupFabric refuses a fabric or a range of ClusterSetIPs that overlaps ranges of registered clusters, and a change of the fabric
-// while clusters are registered.
+// setupFabric refuses a fabric or a range of ClusterSetIPs that overlaps ranges of registered
+// clusters, and a change of the fabric while clusters are registered.
 func setupFabric(ctx context.Context, hub client.Client, fabric, vips netip.Prefix) error {
 	list := &submarinerv1.ClusterList{}
 	if err := hub.List(ctx, list, client.InNamespace(manifests.BrokerNamespace)); err != nil {
@@ -330,7 +334,8 @@ func (b Book) describe() string {
 	return fmt.Sprintf("%s (%d addresses each)", b.Range, b.ClusterSize)
 }
 
-// Credential issues the token of a broker-info.subm and returns it as the Secret that the file carries.
+// Credential issues the token of a broker-info.subm and returns it as the Secret that the file
+// carries.
 func Credential(ctx context.Context, hub client.Client, ca []byte) (*corev1.Secret, error) {
 	token, err := issue(ctx, hub, manifests.BrokerNamespace, manifests.RegistrarAccount, CredentialLife, nil)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Entries of a backup, a tar archive that is compressed by gzip: the flags of the installation, the files of PKI.Kept, and
-// last the snapshot of etcd.
+// Entries of a backup, a tar archive that is compressed by gzip: the flags of the installation, the
+// files of PKI.Kept, and last the snapshot of etcd.
 const (
 	entrySettings = "settings.yaml"
 	entryPKI      = "pki/"
@@ -40,7 +40,8 @@ type Backup struct {
 	size int64 // of the snapshot
 }
 
-// WriteBackup writes the state of the hub into a file that its owner alone can read; snapshot writes that of etcd.
+// WriteBackup writes the state of the hub into a file that its owner alone can read; snapshot
+// writes that of etcd.
 func WriteBackup(file string, settings map[string]string, kept map[string][]byte, snapshot func(io.Writer) error) (err error) {
 	// The header of the entry has the size, so the snapshot is stored before.
 	stored, err := os.CreateTemp(filepath.Dir(file), ".snapshot-")
@@ -156,7 +157,8 @@ func readBackup(from io.Reader) (*Backup, error) {
 	return a, nil
 }
 
-// CheckBackup reads a backup to its end and compares its checksums: that of gzip, and the one that etcd appends to a snapshot.
+// CheckBackup reads a backup to its end and compares its checksums: that of gzip, and the one that
+// etcd appends to a snapshot.
 func CheckBackup(file string) error {
 	a, err := OpenBackup(file)
 	if err != nil {

@@ -29,8 +29,9 @@ const (
 	leaseAlive = 2 * time.Minute
 )
 
-// RunsWorkloads reports whether workload controllers run at the API server: they set the status of a Deployment, also of one
-// without replicas. The Deployment is in a namespace that every API server has, and is removed again.
+// RunsWorkloads reports whether workload controllers run at the API server: they set the status of
+// a Deployment, also of one without replicas. The Deployment is in a namespace that every API
+// server has, and is removed again.
 func RunsWorkloads(ctx context.Context, c client.Client) (runs bool, err error) {
 	const namespace = metav1.NamespaceDefault
 	labels := map[string]string{"app": "pelago-init-probe"}
@@ -53,7 +54,8 @@ func RunsWorkloads(ctx context.Context, c client.Client) (runs bool, err error) 
 	}()
 	var failed error
 	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, probeTime, true, func(context.Context) (bool, error) {
-		failed = c.Get(ctx, client.ObjectKeyFromObject(probe), probe) // not the limited context: the last request completes
+		// not the limited context: the last request completes
+		failed = c.Get(ctx, client.ObjectKeyFromObject(probe), probe)
 		return probe.Status.ObservedGeneration >= 1, failed
 	})
 	if ctx.Err() != nil || failed != nil {
@@ -62,8 +64,8 @@ func RunsWorkloads(ctx context.Context, c client.Client) (runs bool, err error) 
 	return err == nil, nil
 }
 
-// RefuseKarmada refuses an API server that Karmada uses: two controllers would write the same objects, and where its
-// aggregated API is registered, Clusters of ours are not served.
+// RefuseKarmada refuses an API server that Karmada uses: two controllers would write the same
+// objects, and where its aggregated API is registered, Clusters of ours are not served.
 func RefuseKarmada(ctx context.Context, c client.Client) error {
 	service := &unstructured.Unstructured{}
 	service.SetAPIVersion("apiregistration.k8s.io/v1")
@@ -74,7 +76,8 @@ func RefuseKarmada(ctx context.Context, c client.Client) error {
 	case err != nil:
 		return fmt.Errorf("get APIService %s: %w", name, err)
 	default:
-		// The API server itself creates an APIService without a service for the group version of every CRD.
+		// The API server itself creates an APIService without a service for the group version of
+		// every CRD.
 		if spec, ok, err := unstructured.NestedMap(service.Object, "spec", "service"); err == nil && ok && spec != nil {
 			return fmt.Errorf("this API server belongs to Karmada: APIService %s leads to its service %v/%v. Use another API server, or "+
 				"remove Karmada first with `karmadactl deinit`",
@@ -99,8 +102,9 @@ func RefuseKarmada(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// Kubeconfig is the access of pelago-hub as a process outside of the hub: the token of its ServiceAccount, which Secret
-// pelago-system/pelago-hub holds. The token does not expire, since no component could renew it; deleting the Secret revokes it.
+// Kubeconfig is the access of pelago-hub as a process outside of the hub: the token of its
+// ServiceAccount, which Secret pelago-system/pelago-hub holds. The token does not expire, since no
+// component could renew it; deleting the Secret revokes it.
 func Kubeconfig(ctx context.Context, cfg *rest.Config, c client.Client) ([]byte, error) {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: manifests.HubName, Namespace: manifests.SystemNamespace,

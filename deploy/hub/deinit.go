@@ -100,13 +100,15 @@ func refuseMembers(names []string, err error) error {
 	return nil
 }
 
-// Installed is what deploy-broker, and init without --host-context, have installed into an API server.
+// Installed is what deploy-broker, and init without --host-context, have installed into an API
+// server.
 type Installed struct {
 	hub                       manifests.Cluster
 	broker, workloads, member bool // member: the cluster is also a member
 }
 
-// FindInstalled refuses an API server without a broker and a hub, and one whose pelago-hub runs outside of it.
+// FindInstalled refuses an API server without a broker and a hub, and one whose pelago-hub runs
+// outside of it.
 func FindInstalled(ctx context.Context, api manifests.Cluster) (in Installed, err error) {
 	exists := func(obj client.Object, namespace, name string) bool {
 		failed := api.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, obj)
@@ -176,8 +178,8 @@ func registered(ctx context.Context, hub client.Client) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// Remove removes the hub from the host cluster. The namespace goes with purge, if init has made it and nothing else of Pelago runs
-// there.
+// Remove removes the hub from the host cluster. The namespace goes with purge, if init has made it
+// and nothing else of Pelago runs there.
 func (h *Hosted) Remove(ctx context.Context, host client.Client, purge bool, progress manifests.Progress) error {
 	progress("Removing the hub from namespace %s", h.Namespace)
 	if err := RemoveHosted(ctx, host, h.Namespace, purge); err != nil {

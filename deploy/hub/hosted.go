@@ -34,24 +34,28 @@ const (
 	// HostedCA holds PKI.Kept, HostedPKI holds PKI.Issued: Secrets.
 	HostedCA  = "pelago-hub-ca"
 	HostedPKI = "pelago-hub-pki"
-	// HostedFormerCA is the HostedCA from before a restore: the former data, which stay on the volumes, cannot be read without it.
+	// HostedFormerCA is the HostedCA from before a restore: the former data, which stay on the
+	// volumes, cannot be read without it.
 	HostedFormerCA = "pelago-hub-ca-former"
 	// HostedSettings is a ConfigMap with spec.Hub.Settings of the installation.
 	HostedSettings = "pelago-hub-install"
-	// HostedAPIServer is the Service and the Deployment of the API server, HostedEtcd those of etcd.
+	// HostedAPIServer is the Service and the Deployment of the API server, HostedEtcd those of
+	// etcd.
 	HostedAPIServer         = "pelago-hub-apiserver"
 	HostedEtcd              = "pelago-hub-etcd"
 	HostedControllerManager = "pelago-hub-controller-manager"
 )
 
-// Machine is where the processes of a hub run that has no host cluster: their directory, and the address of the API server, which
-// listens on port. The others listen on the ports from there on, at 127.0.0.1.
+// Machine is where the processes of a hub run that has no host cluster: their directory, and the
+// address of the API server, which listens on port. The others listen on the ports from there on,
+// at 127.0.0.1.
 type Machine struct {
 	Dir, Address string
 	Port         int
 }
 
-// optional is a text that a template tests with if: an empty text would be rendered quoted, and so count as true.
+// optional is a text that a template tests with if: an empty text would be rendered quoted, and so
+// count as true.
 func optional(s string) any {
 	if s == "" {
 		return nil
@@ -135,9 +139,10 @@ const (
 	stageHub
 )
 
-// Manifests returns the objects of the hub in the host cluster, in stages that depend on the previous ones: what the pods need to be
-// admitted and the Service of the API server; etcd; the API server; controllers (never newer than the API server); and pelago-hub, which
-// also needs its CRDs to be installed. Secrets are not included.
+// Manifests returns the objects of the hub in the host cluster, in stages that depend on the
+// previous ones: what the pods need to be admitted and the Service of the API server; etcd; the API
+// server; controllers (never newer than the API server); and pelago-hub, which also needs its CRDs
+// to be installed. Secrets are not included.
 func Manifests(h spec.Hub) ([][]*unstructured.Unstructured, error) {
 	values, err := values(h)
 	if err != nil {
@@ -175,8 +180,8 @@ func own(h spec.Hub, u *unstructured.Unstructured) {
 	u.SetNamespace(h.Namespace)
 }
 
-// RestorePod is the pod that puts a snapshot into the volume of etcd member i. restore is the name of the restore, used as a file name and
-// the same in all attempts.
+// RestorePod is the pod that puts a snapshot into the volume of etcd member i. restore is the name
+// of the restore, used as a file name and the same in all attempts.
 func RestorePod(h spec.Hub, i int, restore string) (*corev1.Pod, error) {
 	values, err := values(h)
 	if err != nil {
@@ -203,8 +208,8 @@ type Process struct {
 	Args []string
 }
 
-// Processes are etcd, kube-apiserver and kube-controller-manager of a hub on one machine, with the arguments that they have in a
-// host cluster, and the audit policy.
+// Processes are etcd, kube-apiserver and kube-controller-manager of a hub on one machine, with the
+// arguments that they have in a host cluster, and the audit policy.
 func (m Machine) Processes() (processes []Process, audit string, err error) {
 	h := spec.Hub{EtcdReplicas: 1}
 	values, err := values(h)
@@ -242,8 +247,8 @@ func ApplyHosted(ctx context.Context, host client.Client, objs []*unstructured.U
 	return manifests.ApplyAll(ctx, host, objs)
 }
 
-// RemoveHosted removes from the namespace of the host cluster what has the label. Volumes of etcd, and the Secrets without which
-// their data cannot be read, go with purge only.
+// RemoveHosted removes from the namespace of the host cluster what has the label. Volumes of etcd,
+// and the Secrets without which their data cannot be read, go with purge only.
 func RemoveHosted(ctx context.Context, host client.Client, namespace string, purge bool) error {
 	kinds := []client.Object{&batchv1.CronJob{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}, &policyv1.PodDisruptionBudget{},
 		&corev1.Service{}, &corev1.Pod{}, &corev1.ResourceQuota{}, &rbacv1.RoleBinding{}, &rbacv1.Role{}, &corev1.ServiceAccount{}}
@@ -264,7 +269,8 @@ func RemoveHosted(ctx context.Context, host client.Client, namespace string, pur
 		deleteHosted(ctx, host, &corev1.ConfigMap{}, namespace, keep))...)
 }
 
-// deleteHosted deletes the objects of a kind that have the label; Services cannot be deleted as a collection by old API servers.
+// deleteHosted deletes the objects of a kind that have the label; Services cannot be deleted as a
+// collection by old API servers.
 func deleteHosted(ctx context.Context, host client.Client, kind client.Object, namespace string, keep []string) error {
 	gvk, err := host.GroupVersionKindFor(kind)
 	if err != nil {
@@ -293,7 +299,8 @@ func HostedMeta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{HostedLabel: HostedValue}}
 }
 
-// CompletePKI reads the keys and certificates of the hub from their Secrets, completes them and writes what has changed.
+// CompletePKI reads the keys and certificates of the hub from their Secrets, completes them and
+// writes what has changed.
 func CompletePKI(ctx context.Context, host client.Client, namespace string, names PKINames, now time.Time) (PKI, []string, error) {
 	var pki PKI
 	parts := map[string]*map[string][]byte{HostedCA: &pki.Kept, HostedPKI: &pki.Issued}

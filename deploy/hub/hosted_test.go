@@ -84,7 +84,8 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// TestRestoreExchanges runs the script by which a restore exchanges the data: those from before its first attempt stay.
+// TestRestoreExchanges runs the script by which a restore exchanges the data: those from before its
+// first attempt stay.
 func TestRestoreExchanges(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -127,8 +128,8 @@ func TestRestoreExchanges(t *testing.T) {
 	run("third", "e", "d")
 }
 
-// TestHostedApplyAndRemove: an API server accepts all fields, applying again changes nothing, and removal takes what has the label,
-// data and keys with purge only.
+// TestHostedApplyAndRemove: an API server accepts all fields, applying again changes nothing, and
+// removal takes what has the label, data and keys with purge only.
 func TestHostedApplyAndRemove(t *testing.T) {
 	c, err := manifests.NewClient(server.Config(t))
 	check(t, err)

@@ -64,8 +64,9 @@ func (h *Hosted) save(ctx context.Context, host client.Client) error {
 
 func (h *Hosted) meta(name string) metav1.ObjectMeta { return HostedMeta(h.Namespace, name) }
 
-// Install brings the hub up in the host cluster and returns the kubeconfig of its administrator. Running it again only
-// creates what is missing, updates what is older than this program, and renews what is about to expire.
+// Install brings the hub up in the host cluster and returns the kubeconfig of its administrator.
+// Running it again only creates what is missing, updates what is older than this program, and
+// renews what is about to expire.
 func (h *Hosted) Install(ctx context.Context, host manifests.Cluster, progress manifests.Progress) ([]byte, error) {
 	c := host.Client
 	stages, err := Manifests(h.Hub)
@@ -124,7 +125,8 @@ func (h *Hosted) Install(ctx context.Context, host manifests.Cluster, progress m
 	return admin, h.completeRestore(ctx, c)
 }
 
-// namespace creates the namespace unless it exists, with a label by which the removal recognizes that init has created it.
+// namespace creates the namespace unless it exists, with a label by which the removal recognizes
+// that init has created it.
 func (h *Hosted) namespace(ctx context.Context, host client.Client) error {
 	m := h.meta(h.Namespace)
 	m.Namespace = ""
@@ -134,7 +136,8 @@ func (h *Hosted) namespace(ctx context.Context, host client.Client) error {
 	return nil
 }
 
-// checkStorage refuses a host cluster without a default StorageClass if none is named, and volumes of etcd whose keys are missing.
+// checkStorage refuses a host cluster without a default StorageClass if none is named, and volumes
+// of etcd whose keys are missing.
 func (h *Hosted) checkStorage(ctx context.Context, host client.Client) error {
 	claims, secret := &corev1.PersistentVolumeClaimList{}, &corev1.Secret{}
 	if err := host.List(ctx, claims, client.InNamespace(h.Namespace), client.MatchingLabels(h.meta("").Labels)); err != nil {
@@ -210,7 +213,8 @@ func (h *Hosted) address(ctx context.Context, host client.Client, progress manif
 	}, nil
 }
 
-// nodeAddress takes the address of the first node, in the order of their names, those of the control plane first.
+// nodeAddress takes the address of the first node, in the order of their names, those of the
+// control plane first.
 func (h *Hosted) nodeAddress(ctx context.Context, host client.Client) error {
 	nodes := &corev1.NodeList{}
 	if err := host.List(ctx, nodes); err != nil {

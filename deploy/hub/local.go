@@ -31,7 +31,8 @@ type Local struct {
 const LocalVersions = "etcd 3.7 (with etcdutl, for a restore), kube-apiserver and kube-controller-manager 1.37"
 
 const (
-	// defaultPort is that of the API server. The hub's other programs listen on the seven ports from there on, at 127.0.0.1.
+	// defaultPort is that of the API server. The hub's other programs listen on the seven ports
+	// from there on, at 127.0.0.1.
 	defaultPort = 6443
 	// renewalInterval is how often certificates are checked.
 	renewalInterval = 24 * time.Hour
@@ -93,7 +94,8 @@ func (l *Local) options() (Machine, PKINames, error) {
 			return o, names, fmt.Errorf("--api-address %s: give a port from 1024 to 65528", address)
 		}
 	}
-	// kube-apiserver 1.37 refuses to advertise a loopback address, and advertises that of the way out without one.
+	// kube-apiserver 1.37 refuses to advertise a loopback address, and advertises that of the way
+	// out without one.
 	if ip := net.ParseIP(name); ip != nil && !ip.IsLoopback() {
 		o.Address = name
 	}
@@ -103,8 +105,8 @@ func (l *Local) options() (Machine, PKINames, error) {
 	return o, names, nil
 }
 
-// Prepare writes keys, certificates and configuration into the directory, and returns the hub's programs with their paths as the
-// first argument. What exists stays.
+// Prepare writes keys, certificates and configuration into the directory, and returns the hub's
+// programs with their paths as the first argument. What exists stays.
 func (l *Local) Prepare(now time.Time) (processes []Process, err error) {
 	o, names, err := l.options()
 	if err != nil {
@@ -134,7 +136,8 @@ func (l *Local) Prepare(now time.Time) (processes []Process, err error) {
 	return processes, WriteChanged(filepath.Join(o.Dir, "audit.yaml"), []byte(audit))
 }
 
-// Renew renews certificates with less than a third of their lifetime left. The processes reload them.
+// Renew renews certificates with less than a third of their lifetime left. The processes reload
+// them.
 func (l *Local) Renew(now time.Time) ([]string, error) {
 	if _, err := os.Stat(filepath.Join(l.Dir, "pki", "ca.key")); err != nil {
 		return nil, fmt.Errorf("find the hub in --dir %s: %w", l.Dir, err)
@@ -180,8 +183,8 @@ func (l *Local) write(pki PKI) error {
 	return errors.Join(errs...)
 }
 
-// Install starts the hub's programs by systemd, or until ctx ends, makes the API server a hub, and calls ready with the kubeconfig of
-// the administrator.
+// Install starts the hub's programs by systemd, or until ctx ends, makes the API server a hub, and
+// calls ready with the kubeconfig of the administrator.
 func (l *Local) Install(ctx context.Context, progress manifests.Progress, ready func(admin []byte) error) error {
 	foreground := l.Foreground || !l.systemd.Runs()
 	if !foreground {

@@ -38,7 +38,8 @@ type running struct {
 	end     func()
 }
 
-// start brings the hub up as `pelago init --local --foreground` does, with a pelago-hub that only writes its arguments.
+// start brings the hub up as `pelago init --local --foreground` does, with a pelago-hub that only
+// writes its arguments.
 func start(t *testing.T, l *Local) running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,7 +85,8 @@ func newLocal(t *testing.T) *Local {
 	check(t, os.WriteFile(filepath.Join(programs, "pelago-hub"), []byte("#!/bin/sh\necho \"$@\"\nexec sleep 1000000\n"), 0o755))
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
-	port := 20000 + free.Addr().(*net.TCPAddr).Port%10000 // below the range from which the kernel gives ports out
+	// below the range from which the kernel gives ports out
+	port := 20000 + free.Addr().(*net.TCPAddr).Port%10000
 	check(t, free.Close())
 	return &Local{Dir: filepath.Join(t.TempDir(), "hub"), BinDir: kube, Address: fmt.Sprintf("127.0.0.1:%d", port), Foreground: true,
 		Timeout: 5 * time.Minute, programs: programs, systemd: Systemd{Dir: t.TempDir()}}
@@ -240,7 +242,8 @@ func pidOf(t *testing.T, dir, program string) int {
 	return 0
 }
 
-// testRenewed: certificates that have 65 days left are replaced, and the servers use the new ones; no request fails meanwhile.
+// testRenewed: certificates that have 65 days left are replaced, and the servers use the new ones;
+// no request fails meanwhile.
 func testRenewed(t *testing.T, l *Local, r running) {
 	serial := func() string {
 		c, err := tls.Dial("tcp", r.address, &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})
@@ -274,7 +277,8 @@ func testRenewed(t *testing.T, l *Local, r running) {
 	pki.Issued = nil
 	_, err = pki.Complete(names, time.Now().AddDate(0, 0, -300))
 	check(t, err)
-	for _, name := range []string{AdminName, "hub", "controller-manager"} { // what clients of this test use stays
+	// what clients of this test use stays
+	for _, name := range []string{AdminName, "hub", "controller-manager"} {
 		for _, end := range []string{".crt", ".key", ".kubeconfig"} {
 			pki.Issued[name+end] = kept[name+end]
 		}

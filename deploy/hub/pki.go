@@ -29,14 +29,16 @@ import (
 const (
 	// authorityLife is the life of a certificate authority, which is never renewed by itself.
 	authorityLife = 10 * 365 * 24 * time.Hour
-	// certificateLife is the life of what an authority signs. It is renewed when less than a third is left.
+	// certificateLife is the life of what an authority signs. It is renewed when less than a third
+	// is left.
 	certificateLife = 365 * 24 * time.Hour
 )
 
 // PKI holds the keys and certificates of a hub, by file name.
 type PKI struct {
-	// Kept are the authorities, the keys of ServiceAccount tokens and the key by which the API server encrypts. None of them is
-	// ever made again: tokens and kubeconfigs in members, and the data of etcd, depend on them.
+	// Kept are the authorities, the keys of ServiceAccount tokens and the key by which the API
+	// server encrypts. None of them is ever made again: tokens and kubeconfigs in members, and the
+	// data of etcd, depend on them.
 	Kept map[string][]byte
 	// Issued are certificates and kubeconfigs, which can be made again at any time.
 	Issued map[string][]byte
@@ -46,11 +48,13 @@ type PKI struct {
 type PKINames struct {
 	// APIServer and Etcd are host names and addresses of the servers.
 	APIServer, Etcd []string
-	// Internal is the URL of the API server for the hub's own programs, External for everybody else.
+	// Internal is the URL of the API server for the hub's own programs, External for everybody
+	// else.
 	Internal, External string
 }
 
-// authorities sign for different purposes: a certificate that the hub's API issues is none that etcd accepts.
+// authorities sign for different purposes: a certificate that the hub's API issues is none that
+// etcd accepts.
 var authorities = []string{"ca", "etcd-ca", "front-proxy-ca"}
 
 // issued are the certificates, by file name.
@@ -64,7 +68,8 @@ var issued = []struct {
 	{"etcd", "etcd-ca", "etcd", nil, func(n PKINames) []string { return n.Etcd }},
 	{"front-proxy-client", "front-proxy-ca", "front-proxy-client", nil, nil},
 	{"controller-manager", "ca", "system:kube-controller-manager", nil, nil},
-	// The ServiceAccount that has the rights. A certificate is renewed without the API server, a token is not.
+	// The ServiceAccount that has the rights. A certificate is renewed without the API server, a
+	// token is not.
 	{"hub", "ca", "system:serviceaccount:" + manifests.SystemNamespace + ":" + manifests.HubName,
 		[]string{"system:serviceaccounts", "system:serviceaccounts:" + manifests.SystemNamespace}, nil},
 	{AdminName, "ca", "pelago-admin", []string{"system:masters"}, nil},
@@ -76,8 +81,9 @@ const AdminName = "admin"
 // AdminKubeconfig is the file in PKI.Issued by which the hub's administrator reaches it.
 const AdminKubeconfig = AdminName + ".kubeconfig"
 
-// Complete makes what is missing, and issues certificates again that are not signed by their authority, have other names, or
-// have less than a third of their life left at now. It returns the names of the certificates that it issued.
+// Complete makes what is missing, and issues certificates again that are not signed by their
+// authority, have other names, or have less than a third of their life left at now. It returns the
+// names of the certificates that it issued.
 func (p *PKI) Complete(n PKINames, now time.Time) (renewed []string, err error) {
 	if p.Kept == nil {
 		p.Kept = map[string][]byte{}
@@ -174,7 +180,8 @@ func (p *PKI) completeKept(now time.Time) error {
 	return nil
 }
 
-// encryption is what the API server encrypts in etcd: Works contain what templates do, Secrets among it.
+// encryption is what the API server encrypts in etcd: Works contain what templates do, Secrets
+// among it.
 const encryption = `apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
 resources:
@@ -233,8 +240,8 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	return key, text, nil
 }
 
-// kubeconfigs writes the kubeconfigs. Those of the hub's programs name files of the same directory, which the programs read again when
-// they change; the administrator's contains everything.
+// kubeconfigs writes the kubeconfigs. Those of the hub's programs name files of the same directory,
+// which the programs read again when they change; the administrator's contains everything.
 func (p *PKI) kubeconfigs(n PKINames) error {
 	for name, url := range map[string]string{"controller-manager": n.Internal, "hub": n.Internal, AdminName: n.External} {
 		file := name + ".kubeconfig"

@@ -1,6 +1,7 @@
-// Package hub installs, backs up, restores and removes a hub that `pelago init` makes: as pods of a host cluster from a spec.Hub, or
-// as processes of one machine. Read reads what an earlier init has left in a host cluster, and NewPlan decides from that and from
-// what is wanted, without access to anything. The command line calls it.
+// Package hub installs, backs up, restores and removes a hub that `pelago init` makes: as pods of a
+// host cluster from a spec.Hub, or as processes of one machine. Read reads what an earlier init has
+// left in a host cluster, and NewPlan decides from that and from what is wanted, without access to
+// anything. The command line calls it.
 package hub
 
 import (
@@ -17,7 +18,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// Have is what an earlier init has left in a namespace of a host cluster; the zero value if there was none.
+// Have is what an earlier init has left in a namespace of a host cluster; the zero value if there
+// was none.
 type Have struct {
 	// Settings are those of the installation, nil without one.
 	Settings map[string]string
@@ -53,8 +55,9 @@ func Read(ctx context.Context, host client.Reader, namespace string) (h Have, er
 	return h, err
 }
 
-// NewPlan completes what is wanted by what an earlier init was given, and refuses what is not valid, what cannot change, and
-// versions that cannot follow those that run. given reports whether a field, by its path, was given; the others are kept.
+// NewPlan completes what is wanted by what an earlier init was given, and refuses what is not
+// valid, what cannot change, and versions that cannot follow those that run. given reports whether
+// a field, by its path, was given; the others are kept.
 func NewPlan(want spec.Hub, given func(path string) bool, have Have) (spec.Hub, error) {
 	if have.Installed() {
 		former, err := spec.SettingsHub(want.Namespace, have.Settings)
@@ -83,10 +86,11 @@ func NewPlan(want spec.Hub, given func(path string) bool, have Have) (spec.Hub, 
 	return want, nil
 }
 
-// checkStep refuses an upgrade that skips minor versions. kube-apiserver must not skip any, also a single one
-// (https://kubernetes.io/releases/version-skew-policy/): what a version has stored is read, and
-// migrated, by the next one only. etcd supports one minor version at a time
-// (https://etcd.io/docs/v3.6/upgrades/upgrading-etcd/). Images whose tags are no versions cannot be compared.
+// checkStep refuses an upgrade that skips minor versions. kube-apiserver must not skip any, also a
+// single one (https://kubernetes.io/releases/version-skew-policy/): what a version has stored is
+// read, and migrated, by the next one only. etcd supports one minor version at a time
+// (https://etcd.io/docs/v3.6/upgrades/upgrading-etcd/). Images whose tags are no versions cannot be
+// compared.
 func checkStep(program, have, want, field, also string) error {
 	from, to := tagVersion(have), tagVersion(want)
 	if from == nil || to == nil || from.Major() != to.Major() || to.Minor() <= from.Minor()+1 {

@@ -8,8 +8,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// TestPlanSkipsNoMinorVersion: a hub whose kube-apiserver or etcd is more than one minor version behind is refused, with the images of the
-// next version as the remedy.
+// TestPlanSkipsNoMinorVersion: a hub whose kube-apiserver or etcd is more than one minor version
+// behind is refused, with the images of the next version as the remedy.
 func TestPlanSkipsNoMinorVersion(t *testing.T) {
 	const api, etcd = "registry.k8s.io/kube-apiserver:", "registry.k8s.io/etcd:"
 	for name, tt := range map[string]struct {

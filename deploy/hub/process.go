@@ -69,7 +69,8 @@ func (s *Supervisor) note(p Process, err error) {
 	_ = f.Close() // the log is complete; there is no caller to return this to
 }
 
-// WriteChanged replaces a file, mode 0600, unless it has the content. Programs that read it see the former or the new one.
+// WriteChanged replaces a file, mode 0600, unless it has the content. Programs that read it see the
+// former or the new one.
 func WriteChanged(file string, content []byte) error {
 	if have, err := os.ReadFile(file); err == nil && bytes.Equal(have, content) {
 		return nil

@@ -29,13 +29,15 @@ import (
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// annotationRestore is on the Secret of the former keys, with the name of the restore as its value, until the restored hub runs. A restore
-// that is repeated before then keeps the former data and keys, since the present ones come from the first attempt.
+// annotationRestore is on the Secret of the former keys, with the name of the restore as its value,
+// until the restored hub runs. A restore that is repeated before then keeps the former data and
+// keys, since the present ones come from the first attempt.
 const annotationRestore = "pelago.io/restore"
 
-// Restore replaces the state of the hub in the host cluster by that of a backup, its address included, and returns the kubeconfig of
-// its administrator. The present data of etcd stay in the volumes, their keys in a Secret. Nothing is changed before the whole backup was
-// read and confirm agrees.
+// Restore replaces the state of the hub in the host cluster by that of a backup, its address
+// included, and returns the kubeconfig of its administrator. The present data of etcd stay in the
+// volumes, their keys in a Secret. Nothing is changed before the whole backup was read and confirm
+// agrees.
 func (h *Hosted) Restore(
 	ctx context.Context, host manifests.Cluster, file string, confirm func(question string) error, progress manifests.Progress,
 ) ([]byte, error) {
@@ -92,7 +94,8 @@ func question(of, file string, repeated bool) string {
 	return q
 }
 
-// takeOver stops the hub, and takes the address and the keys of the backup. It returns the name of the restore.
+// takeOver stops the hub, and takes the address and the keys of the backup. It returns the name of
+// the restore.
 func (h *Hosted) takeOver(ctx context.Context, host manifests.Cluster, a *Backup, progress manifests.Progress) (restore string, err error) {
 	of, err := spec.SettingsHub(h.Namespace, a.Settings)
 	if err != nil {
@@ -122,11 +125,13 @@ func (h *Hosted) takeOver(ctx context.Context, host manifests.Cluster, a *Backup
 	if restore, err = h.exchangeKeys(ctx, host.Client, a.Kept); err != nil {
 		return "", err
 	}
-	return restore, h.save(ctx, host.Client) // the address, for an `init` after a restore that fails
+	// the address, for an `init` after a restore that fails
+	return restore, h.save(ctx, host.Client)
 }
 
-// exchangeKeys saves a copy of the present keys, without which the present data cannot be read later, and writes those of the backup. It
-// returns the name of the restore. If an earlier restore has not completed, it keeps that one's name and copy.
+// exchangeKeys saves a copy of the present keys, without which the present data cannot be read
+// later, and writes those of the backup. It returns the name of the restore. If an earlier restore
+// has not completed, it keeps that one's name and copy.
 func (h *Hosted) exchangeKeys(ctx context.Context, host client.Client, keys map[string][]byte) (restore string, err error) {
 	present := &corev1.Secret{ObjectMeta: h.meta(HostedCA)}
 	if err := host.Get(ctx, client.ObjectKeyFromObject(present), present); client.IgnoreNotFound(err) != nil {
@@ -229,11 +234,13 @@ func (h *Hosted) removePod(ctx context.Context, c client.Client, pod *corev1.Pod
 	})
 }
 
-// unfinished is a file that exists in the directory "former" until the restored hub runs, like annotationRestore.
+// unfinished is a file that exists in the directory "former" until the restored hub runs, like
+// annotationRestore.
 const unfinished = "unfinished"
 
-// Restore replaces the state of the hub by that of a backup; the present data of etcd and their keys stay in the directory "former". The hub
-// is stopped before, and started again by init. Nothing is changed before the whole backup was read and confirm agrees.
+// Restore replaces the state of the hub by that of a backup; the present data of etcd and their
+// keys stay in the directory "former". The hub is stopped before, and started again by init.
+// Nothing is changed before the whole backup was read and confirm agrees.
 func (l *Local) Restore(ctx context.Context, file string, confirm func(question string) error, progress manifests.Progress) error {
 	if err := CheckBackup(file); err != nil {
 		return err
@@ -285,8 +292,8 @@ func (l *Local) Restore(ctx context.Context, file string, confirm func(question 
 	return l.write(pki)
 }
 
-// exchange moves the data directory "etcd" to "former", with a copy of its keys, and "restored" to "etcd". If an earlier restore has not
-// completed, what that one has moved to "former" stays there.
+// exchange moves the data directory "etcd" to "former", with a copy of its keys, and "restored" to
+// "etcd". If an earlier restore has not completed, what that one has moved to "former" stays there.
 func exchange(dir string, keys map[string][]byte) error {
 	data, former := filepath.Join(dir, "etcd"), filepath.Join(dir, "former")
 	if !exists(filepath.Join(former, unfinished)) {
@@ -302,7 +309,8 @@ func exchange(dir string, keys map[string][]byte) error {
 			return err
 		}
 	}
-	// If the hub has no data, move an empty directory, so that a repeated restore does not mistake the restored data for former data.
+	// If the hub has no data, move an empty directory, so that a repeated restore does not mistake
+	// the restored data for former data.
 	err := os.MkdirAll(data, 0o700)
 	switch {
 	case err != nil:

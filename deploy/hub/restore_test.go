@@ -34,8 +34,8 @@ func backupOf(t *testing.T, kept map[string][]byte) string {
 	return file
 }
 
-// TestRestoreLocal: data and keys from before the first attempt of a restore stay until it has completed, and nothing changes before the
-// backup is read and confirmed.
+// TestRestoreLocal: data and keys from before the first attempt of a restore stay until it has
+// completed, and nothing changes before the backup is read and confirmed.
 func TestRestoreLocal(t *testing.T) {
 	bin := t.TempDir()
 	for name, text := range map[string]string{"etcd": "", "kube-apiserver": "", "kube-controller-manager": "", "pelago": "", "pelago-hub": "", "systemctl": "",
@@ -95,7 +95,8 @@ func TestRestoreLocal(t *testing.T) {
 	check(t, l.Restore(t.Context(), file, agree, t.Logf))
 	former("original", original)
 	asked := ""
-	check(t, l.Restore(t.Context(), file, func(question string) error { asked = question; return nil }, t.Logf)) // the hub has not started
+	// the hub has not started
+	check(t, l.Restore(t.Context(), file, func(question string) error { asked = question; return nil }, t.Logf))
 	former("original", original)
 	if !strings.Contains(asked, "An earlier restore has not completed: the data from before it stay") {
 		t.Errorf("a repeated restore asks %q", asked)

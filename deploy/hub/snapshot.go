@@ -44,8 +44,9 @@ type etcdMember interface {
 	SnapshotWithVersion(ctx context.Context) (*clientv3.SnapshotResponse, error)
 }
 
-// copySnapshot copies the database of a member. A snapshot contains what the member has applied, so a linearizable read first waits until
-// that includes everything committed, and fails if the member is cut off from the others.
+// copySnapshot copies the database of a member. A snapshot contains what the member has applied, so
+// a linearizable read first waits until that includes everything committed, and fails if the member
+// is cut off from the others.
 func copySnapshot(ctx context.Context, etcd etcdMember, to io.Writer) error {
 	reading, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()

@@ -11,7 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// fakeMember is a member of etcd that has the committed state after a linearizable read, unless it is cut off.
+// fakeMember is a member of etcd that has the committed state after a linearizable read, unless it
+// is cut off.
 type fakeMember struct{ cutOff, current bool }
 
 func (f *fakeMember) Get(_ context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {

@@ -76,11 +76,13 @@ func (s Systemd) Hub() (string, error) {
 		return "", fmt.Errorf("read unit: %w", err)
 	}
 	_, dir, _ := strings.Cut(string(text), " --dir=") // the last argument of its command
-	dir, _, _ = strings.Cut(dir, "\n")                // up to the end of the line, which may be that of the file
+	// up to the end of the line, which may be that of the file
+	dir, _, _ = strings.Cut(dir, "\n")
 	return dir, nil
 }
 
-// files are the units. The directories of an administrator's drop-ins, pelago-hub.service.d, are none and stay.
+// files are the units. The directories of an administrator's drop-ins, pelago-hub.service.d, are
+// none and stay.
 func (s Systemd) files() ([]string, error) {
 	services, err := filepath.Glob(filepath.Join(s.dir(), "pelago-hub*.service"))
 	if err != nil {

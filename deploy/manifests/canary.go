@@ -19,8 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// canary is the object name (for tokens: the audience) that every policy refuses for any user. A policy takes effect only some time
-// after it was written, so rights are granted only once each policy has refused its canary.
+// canary is the object name (for tokens: the audience) that every policy refuses for any user. A
+// policy takes effect only some time after it was written, so rights are granted only once each
+// policy has refused its canary.
 const canary = "pelago-canary"
 
 var (
@@ -33,8 +34,8 @@ var (
 // canaryTimeout bounds the wait for all policies together.
 const canaryTimeout = 3 * time.Minute
 
-// awaitPolicies repeats a forbidden request for each policy, as a dry run, until the policy refuses it. A policy whose request
-// returns errNotServed has nothing to refuse.
+// awaitPolicies repeats a forbidden request for each policy, as a dry run, until the policy refuses
+// it. A policy whose request returns errNotServed has nothing to refuse.
 func awaitPolicies(ctx context.Context, canaries map[string]func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
@@ -53,15 +54,17 @@ func awaitPolicies(ctx context.Context, canaries map[string]func(context.Context
 	return nil
 }
 
-// refusedBy reports whether err is the refusal of the policy. RBAC refuses with the same reason; only the message differs.
+// refusedBy reports whether err is the refusal of the policy. RBAC refuses with the same reason;
+// only the message differs.
 func refusedBy(err error, policy string) bool {
 	return (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+policy+"'")
 }
 
-// brokerCanaries holds a forbidden request for each policy of the broker, by the policy's name. There is none for
-// pelago-clusters-disjoint, -hub and -underlay, pelago-member-clusters-uid and pelago-endpoint-keys, which compare with existing
-// objects: before the first one there is nothing to refuse. Nor for pelago-member-clustersetips: without a cluster
-// pelago-member-contributions refuses all of what it matches.
+// brokerCanaries holds a forbidden request for each policy of the broker, by the policy's name.
+// There is none for pelago-clusters-disjoint, -hub and -underlay, pelago-member-clusters-uid and
+// pelago-endpoint-keys, which compare with existing objects: before the first one there is nothing
+// to refuse. Nor for pelago-member-clustersetips: without a cluster pelago-member-contributions
+// refuses all of what it matches.
 func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 	object := metav1.ObjectMeta{Name: canary, Namespace: BrokerNamespace}
 	named := map[string]any{"name": canary, "namespace": BrokerNamespace}
@@ -83,7 +86,8 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 		"name": canary, "namespace": BrokerNamespace,
 		"labels":      map[string]any{"submariner-io/clusterID": canary},
 		"annotations": map[string]any{"pelago.io/cluster-uid": canary, "pelago.io/cluster-index": "65536"},
-		// A range of documentation (RFC 3849): routable to the other policies, and in no clusterset's range, which is IPv4.
+		// A range of documentation (RFC 3849): routable to the other policies, and in no
+		// clusterset's range, which is IPv4.
 	}, map[string]any{"cluster_id": canary, "global_cidr": []any{"2001:db8::/128"}})
 	return map[string]func(context.Context) error{
 		"pelago-member-endpoints": custom("submariner.io/v1", "Endpoint", map[string]any{
@@ -108,7 +112,8 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 	}
 }
 
-// ifServed makes a request to a hub that may lack the kind: `pelago init` was not run there, or not yet.
+// ifServed makes a request to a hub that may lack the kind: `pelago init` was not run there, or not
+// yet.
 func ifServed(request func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		err := request(ctx)
@@ -133,11 +138,12 @@ func untyped(apiVersion, kind string, metadata, spec map[string]any) *unstructur
 	return u
 }
 
-// hubCanary is the name that the policies of Propagation refuse for any user. It differs from canary, which the broker's refuse: a
-// refusal names one policy only.
+// hubCanary is the name that the policies of Propagation refuse for any user. It differs from
+// canary, which the broker's refuse: a refusal names one policy only.
 const hubCanary = "pelago-hub-canary"
 
-// propagationCanaries holds a forbidden request for each policy of Propagation, by the policy's name.
+// propagationCanaries holds a forbidden request for each policy of Propagation, by the policy's
+// name.
 func propagationCanaries(c client.Client) map[string]func(context.Context) error {
 	object := metav1.ObjectMeta{Name: hubCanary, Namespace: SystemNamespace}
 	return map[string]func(context.Context) error{

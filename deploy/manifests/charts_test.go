@@ -30,7 +30,8 @@ type chart struct {
 	crds      []func() ([]*unstructured.Unstructured, error)
 }
 
-// createsNamespace is true without the value as well: `helm upgrade --reuse-values` from a version that did not have it would delete the namespace.
+// createsNamespace is true without the value as well: `helm upgrade --reuse-values` from a version
+// that did not have it would delete the namespace.
 const createsNamespace = `ne (toString .Values.createNamespace) "false"`
 
 var charts = map[string]chart{
@@ -49,8 +50,8 @@ var charts = map[string]chart{
 	"pelago-push-member": {manifests: [][2]string{{"push/*.yaml", "true"}}},
 }
 
-// files are the derived files of a chart: templates that are the manifests themselves, whose values the template pelago.manifest makes
-// of the chart's, and the definitions.
+// files are the derived files of a chart: templates that are the manifests themselves, whose values
+// the template pelago.manifest makes of the chart's, and the definitions.
 func (c chart) files(t *testing.T) map[string]string {
 	out := map[string]string{}
 	for _, m := range c.manifests {
@@ -84,7 +85,8 @@ func (c chart) files(t *testing.T) map[string]string {
 	return out
 }
 
-// TestChartsAreCurrent compares the charts with the manifests that init, deploy-broker and join install; -update writes them.
+// TestChartsAreCurrent compares the charts with the manifests that init, deploy-broker and join
+// install; -update writes them.
 func TestChartsAreCurrent(t *testing.T) {
 	for name, c := range charts {
 		t.Run(name, func(t *testing.T) {

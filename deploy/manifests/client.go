@@ -1,9 +1,9 @@
 // Package manifests reads the manifests of Pelago and applies them to API servers.
 //
-// Hub installs what the broker needs, Member what a joined cluster needs; both may be run again at any time and lead
-// to the same state. The packages broker, hub and member call them. Objects are written by server-side apply with the
-// field manager "pelago". What belongs to one cluster (its configuration and its secrets) is not written here but by
-// its caller.
+// Hub installs what the broker needs, Member what a joined cluster needs; both may be run again at
+// any time and lead to the same state. The packages broker, hub and member call them. Objects are
+// written by server-side apply with the field manager "pelago". What belongs to one cluster (its
+// configuration and its secrets) is not written here but by its caller.
 package manifests
 
 import (
@@ -41,15 +41,17 @@ const (
 	BrokerNamespace = "submariner-k8s-broker"
 	// SystemNamespace is the namespace of a member in which Pelago runs.
 	SystemNamespace = "pelago-system"
-	// RegistrarAccount is the ServiceAccount, in BrokerNamespace, whose token broker-info.subm carries.
+	// RegistrarAccount is the ServiceAccount, in BrokerNamespace, whose token broker-info.subm
+	// carries.
 	RegistrarAccount = "submariner-k8s-broker-admin"
 	// MemberRole is the Role, in BrokerNamespace, of every member.
 	MemberRole = "submariner-k8s-broker-cluster"
-	// HubName is the ServiceAccount, the lease and the Deployment of pelago-hub, in SystemNamespace of the hub.
+	// HubName is the ServiceAccount, the lease and the Deployment of pelago-hub, in SystemNamespace
+	// of the hub.
 	HubName = "pelago-hub"
 
-	// NodeDaemonSet, AgentDeployment and DNSDeployment run in SystemNamespace; their pods carry the label app with
-	// the same value, and their first container has the same name.
+	// NodeDaemonSet, AgentDeployment and DNSDeployment run in SystemNamespace; their pods carry the
+	// label app with the same value, and their first container has the same name.
 	NodeDaemonSet   = "pelago-node"
 	AgentDeployment = "pelago-agent"
 	DNSDeployment   = "pelago-dns"
@@ -60,12 +62,13 @@ const (
 // devImage is the image of a build without a release.
 const devImage = "localhost/pelago:dev"
 
-// DefaultImage is the image that is run when none is named. A release sets it at link time (make release IMAGE=…):
-// -ldflags '-X github.com/pelago-net/pelago/deploy/manifests.DefaultImage=REGISTRY/pelago:VERSION'
+// DefaultImage is the image that is run when none is named. A release sets it at link time (make
+// release IMAGE=…): -ldflags '-X
+// github.com/pelago-net/pelago/deploy/manifests.DefaultImage=REGISTRY/pelago:VERSION'
 var DefaultImage = devImage
 
-// IsDefault reports whether an image is what an installation runs when none is named: that of this build, of another
-// release, or of a build without a release.
+// IsDefault reports whether an image is what an installation runs when none is named: that of this
+// build, of another release, or of a build without a release.
 func IsDefault(image string) bool {
 	of := repository(image)
 	return of == repository(DefaultImage) || of == repository(devImage)
@@ -80,7 +83,8 @@ func repository(image string) string {
 	return image
 }
 
-// tokenTimeout bounds the wait for the controllers of an API server to issue the token of a ServiceAccount.
+// tokenTimeout bounds the wait for the controllers of an API server to issue the token of a
+// ServiceAccount.
 const tokenTimeout = 3 * time.Minute
 
 // Progress reports a step of an installation, one line each.
@@ -156,8 +160,8 @@ func poll(ctx context.Context, interval, timeout time.Duration, do func(context.
 	return nil
 }
 
-// AccountToken waits until the API server has issued the token of the Secret of a ServiceAccount, and returns it with the CA of
-// the API server, PEM.
+// AccountToken waits until the API server has issued the token of the Secret of a ServiceAccount,
+// and returns it with the CA of the API server, PEM.
 func AccountToken(ctx context.Context, c client.Client, key client.ObjectKey) (token, ca []byte, err error) {
 	secret := &corev1.Secret{}
 	err = poll(ctx, 100*time.Millisecond, tokenTimeout, func(ctx context.Context) error {

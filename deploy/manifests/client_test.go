@@ -129,7 +129,8 @@ func TestPoliciesAreWellTyped(t *testing.T) {
 			continue // not reached yet; the canary has shown that it works
 		}
 		for _, w := range p.Status.TypeChecking.ExpressionWarnings {
-			// The controller has looked before the schema of the CRD of its parameters was published; it does not look again.
+			// The controller has looked before the schema of the CRD of its parameters was
+			// published; it does not look again.
 			if p.Spec.ParamKind != nil && strings.Contains(w.Warning, "undeclared reference to 'params'") {
 				continue
 			}
@@ -138,7 +139,8 @@ func TestPoliciesAreWellTyped(t *testing.T) {
 	}
 }
 
-// Every policy is seen to refuse before rights are given, but those that have nothing to refuse yet.
+// Every policy is seen to refuse before rights are given, but those that have nothing to refuse
+// yet.
 func TestEveryPolicyHasACanary(t *testing.T) {
 	compares := []string{"pelago-clusters-disjoint", "pelago-clusters-hub", "pelago-clusters-underlay", "pelago-member-clusters-uid",
 		"pelago-endpoint-keys", "pelago-member-clustersetips"}
@@ -227,8 +229,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// The IKE daemon's container is there for the cable driver libreswan only, has no more rights than it needs, and shares one
-// directory with the node daemon.
+// The IKE daemon's container is there for the cable driver libreswan only, has no more rights than
+// it needs, and shares one directory with the node daemon.
 func TestContainerOfTheIKEDaemon(t *testing.T) {
 	shared := corev1.VolumeMount{Name: "ike", MountPath: "/run/pelago-ike"}
 	for with, want := range map[bool][]string{false: {"pelago-node"}, true: {"pelago-node", "ike"}} {
@@ -265,8 +267,8 @@ func TestContainerOfTheIKEDaemon(t *testing.T) {
 	}
 }
 
-// TestIsDefault: the image that an installation ran because none was named is no choice of a user's, also when the next
-// one is of a release.
+// TestIsDefault: the image that an installation ran because none was named is no choice of a
+// user's, also when the next one is of a release.
 func TestIsDefault(t *testing.T) {
 	build := DefaultImage
 	defer func() { DefaultImage = build }()

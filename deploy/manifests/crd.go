@@ -19,8 +19,8 @@ import (
 	mcscrd "sigs.k8s.io/mcs-api/config/crd"
 )
 
-// crdRevision counts the changes of the definitions in crds/ since the first release. Raise it with every change of a
-// field, so that an older tool leaves the newer definitions alone.
+// crdRevision counts the changes of the definitions in crds/ since the first release. Raise it with
+// every change of a field, so that an older tool leaves the newer definitions alone.
 const crdRevision = 7
 
 // LabelCRDRevision marks a CRD as ours and holds the revision of the tool that wrote it, decimal.
@@ -29,9 +29,9 @@ const LabelCRDRevision = "pelago.io/crd-revision"
 // crdTimeout bounds the wait for a CRD to be served.
 const crdTimeout = 2 * time.Minute
 
-// applyCRDs installs the definitions that are absent or older, and waits until all of them are served. A definition
-// of another tool stays as it is, with one exception: an older release of the MCS API that carries its
-// project's release label, which exists for that purpose.
+// applyCRDs installs the definitions that are absent or older, and waits until all of them are
+// served. A definition of another tool stays as it is, with one exception: an older release of the
+// MCS API that carries its project's release label, which exists for that purpose.
 func applyCRDs(ctx context.Context, c client.Client, crds []*unstructured.Unstructured, progress Progress) error {
 	var errs []error
 	for _, crd := range crds {
@@ -67,8 +67,8 @@ func applyCRDs(ctx context.Context, c client.Client, crds []*unstructured.Unstru
 	return nil
 }
 
-// pruned returns the fields of a wanted definition that the installed one lacks, in the versions that both have: the API server prunes
-// unknown fields from objects.
+// pruned returns the fields of a wanted definition that the installed one lacks, in the versions
+// that both have: the API server prunes unknown fields from objects.
 func pruned(have, want *apiextensionsv1.CustomResourceDefinition) []string {
 	var out []string
 	for _, h := range have.Spec.Versions {
@@ -94,7 +94,8 @@ func missing(have, want apiextensionsv1.JSONSchemaProps, path string) (out []str
 	for name, w := range want.Properties {
 		h, ok := have.Properties[name]
 		switch {
-		case path == "" && slices.Contains([]string{"apiVersion", "kind", "metadata"}, name): // known of every kind
+		case path == "" && slices.Contains([]string{"apiVersion", "kind", "metadata"}, name):
+			// known of every kind
 		case !ok:
 			out = append(out, path+name)
 		default:

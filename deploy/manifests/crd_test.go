@@ -64,7 +64,8 @@ func TestMembersGetNoDefinitionsOfTheHub(t *testing.T) {
 	}
 }
 
-// A cluster that has the MCS API from somebody else, one definition of an older release and one without labels.
+// A cluster that has the MCS API from somebody else, one definition of an older release and one
+// without labels.
 func TestForeignCRDs(t *testing.T) {
 	cfg := apiserver.Start(t)
 	ctx := context.Background()

@@ -17,28 +17,32 @@ import (
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 )
 
-// MemberOptions are the choices of `pelago join` that the manifests depend on; of `pelago init` Image, PullPolicy,
-// PullSecrets, NodeSelector and Tolerations.
+// MemberOptions are the choices of `pelago join` that the manifests depend on; of `pelago init`
+// Image, PullPolicy, PullSecrets, NodeSelector and Tolerations.
 type MemberOptions struct {
 	// Image is run by all workloads; DefaultImage if empty.
 	Image string
 	// PullPolicy is Always, IfNotPresent or Never; IfNotPresent if empty.
 	PullPolicy string
-	// IKE adds the container of the IKE daemon to the node daemon's pods, for the cable driver libreswan.
+	// IKE adds the container of the IKE daemon to the node daemon's pods, for the cable driver
+	// libreswan.
 	IKE bool
-	// CoreDNSCustom is the ConfigMap that the agent may write instead of the Corefile; see config.Config.
+	// CoreDNSCustom is the ConfigMap that the agent may write instead of the Corefile; see
+	// config.Config.
 	CoreDNSCustom string
 	// PullSecrets are Secrets of the pods' namespace, by which the image is pulled.
 	PullSecrets []string
-	// NodeSelector and Tolerations count for the pods of Deployments; pelago-node runs on every node.
+	// NodeSelector and Tolerations count for the pods of Deployments; pelago-node runs on every
+	// node.
 	NodeSelector map[string]string
 	Tolerations  []corev1.Toleration
-	// HTTPProxy and HTTPSProxy are URLs of the proxies on the agents' way to the hub; NoProxy lists what they reach without, separated
-	// by commas, besides the own cluster.
+	// HTTPProxy and HTTPSProxy are URLs of the proxies on the agents' way to the hub; NoProxy lists
+	// what they reach without, separated by commas, besides the own cluster.
 	HTTPProxy, HTTPSProxy, NoProxy string
 }
 
-// NoProxyCluster is what is always reached without a proxy: the own API server, whose address kubelet puts in, and services.
+// NoProxyCluster is what is always reached without a proxy: the own API server, whose address
+// kubelet puts in, and services.
 const NoProxyCluster = "$(KUBERNETES_SERVICE_HOST),.svc"
 
 // proxy are the environment variables of the agents about proxies.
@@ -88,7 +92,8 @@ func (o PropagationOptions) objects() ([]*unstructured.Unstructured, error) {
 	return PropagationObjects(o.MemberOptions, o.Workloads)
 }
 
-// HubBase installs the namespace and the CRDs of the broker, which its ConfigMaps need. It grants no rights.
+// HubBase installs the namespace and the CRDs of the broker, which its ConfigMaps need. It grants
+// no rights.
 func HubBase(ctx context.Context, c client.Client, progress Progress) error {
 	crds, errCRDs := HubCRDs()
 	objs, err := HubObjects()
@@ -99,9 +104,10 @@ func HubBase(ctx context.Context, c client.Client, progress Progress) error {
 	return applyBase(ctx, c, crds, objs, progress)
 }
 
-// Hub installs the admission policies of the broker and, once each of them refuses its canary, the rights of members
-// and of the registration credential. HubBase must have been run, the ConfigMap submariner-globalnet-info must exist,
-// and the API server must be 1.31 or newer (CEL functions of IP addresses).
+// Hub installs the admission policies of the broker and, once each of them refuses its canary, the
+// rights of members and of the registration credential. HubBase must have been run, the ConfigMap
+// submariner-globalnet-info must exist, and the API server must be 1.31 or newer (CEL functions of
+// IP addresses).
 func Hub(ctx context.Context, c client.Client, progress Progress) error {
 	objs, err := HubObjects()
 	if err != nil {
@@ -110,10 +116,10 @@ func Hub(ctx context.Context, c client.Client, progress Progress) error {
 	return applyGuarded(ctx, c, objs, brokerCanaries(c), "Granting rights to members", progress)
 }
 
-// Propagation makes an API server a hub that propagates workloads, in this order: namespaces, which grant no rights; CRDs,
-// until they are served; admission policies, until each of them refuses its canary; the rights of pelago-hub, and pelago-hub
-// itself where pods run. It is idempotent, also for a newer version. The API server must be 1.31 or newer, and must not be
-// Karmada's.
+// Propagation makes an API server a hub that propagates workloads, in this order: namespaces, which
+// grant no rights; CRDs, until they are served; admission policies, until each of them refuses its
+// canary; the rights of pelago-hub, and pelago-hub itself where pods run. It is idempotent, also
+// for a newer version. The API server must be 1.31 or newer, and must not be Karmada's.
 func Propagation(ctx context.Context, c client.Client, o PropagationOptions, progress Progress) error {
 	crds, errCRDs := PropagationCRDs()
 	objs, err := o.objects()
@@ -131,8 +137,9 @@ func Propagation(ctx context.Context, c client.Client, o PropagationOptions, pro
 	return applyGuarded(ctx, c, objs, propagationCanaries(c), granting, progress)
 }
 
-// RemovePropagation removes what Propagation installed, except namespaces, definitions and the ServiceAccount. It also removes pelago-hub's
-// APIServices: while one of them is unavailable, the API server cannot finish deleting namespaces.
+// RemovePropagation removes what Propagation installed, except namespaces, definitions and the
+// ServiceAccount. It also removes pelago-hub's APIServices: while one of them is unavailable, the
+// API server cannot finish deleting namespaces.
 func RemovePropagation(ctx context.Context, c client.Client) error {
 	objs, err := propagation(ctx, c)
 	if err != nil {
@@ -162,7 +169,8 @@ func propagation(ctx context.Context, c client.Client) ([]*unstructured.Unstruct
 	return slices.Concat(s.policies, s.rest), nil
 }
 
-// MemberBase installs the namespace and the CRDs of a member, which its configuration and its secrets need.
+// MemberBase installs the namespace and the CRDs of a member, which its configuration and its
+// secrets need.
 func MemberBase(ctx context.Context, c client.Client, progress Progress) error {
 	crds, errCRDs := MemberCRDs()
 	objs, err := MemberObjects(MemberOptions{})
@@ -193,7 +201,8 @@ func ExecutionBase(ctx context.Context, c client.Client, progress Progress) erro
 	return ApplyAll(ctx, c, objs)
 }
 
-// Execution installs the part of the agent that executes Works, with its rights. Member or ExecutionBase must have been run.
+// Execution installs the part of the agent that executes Works, with its rights. Member or
+// ExecutionBase must have been run.
 func Execution(ctx context.Context, c client.Client, o MemberOptions, progress Progress) error {
 	objs, err := ExecutionObjects(o)
 	if err != nil {
@@ -203,7 +212,8 @@ func Execution(ctx context.Context, c client.Client, o MemberOptions, progress P
 	return ApplyAll(ctx, c, objs)
 }
 
-// RemoveExecution removes what Execution has installed; its rights end at once. What the hub has propagated stays.
+// RemoveExecution removes what Execution has installed; its rights end at once. What the hub has
+// propagated stays.
 func RemoveExecution(ctx context.Context, c client.Client, progress Progress) error {
 	objs, err := ExecutionObjects(MemberOptions{})
 	if err != nil {
@@ -218,7 +228,8 @@ func RemoveExecution(ctx context.Context, c client.Client, progress Progress) er
 
 // stages are manifests in the order in which they are applied.
 type stages struct {
-	// base holds namespaces, with the quotas without which their pods are refused, and ServiceAccounts, which grant no rights.
+	// base holds namespaces, with the quotas without which their pods are refused, and
+	// ServiceAccounts, which grant no rights.
 	base []*unstructured.Unstructured
 	// policies holds admission policies and their bindings.
 	policies []*unstructured.Unstructured
@@ -277,8 +288,8 @@ func ApplyAll(ctx context.Context, c client.Client, objs []*unstructured.Unstruc
 	return errors.Join(errs...)
 }
 
-// Apply writes one object by server-side apply, which refuses unknown fields, and takes its fields over from other
-// managers.
+// Apply writes one object by server-side apply, which refuses unknown fields, and takes its fields
+// over from other managers.
 func Apply(ctx context.Context, c client.Client, u *unstructured.Unstructured) error {
 	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(Manager), client.ForceOwnership)
 	if err != nil {

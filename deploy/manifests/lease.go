@@ -11,8 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Held returns the Leases whose holders are alive, that is, renew them. renewTime comes from the holder's clock, so it is only compared
-// with its own earlier value: if no holder is alive, it takes a Lease's duration, 15 s by default, to find out.
+// Held returns the Leases whose holders are alive, that is, renew them. renewTime comes from the
+// holder's clock, so it is only compared with its own earlier value: if no holder is alive, it
+// takes a Lease's duration, 15 s by default, to find out.
 func Held(ctx context.Context, c client.Reader, leases ...coordinationv1.Lease) (held []coordinationv1.Lease, err error) {
 	duration := func(l coordinationv1.Lease) time.Duration {
 		return time.Duration(max(ptr.Deref(l.Spec.LeaseDurationSeconds, 15), 1)) * time.Second

@@ -32,7 +32,8 @@ func lease(name string, ahead time.Duration) coordinationv1.Lease {
 		LeaseDurationSeconds: ptr.To[int32](1), RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(1e9, 0).Add(ahead)))}}
 }
 
-// TestHeld: a Lease is held while it is renewed, whatever the clocks of its holder and of this machine show.
+// TestHeld: a Lease is held while it is renewed, whatever the clocks of its holder and of this
+// machine show.
 func TestHeld(t *testing.T) {
 	released := lease("released before", 0)
 	released.Spec.HolderIdentity = nil
@@ -40,7 +41,8 @@ func TestHeld(t *testing.T) {
 	reader := reads{get: func(l *coordinationv1.Lease) {
 		switch l.Name {
 		case "renewed":
-			l.Spec.RenewTime.Time = l.Spec.RenewTime.Add(time.Second) // years ago by the clock of this machine
+			// years ago by the clock of this machine
+			l.Spec.RenewTime.Time = l.Spec.RenewTime.Add(time.Second)
 		case "clock far ahead":
 			l.Spec.RenewTime.Time = time.Now().Add(time.Hour)
 		case "released now":

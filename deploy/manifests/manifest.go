@@ -33,8 +33,8 @@ func ExecutionObjects(o MemberOptions) ([]*unstructured.Unstructured, error) {
 	return Objects(o.Values(), "member/execution/*.yaml")
 }
 
-// PropagationObjects is what Propagation applies besides CRDs, in the order of application; workloads adds the Deployment of
-// pelago-hub.
+// PropagationObjects is what Propagation applies besides CRDs, in the order of application;
+// workloads adds the Deployment of pelago-hub.
 func PropagationObjects(o MemberOptions, workloads bool) ([]*unstructured.Unstructured, error) {
 	patterns := []string{"member/namespace.yaml", "propagation/namespace.yaml", "propagation/policies/*.yaml", "propagation/rbac.yaml", "propagation/users.yaml"}
 	if workloads {
@@ -53,8 +53,8 @@ func HubCRDs() ([]*unstructured.Unstructured, error) {
 	return Objects(nil, "crds/submariner.io_clusters.yaml", "crds/submariner.io_endpoints.yaml", "crds/pelago.io_servicecontributions.yaml")
 }
 
-// MemberCRDs are the definitions of a member: those of the group submariner.io, those of pelago.io that the network needs, and
-// those of the MCS and the About API.
+// MemberCRDs are the definitions of a member: those of the group submariner.io, those of pelago.io
+// that the network needs, and those of the MCS and the About API.
 func MemberCRDs() ([]*unstructured.Unstructured, error) {
 	crds, err := Objects(nil, "crds/pelago.io_globaladdresses.yaml", "crds/pelago.io_nodeindices.yaml", "crds/pelago.io_peers.yaml",
 		"crds/pelago.io_portblocks.yaml", "crds/pelago.io_servicecontributions.yaml", "crds/submariner.io_[cegr]*.yaml", "crds/about.k8s.io_*.yaml")
@@ -76,12 +76,14 @@ func OperatorObjects(o MemberOptions) ([]*unstructured.Unstructured, error) {
 	return Objects(o.Values(), "operator/*.yaml")
 }
 
-// OperatorCRDs are the definitions of the kinds that it reconciles. No other way of installing needs them.
+// OperatorCRDs are the definitions of the kinds that it reconciles. No other way of installing
+// needs them.
 func OperatorCRDs() ([]*unstructured.Unstructured, error) {
 	return Objects(nil, "crds/submariner.io_brokers.yaml", "crds/submariner.io_servicediscoveries.yaml", "crds/submariner.io_submariners.yaml")
 }
 
-// Objects reads the files that match the patterns, in their order; with values, as templates that they fill in.
+// Objects reads the files that match the patterns, in their order; with values, as templates that
+// they fill in.
 func Objects(values map[string]any, patterns ...string) ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	for _, pattern := range patterns {
@@ -131,7 +133,8 @@ func render(file string, text []byte, values map[string]any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Decode reads the objects of a stream of YAML or JSON documents. Lists are flattened, empty documents skipped.
+// Decode reads the objects of a stream of YAML or JSON documents. Lists are flattened, empty
+// documents skipped.
 func Decode(from io.Reader) ([]*unstructured.Unstructured, error) {
 	var objs []*unstructured.Unstructured
 	d := utilyaml.NewYAMLOrJSONDecoder(from, 4096)

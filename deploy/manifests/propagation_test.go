@@ -203,8 +203,8 @@ func TestPropagationUpgrade(t *testing.T) {
 	}
 }
 
-// What a member's credential can do with the kinds of propagation: make its own Cluster in pull mode, and nothing to Works but
-// report.
+// What a member's credential can do with the kinds of propagation: make its own Cluster in pull
+// mode, and nothing to Works but report.
 func TestMemberWorkloads(t *testing.T) {
 	cfg := server.Config(t)
 	install(t, cfg, MemberOptions{})
@@ -372,7 +372,8 @@ func TestMemberSetsListedFieldsOfItsClusterOnly(t *testing.T) {
 	}
 }
 
-// memberWorks gives member g1 all rights on Works that RBAC can give, as if pelago-hub had been careless.
+// memberWorks gives member g1 all rights on Works that RBAC can give, as if pelago-hub had been
+// careless.
 func memberWorks(t *testing.T, c *apiserver.Cluster, cfg *rest.Config) {
 	c.Make(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "careless"}, Rules: []rbacv1.PolicyRule{{
 		APIGroups: []string{"work.karmada.io", "cluster.karmada.io"}, Resources: []string{"*"}, Verbs: []string{"*"}}}},

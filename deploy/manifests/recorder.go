@@ -20,11 +20,13 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 )
 
-// KeyProof is the key of submariner-broker-secret that holds the UID of the registration at the hub.
+// KeyProof is the key of submariner-broker-secret that holds the UID of the registration at the
+// hub.
 const KeyProof = "registration-uid"
 
-// Recorder is a client that records writes instead of sending them; only reads are sent. Reads return recorded objects, so that join
-// runs as it does otherwise. Server-side dry runs would not work: they refuse objects whose namespace or kind does not exist yet.
+// Recorder is a client that records writes instead of sending them; only reads are sent. Reads
+// return recorded objects, so that join runs as it does otherwise. Server-side dry runs would not
+// work: they refuse objects whose namespace or kind does not exist yet.
 type Recorder struct {
 	client.Client
 	objects []*unstructured.Unstructured // in the order of the first write
@@ -56,7 +58,8 @@ func (r *Recorder) keep(obj client.Object) error {
 	return nil
 }
 
-// Get returns the recorded object, else the cluster's. Objects read from the system namespace become part of the result, changed or not.
+// Get returns the recorded object, else the cluster's. Objects read from the system namespace
+// become part of the result, changed or not.
 func (r *Recorder) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 	kind, err := r.GroupVersionKindFor(obj)
 	if err != nil {
@@ -154,7 +157,8 @@ func (noToken) Create(context.Context, client.Object, client.Object, ...client.S
 // issuedByServer are the keys of Secrets that join gets from the hub or generates.
 var issuedByServer = []string{config.KeyBrokerToken, KeyProof, config.KeyTokenCurrent, config.KeyTokenPrev}
 
-// Print prints the objects that were written, as YAML or JSON, without what the API server sets and without what join gets at the hub.
+// Print prints the objects that were written, as YAML or JSON, without what the API server sets and
+// without what join gets at the hub.
 func (r *Recorder) Print(out io.Writer, format string) error {
 	list := unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}}
 	for _, u := range r.objects {

@@ -20,7 +20,8 @@ import (
 // removeTimeout bounds the wait until the system namespace is gone.
 const removeTimeout = 2 * time.Minute
 
-// RemoveHub removes what HubBase and Hub have installed, except definitions, and everything else in the broker's namespace.
+// RemoveHub removes what HubBase and Hub have installed, except definitions, and everything else in
+// the broker's namespace.
 func RemoveHub(ctx context.Context, c client.Client, progress Progress) error {
 	objs, err := HubObjects()
 	if err != nil {
@@ -33,9 +34,10 @@ func RemoveHub(ctx context.Context, c client.Client, progress Progress) error {
 	return AwaitNoNamespace(ctx, c, BrokerNamespace, progress)
 }
 
-// RemoveWorkloadsHub removes what Propagation has installed, and what pelago-hub has written for itself; definitions stay. pelago-hub
-// must not run outside of the cluster: it would register its APIServices again. In a cluster that is a member as well the system namespace stays.
-// The ClusterRole, by which deinit finds a hub, goes last: an interrupted removal can be continued.
+// RemoveWorkloadsHub removes what Propagation has installed, and what pelago-hub has written for
+// itself; definitions stay. pelago-hub must not run outside of the cluster: it would register its
+// APIServices again. In a cluster that is a member as well the system namespace stays. The
+// ClusterRole, by which deinit finds a hub, goes last: an interrupted removal can be continued.
 func RemoveWorkloadsHub(ctx context.Context, c client.Client, member bool, progress Progress) error {
 	progress("Removing pelago-hub, its admission policies and rights")
 	own := metav1.ObjectMeta{Namespace: SystemNamespace, Name: HubName}

@@ -157,7 +157,8 @@ func TestRightsOfComponents(t *testing.T) {
 	}
 }
 
-// Who may edit a namespace may export its services and write its policies, but no imports and Works; who may view it reads them.
+// Who may edit a namespace may export its services and write its policies, but no imports and
+// Works; who may view it reads them.
 func TestRightsOfUsers(t *testing.T) {
 	cfg := server.Config(t) // its controllers aggregate roles
 	install(t, cfg, MemberOptions{})

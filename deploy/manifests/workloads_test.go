@@ -23,7 +23,8 @@ func into(t *testing.T, u *unstructured.Unstructured, obj any) {
 	}
 }
 
-// TestWorkloads: what limits each container, what restarts it, as whom it runs, and how many of its pods a drain may evict.
+// TestWorkloads: what limits each container, what restarts it, as whom it runs, and how many of its
+// pods a drain may evict.
 func TestWorkloads(t *testing.T) {
 	var objs []*unstructured.Unstructured
 	for _, read := range []func() ([]*unstructured.Unstructured, error){

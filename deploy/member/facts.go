@@ -27,8 +27,8 @@ type Facts struct {
 	Nodes                  []corev1.Node
 }
 
-// readFacts reads the facts of the cluster that is to join. Ranges are the given ones, else those of an earlier join, so that a node
-// added since does not change them, else discovered.
+// readFacts reads the facts of the cluster that is to join. Ranges are the given ones, else those
+// of an earlier join, so that a node added since does not change them, else discovered.
 func readFacts(ctx context.Context, c manifests.Cluster, want spec.Member, former config.Config, progress manifests.Progress) (f Facts, err error) {
 	if f.UID, err = broker.ClusterUID(ctx, c.Client); err != nil {
 		return f, err
@@ -119,7 +119,8 @@ func fromArguments(pods []corev1.Pod) []netip.Prefix {
 	return nil
 }
 
-// Texts that contain ranges: clusterCIDR of a KubeProxyConfiguration, and the API server's refusal of a ClusterIP.
+// Texts that contain ranges: clusterCIDR of a KubeProxyConfiguration, and the API server's refusal
+// of a ClusterIP.
 var (
 	proxyClusterCIDR = regexp.MustCompile(`(?m)^clusterCIDR:[ \t]*"?([0-9a-fA-F.:/,]+)`)
 	refusedClusterIP = regexp.MustCompile(`[Tt]he range of valid IPs is ([0-9a-fA-F.:]+/[0-9]+)`)
@@ -187,7 +188,8 @@ func discoverServiceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.
 		prefixes, err := spec.ParseRanges(texts)
 		return prefixes, "from ServiceCIDR objects", err
 	}
-	// Before Kubernetes 1.33 only the error of a refusal has it. The address is the documentation's (RFC 5737).
+	// Before Kubernetes 1.33 only the error of a refusal has it. The address is the documentation's
+	// (RFC 5737).
 	_, err = c.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "pelago-"},
 		Spec:       corev1.ServiceSpec{ClusterIP: "192.0.2.1", Ports: []corev1.ServicePort{{Port: 443}}},

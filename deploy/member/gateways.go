@@ -18,8 +18,9 @@ import (
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// chooseGateways returns the nodes to label: the given ones; none if some have the label; else those that choose returns of several
-// candidates, without it the first one. It sorts nodes by name.
+// chooseGateways returns the nodes to label: the given ones; none if some have the label; else
+// those that choose returns of several candidates, without it the first one. It sorts nodes by
+// name.
 func chooseGateways(nodes []corev1.Node, given []string, label bool, choose func(candidates []string) ([]string, error)) ([]string, error) {
 	slices.SortFunc(nodes, func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) })
 	if len(given) > 0 {
@@ -46,7 +47,8 @@ func chooseGateways(nodes []corev1.Node, given []string, label bool, choose func
 	return choose(candidates)
 }
 
-// gatewayCandidates are the workers, or all nodes if there is none; ready ones first, else in the order of nodes.
+// gatewayCandidates are the workers, or all nodes if there is none; ready ones first, else in the
+// order of nodes.
 func gatewayCandidates(nodes []corev1.Node) []string {
 	workers := slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool {
 		_, controlPlane := n.Labels["node-role.kubernetes.io/control-plane"]

@@ -11,7 +11,8 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// testNode is "name", with "!" before it if not ready, "*" if it is the control plane, "+" if it is a gateway.
+// testNode is "name", with "!" before it if not ready, "*" if it is the control plane, "+" if it is
+// a gateway.
 func testNode(text string) *corev1.Node {
 	name := strings.TrimLeft(text, "!*+")
 	flags := text[:len(text)-len(name)]

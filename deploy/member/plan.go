@@ -44,7 +44,8 @@ func Read(ctx context.Context, c client.Reader) (h Have, err error) {
 	if h.Config, err = Former(ctx, c); err != nil || !h.Joined() {
 		return h, err
 	}
-	for _, name := range []string{manifests.AgentDeployment, manifests.ExecutionDeployment} { // a member has one of them
+	// a member has one of them
+	for _, name := range []string{manifests.AgentDeployment, manifests.ExecutionDeployment} {
 		d := &appsv1.Deployment{}
 		key := client.ObjectKey{Namespace: config.SystemNamespace, Name: name}
 		err := c.Get(ctx, key, d)

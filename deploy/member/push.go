@@ -21,7 +21,8 @@ type PushAccount struct {
 	Cluster, HubID string
 }
 
-// name is that of the ServiceAccount and of the Secret with its token, in the namespace karmada-cluster of the member.
+// name is that of the ServiceAccount and of the Secret with its token, in the namespace
+// karmada-cluster of the member.
 func (a PushAccount) name() string { return "karmada-" + a.Cluster }
 
 // Manifests is what Install applies, each object with the hub's id.
@@ -29,8 +30,9 @@ func (a PushAccount) Manifests() ([]*unstructured.Unstructured, error) {
 	return manifests.Objects(map[string]any{"Account": a.name(), "Role": "karmada-controller-manager:" + a.name(), "HubID": a.HubID}, "push/*.yaml")
 }
 
-// Install makes the account in the member and returns its token and the CA of the member's API server, PEM. What exists and
-// does not carry the hub's id is another's: the namespace is shared, anything else refused.
+// Install makes the account in the member and returns its token and the CA of the member's API
+// server, PEM. What exists and does not carry the hub's id is another's: the namespace is shared,
+// anything else refused.
 func (a PushAccount) Install(ctx context.Context, c client.Client, progress manifests.Progress) (token, ca []byte, err error) {
 	objs, err := a.Manifests()
 	if err != nil {
@@ -59,8 +61,8 @@ func (a PushAccount) Install(ctx context.Context, c client.Client, progress mani
 	return manifests.AccountToken(ctx, c, client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: a.name()})
 }
 
-// Remove deletes what Install has made: the token is worth nothing from then on. The namespace goes if Install made it and no
-// other account is left in it.
+// Remove deletes what Install has made: the token is worth nothing from then on. The namespace goes
+// if Install made it and no other account is left in it.
 func (a PushAccount) Remove(ctx context.Context, c client.Client, progress manifests.Progress) error {
 	objs, err := a.Manifests()
 	if err != nil {

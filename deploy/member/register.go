@@ -27,7 +27,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// grantTimeout bounds the wait until the hub accepts writes of a cluster itself, after it has registered.
+// grantTimeout bounds the wait until the hub accepts writes of a cluster itself, after it has
+// registered.
 const grantTimeout = 30 * time.Second
 
 // UnapprovedTaint keeps workloads away from a cluster until an administrator of the hub accepts it.
@@ -47,8 +48,8 @@ func (p Place) Apply(spec *clusterv1alpha1.ClusterSpec) {
 	}
 }
 
-// registerNetwork gets the member's identity at the hub and returns its token. Its proof is stored in the member before anything
-// depends on it, so that an interrupted join can be repeated.
+// registerNetwork gets the member's identity at the hub and returns its token. Its proof is stored
+// in the member before anything depends on it, so that an interrupted join can be repeated.
 func registerNetwork(
 	ctx context.Context, hub, member client.Client, info broker.Info, who broker.Member, progress manifests.Progress,
 ) (token string, err error) {
@@ -93,8 +94,8 @@ func Propagates(hub client.Client) (bool, error) {
 	return true, nil
 }
 
-// registerPull registers a cluster, whose UID is uid, for workloads with its token, and reports whether it did: not at a hub that
-// propagates no workloads.
+// registerPull registers a cluster, whose UID is uid, for workloads with its token, and reports
+// whether it did: not at a hub that propagates no workloads.
 func registerPull(
 	ctx context.Context, info broker.Info, set broker.Clusterset, token, name, uid string, progress manifests.Progress,
 ) (bool, error) {
@@ -122,12 +123,14 @@ func registerPull(
 	}
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, grantTimeout, true, func(context.Context) (bool, error) {
-		last = hub.Create(ctx, cluster.DeepCopy()) // not the limited context: the last request completes
+		// not the limited context: the last request completes
+		last = hub.Create(ctx, cluster.DeepCopy())
 		return !apierrors.IsForbidden(last), nil
 	})
 	switch {
 	case err == nil && last == nil:
-	case ctx.Err() == nil && apierrors.IsAlreadyExists(last): // only administrators of the hub and this cluster can have created it
+	case ctx.Err() == nil && apierrors.IsAlreadyExists(last):
+		// only administrators of the hub and this cluster can have created it
 		err := hub.Get(ctx, client.ObjectKeyFromObject(cluster), cluster)
 		if apierrors.IsForbidden(err) {
 			progress("Cluster %s is registered; pelago-hub has not given it its rights yet", name)
@@ -162,7 +165,8 @@ type Push struct {
 	config *rest.Config // of the member
 }
 
-// OpenPush opens a cluster that a hub is to write, and returns the URL of the proxy on the way to it, empty for none.
+// OpenPush opens a cluster that a hub is to write, and returns the URL of the proxy on the way to
+// it, empty for none.
 func OpenPush(cfg *rest.Config) (c manifests.Cluster, proxy string, err error) {
 	if !strings.HasPrefix(cfg.Host, "https://") {
 		return c, "", fmt.Errorf("the hub sends a token there, so its server must begin with https://, and is %s", cfg.Host)
@@ -226,8 +230,8 @@ func (p Push) register(ctx context.Context, hub, member client.Client, progress 
 	progress("Writing Secret %s/%s at the hub", secret.Namespace, secret.Name)
 	if err := manifests.Put(ctx, hub, secret, func() {
 		secret.Data = map[string][]byte{clusterv1alpha1.SecretKeyToken: token, clusterv1alpha1.SecretKeyCA: ca}
-		// By this label it is deleted with the Cluster. With an owner reference the garbage collector of a hub that was restored with
-		// new UIDs would delete it.
+		// By this label it is deleted with the Cluster. With an owner reference the garbage
+		// collector of a hub that was restored with new UIDs would delete it.
 		metav1.SetMetaDataLabel(&secret.ObjectMeta, pelagov1alpha1.LabelManagedBy, pelagov1alpha1.ManagedBy)
 		secret.OwnerReferences = nil
 	}); err != nil {
@@ -244,8 +248,9 @@ func (p Push) register(ctx context.Context, hub, member client.Client, progress 
 	})
 }
 
-// verify checks that the member's server has a certificate of the CA that the member publishes. The hub sends an
-// administrator's token for as long as the cluster is a member: a kubeconfig that skips verification does so only for the join itself.
+// verify checks that the member's server has a certificate of the CA that the member publishes. The
+// hub sends an administrator's token for as long as the cluster is a member: a kubeconfig that
+// skips verification does so only for the join itself.
 func (p Push) verify(ctx context.Context, token, ca []byte) error {
 	cfg := rest.AnonymousClientConfig(p.config)
 	cfg.Insecure, cfg.CAData, cfg.BearerToken = false, ca, string(token)
@@ -261,8 +266,8 @@ func (p Push) verify(ctx context.Context, token, ca []byte) error {
 	return nil
 }
 
-// checkCluster refuses to register a cluster over a Cluster that is being removed, is another cluster or is a member of the other
-// mode.
+// checkCluster refuses to register a cluster over a Cluster that is being removed, is another
+// cluster or is a member of the other mode.
 func checkCluster(c *clusterv1alpha1.Cluster, uid string, mode clusterv1alpha1.SyncMode) error {
 	switch {
 	case c.DeletionTimestamp != nil:
@@ -280,8 +285,8 @@ func unjoinFirst(name string) string {
 	return fmt.Sprintf("remove it first with `pelago unjoin %s` at the hub", name)
 }
 
-// checkIdentity refuses a second registration: of another cluster under the name, and of the cluster under another name, be it for
-// workloads or for the network.
+// checkIdentity refuses a second registration: of another cluster under the name, and of the
+// cluster under another name, be it for workloads or for the network.
 func checkIdentity(ctx context.Context, hub client.Client, name, uid string) error {
 	list := &clusterv1alpha1.ClusterList{}
 	if err := hub.List(ctx, list); err != nil {
@@ -312,8 +317,9 @@ func checkIdentity(ctx context.Context, hub client.Client, name, uid string) err
 	return nil
 }
 
-// withdraw deletes the Cluster at the hub and waits until it is gone, which takes as long as what was propagated to it is being
-// removed. With force it waits only while the cluster is ready, then abandons what is left and reports the objects that stay there.
+// withdraw deletes the Cluster at the hub and waits until it is gone, which takes as long as what
+// was propagated to it is being removed. With force it waits only while the cluster is ready, then
+// abandons what is left and reports the objects that stay there.
 func withdraw(ctx context.Context, hub client.Client, name string, force bool, timeout time.Duration, progress manifests.Progress) error {
 	member := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	progress("Removing what was propagated to cluster %s", name)
@@ -323,7 +329,8 @@ func withdraw(ctx context.Context, hub client.Client, name string, force bool, t
 	var last error
 	poll := func(while func() bool) error {
 		return wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(context.Context) (bool, error) {
-			last = hub.Get(ctx, client.ObjectKey{Name: name}, member) // not the limited context: the last request completes
+			// not the limited context: the last request completes
+			last = hub.Get(ctx, client.ObjectKey{Name: name}, member)
 			return apierrors.IsNotFound(last) || last == nil && !while(), nil
 		})
 	}

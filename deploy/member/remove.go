@@ -28,9 +28,10 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// RemoveMember removes Pelago from a member: the agent and the DNS server, what the node daemon has installed on the nodes, what
-// the agent has created, then rights and workloads. CRDs stay, since deleting one deletes all objects of its kind, and other
-// software may use them. Nodes that are not clean after the timeout are reported as progress, not as an error. gateways are the nodes that
+// RemoveMember removes Pelago from a member: the agent and the DNS server, what the node daemon has
+// installed on the nodes, what the agent has created, then rights and workloads. CRDs stay, since
+// deleting one deletes all objects of its kind, and other software may use them. Nodes that are not
+// clean after the timeout are reported as progress, not as an error. gateways are the nodes that
 // keep their gateway label, because join has not set it.
 func RemoveMember(ctx context.Context, c client.Client, hubID string, timeout time.Duration, progress manifests.Progress) (gateways []string, err error) {
 	progress("Stopping the agent and the DNS server")
@@ -54,8 +55,8 @@ func RemoveMember(ctx context.Context, c client.Client, hubID string, timeout ti
 	return gateways, removeManifests(ctx, c, progress)
 }
 
-// releaseNodes removes our annotations from the nodes, and the label of a gateway where join has set it. It returns the nodes that keep
-// the label.
+// releaseNodes removes our annotations from the nodes, and the label of a gateway where join has
+// set it. It returns the nodes that keep the label.
 func releaseNodes(ctx context.Context, c client.Client) (labelled []string, err error) {
 	nodes := &corev1.NodeList{}
 	if err := c.List(ctx, nodes); err != nil {
@@ -191,8 +192,9 @@ func removeManifests(ctx context.Context, c client.Client, progress manifests.Pr
 	return manifests.AwaitNoNamespace(ctx, c, manifests.SystemNamespace, progress)
 }
 
-// removeAgentObjects deletes the objects that the agent has created outside of the system namespace. The agent must have
-// stopped. Objects of users (ServiceExports, egress IPs, GlobalIngressIPs without our label) and of another hub's agent stay.
+// removeAgentObjects deletes the objects that the agent has created outside of the system
+// namespace. The agent must have stopped. Objects of users (ServiceExports, egress IPs,
+// GlobalIngressIPs without our label) and of another hub's agent stay.
 func removeAgentObjects(ctx context.Context, c client.Client, hubID string) error {
 	var errs []error
 	for _, obj := range []client.Object{
@@ -214,7 +216,8 @@ func removeAgentObjects(ctx context.Context, c client.Client, hubID string) erro
 	return errors.Join(append(errs, removeForwards(ctx, c))...)
 }
 
-// removeLabelled deletes the objects of a kind that have our label and match. A kind that is not served has none.
+// removeLabelled deletes the objects of a kind that have our label and match. A kind that is not
+// served has none.
 func removeLabelled(ctx context.Context, c client.Client, kind schema.GroupKind, match func(client.Object) bool) error {
 	mapping, err := c.RESTMapper().RESTMapping(kind)
 	if meta.IsNoMatchError(err) {
@@ -241,7 +244,8 @@ func removeLabelled(ctx context.Context, c client.Client, kind schema.GroupKind,
 	return errors.Join(errs...)
 }
 
-// removeForwards removes our block from the configuration of CoreDNS, wherever `pelago join` has put it.
+// removeForwards removes our block from the configuration of CoreDNS, wherever `pelago join` has
+// put it.
 func removeForwards(ctx context.Context, c client.Client) error {
 	cm := &corev1.ConfigMap{}
 	err := c.Get(ctx, client.ObjectKey{Namespace: manifests.SystemNamespace, Name: config.ConfigMapName}, cm)

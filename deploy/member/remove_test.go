@@ -10,7 +10,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// TestCleanerHasNoProbes: an init container with a probe is refused, which would keep `pelago unjoin` from cleaning nodes.
+// TestCleanerHasNoProbes: an init container with a probe is refused, which would keep `pelago
+// unjoin` from cleaning nodes.
 func TestCleanerHasNoProbes(t *testing.T) {
 	u, err := cleaner(manifests.MemberOptions{})
 	if err != nil {

@@ -88,7 +88,8 @@ func configure(ctx context.Context, c client.Client, info broker.Info, settings 
 	return nil
 }
 
-// coreDNSCustom returns the ConfigMap that the Corefile imports server blocks from, empty if there is none.
+// coreDNSCustom returns the ConfigMap that the Corefile imports server blocks from, empty if there
+// is none.
 func coreDNSCustom(ctx context.Context, c client.Client) (string, error) {
 	cm := &corev1.ConfigMap{}
 	target := clusterdns.TargetOf("")
@@ -101,8 +102,8 @@ func coreDNSCustom(ctx context.Context, c client.Client) (string, error) {
 	return clusterdns.CustomName, nil
 }
 
-// moveForward makes the ConfigMap that the agent forwards the zones in, and removes the block from where an earlier join had it:
-// CoreDNS refuses two servers for one zone.
+// moveForward makes the ConfigMap that the agent forwards the zones in, and removes the block from
+// where an earlier join had it: CoreDNS refuses two servers for one zone.
 func moveForward(ctx context.Context, c client.Client, former, custom string, progress manifests.Progress) error {
 	if former != custom {
 		if err := RemoveForward(ctx, c, clusterdns.TargetOf(former)); err != nil {
@@ -139,8 +140,8 @@ func changeSecret(ctx context.Context, c client.Client, name string, change func
 	})
 }
 
-// loadBalancer creates the Service in front of the gateway, or removes that of a former join. It has no selector: the agent
-// writes its endpoints.
+// loadBalancer creates the Service in front of the gateway, or removes that of a former join. It
+// has no selector: the agent writes its endpoints.
 func loadBalancer(ctx context.Context, c client.Client, settings config.Config) error {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.LoadBalancerService}}
 	owner := kube.Owner{HubID: settings.HubID}

@@ -12,7 +12,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// RefuseSubmariner refuses a cluster in which Submariner's gateway is alive: both would program the same routes.
+// RefuseSubmariner refuses a cluster in which Submariner's gateway is alive: both would program the
+// same routes.
 func RefuseSubmariner(ctx context.Context, c client.Reader, progress manifests.Progress) error {
 	key := client.ObjectKey{Namespace: "submariner-operator", Name: "submariner-gateway-lock"}
 	lease := coordinationv1.Lease{}

@@ -18,13 +18,14 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// A cluster that is ready removes what was propagated to it, also with --force; one that is not, or does not manage it in time, keeps
-// the rest.
+// A cluster that is ready removes what was propagated to it, also with --force; one that is not, or
+// does not manage it in time, keeps the rest.
 func TestWithdrawByForce(t *testing.T) {
 	for name, tt := range map[string]struct {
-		ready   metav1.ConditionStatus // "" = none yet
-		removes bool                   // the cluster has removed its object by the third read of the Cluster
-		lost    bool                   // it is not ready any more by then
+		ready metav1.ConditionStatus // "" = none yet
+		// the cluster has removed its object by the third read of the Cluster
+		removes bool
+		lost    bool // it is not ready any more by then
 		timeout time.Duration
 		stays   bool
 	}{

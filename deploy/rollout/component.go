@@ -23,7 +23,8 @@ type Component struct {
 // Done reports whether the newest template runs everywhere.
 func (c Component) Done() bool { return c.Current && c.Ready >= c.Want }
 
-// Installed reads the components of a member; that for workloads is missing where it takes part in the network only.
+// Installed reads the components of a member; that for workloads is missing where it takes part in
+// the network only.
 func Installed(ctx context.Context, c kubernetes.Interface, workloadsOnly bool) ([]Component, error) {
 	if workloadsOnly {
 		return deployments(ctx, c, manifests.ExecutionDeployment)

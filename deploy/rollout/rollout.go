@@ -1,4 +1,5 @@
-// Package rollout waits until what was installed runs, and finds out why pods do not. The command line calls it for members and hubs.
+// Package rollout waits until what was installed runs, and finds out why pods do not. The command
+// line calls it for members and hubs.
 package rollout
 
 import (
@@ -14,7 +15,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// AwaitMember waits until every component of a member runs its newest template. The error of a timeout has the reasons of the pods.
+// AwaitMember waits until every component of a member runs its newest template. The error of a
+// timeout has the reasons of the pods.
 func AwaitMember(ctx context.Context, c kubernetes.Interface, workloadsOnly bool, timeout time.Duration, progress manifests.Progress) error {
 	installed := func(ctx context.Context) ([]Component, error) { return Installed(ctx, c, workloadsOnly) }
 	return Await(ctx, c, manifests.SystemNamespace, installed, "join", timeout, progress)
@@ -23,8 +25,8 @@ func AwaitMember(ctx context.Context, c kubernetes.Interface, workloadsOnly bool
 // explainAfter is the interval at which the reasons why pods do not run are read.
 const explainAfter = 10 * time.Second
 
-// Await waits until every component that installed reads runs its newest template, and reports why pods do not run. verb is the command that
-// the error of a timeout names.
+// Await waits until every component that installed reads runs its newest template, and reports why
+// pods do not run. verb is the command that the error of a timeout names.
 func Await(
 	ctx context.Context, c kubernetes.Interface, namespace string, installed func(context.Context) ([]Component, error), verb string,
 	timeout time.Duration, progress manifests.Progress,

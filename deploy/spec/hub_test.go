@@ -15,7 +15,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// TestHubFields: each field of a Hub has a value that is refused with the field's path, or takes any value.
+// TestHubFields: each field of a Hub has a value that is refused with the field's path, or takes
+// any value.
 func TestHubFields(t *testing.T) {
 	wrong := map[string]func(*Hub){
 		"spec.namespace":        func(h *Hub) { h.Namespace = "A B" },
@@ -99,7 +100,8 @@ func TestHubSettings(t *testing.T) {
 	}
 }
 
-// TestReleaseReplacesDevelopmentImage: what a build without a release has stored or run because no image was named is no choice of a user's.
+// TestReleaseReplacesDevelopmentImage: what a build without a release has stored or run because no
+// image was named is no choice of a user's.
 func TestReleaseReplacesDevelopmentImage(t *testing.T) {
 	const release = "registry.example/pelago:v2"
 	build := manifests.DefaultImage

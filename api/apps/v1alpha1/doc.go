@@ -1,4 +1,5 @@
-// Package v1alpha1 holds the kind of the API group apps.karmada.io: WorkloadRebalancer, which has workloads scheduled again.
+// Package v1alpha1 holds the kind of the API group apps.karmada.io: WorkloadRebalancer, which has
+// workloads scheduled again.
 //
 // +kubebuilder:object:generate=true
 // +groupName=apps.karmada.io

@@ -2,7 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// WorkloadRebalancer reschedules each of its workloads from scratch, regardless of where it runs now, once per generation.
+// WorkloadRebalancer reschedules each of its workloads from scratch, regardless of where it runs
+// now, once per generation.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -23,7 +24,8 @@ type WorkloadRebalancerSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=1000
 	Workloads []ObjectReference `json:"workloads"`
-	// TTLSecondsAfterFinished is the time between status.finishTime and the deletion of the object; it is kept if unset.
+	// TTLSecondsAfterFinished is the time between status.finishTime and the deletion of the object;
+	// it is kept if unset.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0

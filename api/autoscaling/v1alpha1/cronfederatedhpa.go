@@ -37,7 +37,8 @@ type CronFederatedHPARule struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	Name string `json:"name"`
-	// Schedule has the five fields of cron, or is a descriptor such as @daily; the time zone is timeZone.
+	// Schedule has the five fields of cron, or is a descriptor such as @daily; the time zone is
+	// timeZone.
 	Schedule string `json:"schedule"`
 	// TargetReplicas are set if the target is a workload.
 	//

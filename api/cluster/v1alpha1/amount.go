@@ -8,7 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// AmountOf converts a quantity of a resource to an integer: CPU in millicores, all else in units; at most the largest int64.
+// AmountOf converts a quantity of a resource to an integer: CPU in millicores, all else in units;
+// at most the largest int64.
 func AmountOf(name corev1.ResourceName, q resource.Quantity) int64 {
 	n := q.AsApproximateFloat64()
 	if name == corev1.ResourceCPU {
@@ -23,7 +24,8 @@ func AmountOf(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// Plus returns a + n × times, clamped to int64: users can request any amount, and must not make a sum overflow into the negative.
+// Plus returns a + n × times, clamped to int64: users can request any amount, and must not make a
+// sum overflow into the negative.
 func Plus(a, n, times int64) int64 { return Sum{}.Add(a, 1).Add(n, times).Int64() }
 
 // Sum is a sum of amounts that does not overflow: what was added to it can be subtracted again.

@@ -6,8 +6,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Cluster is a member that runs workloads. Its name is the id of the cluster, an RFC 1123 label of at most 48
-// characters: the same as in submariner.io, in its execution namespace and in its ServiceAccount.
+// Cluster is a member that runs workloads. Its name is the id of the cluster, an RFC 1123 label of
+// at most 48 characters: the same as in submariner.io, in its execution namespace and in its
+// ServiceAccount.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -49,7 +50,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.id) || !has(self.id) || oldSelf.id.size() == 0 || self.id == oldSelf.id",message="id is immutable: unjoin the cluster and join it again",fieldPath=.id
 // +kubebuilder:validation:XValidation:rule="!has(self.zone) || self.zone.size() == 0 || !has(self.zones) || self.zones.size() == 0",message="zone and zones cannot be set at the same time: use zones",fieldPath=.zone
 type ClusterSpec struct {
-	// ID is the UID of the namespace kube-system of the member; it shows when one cluster is joined under two names.
+	// ID is the UID of the namespace kube-system of the member; it shows when one cluster is joined
+	// under two names.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=128000
@@ -64,11 +66,13 @@ type ClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.contains('#')",message="fragments are not permitted in the URL"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('?')",message="query parameters are not permitted in the URL"
 	APIEndpoint string `json:"apiEndpoint,omitempty"`
-	// SecretRef names the Secret with the keys token and caBundle by which the hub writes a push member.
+	// SecretRef names the Secret with the keys token and caBundle by which the hub writes a push
+	// member.
 	//
 	// +optional
 	SecretRef *SecretReference `json:"secretRef,omitempty"`
-	// ImpersonatorSecretRef names the Secret whose key token lets the proxy impersonate users in the member.
+	// ImpersonatorSecretRef names the Secret whose key token lets the proxy impersonate users in
+	// the member.
 	//
 	// +optional
 	ImpersonatorSecretRef *SecretReference `json:"impersonatorSecretRef,omitempty"`
@@ -105,8 +109,9 @@ type ClusterSpec struct {
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:XValidation:rule="self.all(t, self.exists_one(u, u.key == t.key && u.effect == t.effect))",message="taints must be unique by key and effect pair"
 	Taints []Taint `json:"taints,omitempty"`
-	// ResourceModels are the classes of nodes that status.resourceSummary.allocatableModelings counts, smallest first.
-	// Rules about quantities are in Validate: in CEL they would exceed the cost that an API server allows.
+	// ResourceModels are the classes of nodes that status.resourceSummary.allocatableModelings
+	// counts, smallest first. Rules about quantities are in Validate: in CEL they would exceed the
+	// cost that an API server allows.
 	//
 	// +optional
 	// +listType=atomic
@@ -133,8 +138,9 @@ type SecretReference struct {
 	Name string `json:"name"`
 }
 
-// Taint has the fields of Kubernetes' taint of nodes and converts to it (corev1.Taint(t)); it is a type of its own for
-// the limits, without which the rules over it would be too costly for an API server.
+// Taint has the fields of Kubernetes' taint of nodes and converts to it (corev1.Taint(t)); it is a
+// type of its own for the limits, without which the rules over it would be too costly for an API
+// server.
 type Taint struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317

@@ -1,6 +1,7 @@
 package v1alpha1
 
-// FinalizerCluster keeps a Cluster until its execution namespace is gone and no binding names the cluster.
+// FinalizerCluster keeps a Cluster until its execution namespace is gone and no binding names the
+// cluster.
 const FinalizerCluster = "karmada.io/cluster-controller"
 
 // Names of what belongs to a cluster on the hub.
@@ -16,7 +17,8 @@ const (
 	NameMaxLength = 48
 )
 
-// Taints that follow the condition Ready, and those that administrators set; all with the effect NoSchedule.
+// Taints that follow the condition Ready, and those that administrators set; all with the effect
+// NoSchedule.
 const (
 	// TaintNotReady: Ready is False, or not known yet.
 	TaintNotReady = "cluster.karmada.io/not-ready"
@@ -24,7 +26,8 @@ const (
 	TaintUnreachable = "cluster.karmada.io/unreachable"
 	// TaintUnschedulable: a user has cordoned the cluster.
 	TaintUnschedulable = "cluster.karmada.io/unschedulable"
-	// TaintUnapproved: no administrator of the hub has accepted the cluster. No toleration covers it.
+	// TaintUnapproved: no administrator of the hub has accepted the cluster. No toleration covers
+	// it.
 	TaintUnapproved = "pelago.io/unapproved"
 )
 
@@ -47,15 +50,17 @@ const (
 	ReasonClusterStatusUnknown = "ClusterStatusUnknown"
 	// ReasonClusterIDTaken: False, another Cluster has the same spec.id; this one is no member.
 	ReasonClusterIDTaken = "ClusterIDTaken"
-	// ReasonClusterIDMismatch: False, another cluster than that of spec.id answers at spec.apiEndpoint; nothing is written into it.
+	// ReasonClusterIDMismatch: False, another cluster than that of spec.id answers at
+	// spec.apiEndpoint; nothing is written into it.
 	ReasonClusterIDMismatch = "ClusterIDMismatch"
 	// ReasonClusterIsHub: False, spec.id is that of the hub itself; this Cluster is no member.
 	ReasonClusterIsHub = "ClusterIsHub"
 )
 
-// ConditionDataPlaneReachable says whether the cluster answers the probes of other clusters' gateways; absent if no cluster that is
-// ready reports on it (status.network). While it is True, workloads leave a cluster that is not Ready only after a longer
-// delay: perhaps only its connection to the hub has failed.
+// ConditionDataPlaneReachable says whether the cluster answers the probes of other clusters'
+// gateways; absent if no cluster that is ready reports on it (status.network). While it is True,
+// workloads leave a cluster that is not Ready only after a longer delay: perhaps only its
+// connection to the hub has failed.
 const ConditionDataPlaneReachable = "DataPlaneReachable"
 
 // Reasons of ConditionDataPlaneReachable.
@@ -66,7 +71,8 @@ const (
 	ReasonNoPeerReaches = "NoPeerReaches"
 )
 
-// ConditionRemoved is False on a Cluster that is being deleted, and says what its deletion waits for.
+// ConditionRemoved is False on a Cluster that is being deleted, and says what its deletion waits
+// for.
 const ConditionRemoved = "Removed"
 
 // Reasons of ConditionRemoved.
@@ -79,7 +85,8 @@ const (
 	ReasonWaitingForBindings = "WaitingForBindings"
 )
 
-// ConditionCompleteAPIEnablements says whether status.apiEnablements lists all that the cluster serves.
+// ConditionCompleteAPIEnablements says whether status.apiEnablements lists all that the cluster
+// serves.
 const ConditionCompleteAPIEnablements = "CompleteAPIEnablements"
 
 // Reasons of ConditionCompleteAPIEnablements.
@@ -92,7 +99,8 @@ const (
 	ReasonAPIEnablementsEmpty = "Empty"
 )
 
-// ConditionServiceDomainNameResolutionReady says whether cluster DNS works in the member; Remedies read it.
+// ConditionServiceDomainNameResolutionReady says whether cluster DNS works in the member; Remedies
+// read it.
 const ConditionServiceDomainNameResolutionReady = "ServiceDomainNameResolutionReady"
 
 // Reasons of Events on Clusters.
@@ -107,6 +115,7 @@ const (
 	EventClusterRefused = "ClusterRefused"
 	// EventRemovalWaits: the condition Removed has changed.
 	EventRemovalWaits = "RemovalWaits"
-	// EventInvalidResourceModels: spec.resourceModels cannot be used, nodes are not counted by them.
+	// EventInvalidResourceModels: spec.resourceModels cannot be used, nodes are not counted by
+	// them.
 	EventInvalidResourceModels = "InvalidResourceModels"
 )

@@ -17,8 +17,9 @@ func (c *Cluster) Ready() *metav1.Condition {
 	return meta.FindStatusCondition(c.Status.Conditions, ConditionReady)
 }
 
-// SetReady sets the condition Ready, and reports whether it changed. A change between False and Unknown keeps
-// lastTransitionTime, so that it remains the time since which the cluster has not been ready.
+// SetReady sets the condition Ready, and reports whether it changed. A change between False and
+// Unknown keeps lastTransitionTime, so that it remains the time since which the cluster has not
+// been ready.
 func (s *ClusterStatus) SetReady(ready metav1.Condition) (changed bool) {
 	before := meta.FindStatusCondition(s.Conditions, ConditionReady)
 	if before != nil && before.Status != metav1.ConditionTrue && ready.Status != metav1.ConditionTrue {
@@ -33,13 +34,14 @@ func (c *Cluster) Refused() bool {
 	return r != nil && (r.Reason == ReasonClusterIDTaken || r.Reason == ReasonClusterIsHub)
 }
 
-// Member reports whether the Cluster is a member of the hub: it has the hub's finalizer and is not refused. It remains one until
-// its removal has ended.
+// Member reports whether the Cluster is a member of the hub: it has the hub's finalizer and is not
+// refused. It remains one until its removal has ended.
 func (c *Cluster) Member() bool {
 	return slices.Contains(c.Finalizers, FinalizerCluster) && !c.Refused()
 }
 
-// Serves reports whether a kind of an apiVersion is among what a cluster reports in status.apiEnablements.
+// Serves reports whether a kind of an apiVersion is among what a cluster reports in
+// status.apiEnablements.
 func Serves(reported []APIEnablement, apiVersion, kind string) bool {
 	return slices.ContainsFunc(reported, func(e APIEnablement) bool {
 		return e.GroupVersion == apiVersion && slices.ContainsFunc(e.Resources, func(r APIResource) bool { return r.Kind == kind })

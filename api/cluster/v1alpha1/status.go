@@ -27,7 +27,8 @@ type ClusterStatus struct {
 	// +optional
 	// +listType=atomic
 	RemedyActions []string `json:"remedyActions,omitempty"`
-	// Network is which other clusters the data plane of the member reaches. It is Pelago's, and empty without its data plane.
+	// Network is which other clusters the data plane of the member reaches. It is Pelago's, and
+	// empty without its data plane.
 	//
 	// +optional
 	// +listType=map
@@ -38,10 +39,12 @@ type ClusterStatus struct {
 // NetworkPath is how the data plane of a member sees another cluster.
 type NetworkPath struct {
 	Cluster string `json:"cluster"`
-	// Reachable says that a gateway of the cluster answers the probes of one of the member's gateways.
+	// Reachable says that a gateway of the cluster answers the probes of one of the member's
+	// gateways.
 	Reachable bool `json:"reachable"`
-	// RTT is the mean round-trip time of the probes between the nearest gateways of both, Jitter its standard deviation: durations
-	// such as "1.2ms". They change only if the measurement differs by more than a fifth and 1 ms.
+	// RTT is the mean round-trip time of the probes between the nearest gateways of both, Jitter
+	// its standard deviation: durations such as "1.2ms". They change only if the measurement
+	// differs by more than a fifth and 1 ms.
 	//
 	// +optional
 	RTT *metav1.Duration `json:"rtt,omitempty"`

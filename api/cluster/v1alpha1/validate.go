@@ -6,9 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Validate checks what the schema of Cluster cannot, so far only spec.resourceModels: comparing quantities in CEL exceeds
-// the API server's cost limit. Code that counts nodes by model calls it first and counts none if there are errors; the hub
-// reports them in an Event on the Cluster.
+// Validate checks what the schema of Cluster cannot, so far only spec.resourceModels: comparing
+// quantities in CEL exceeds the API server's cost limit. Code that counts nodes by model calls it
+// first and counts none if there are errors; the hub reports them in an Event on the Cluster.
 func (s ClusterSpec) Validate(path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	models := path.Child("resourceModels")

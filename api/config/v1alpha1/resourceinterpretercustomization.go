@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ResourceInterpreterCustomization defines with Lua scripts how objects of a kind are interpreted. It takes precedence over
-// the built-in rules.
+// ResourceInterpreterCustomization defines with Lua scripts how objects of a kind are interpreted.
+// It takes precedence over the built-in rules.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -34,28 +34,34 @@ type CustomizationTarget struct {
 
 // CustomizationRules has one script for each operation that is customized.
 type CustomizationRules struct {
-	// Retention defines `Retain(desiredObj, observedObj)`: the desired object with the fields that are the member's.
+	// Retention defines `Retain(desiredObj, observedObj)`: the desired object with the fields that
+	// are the member's.
 	//
 	// +optional
 	Retention *Script `json:"retention,omitempty"`
-	// ReplicaResource defines `GetReplicas(desiredObj)`: the number of replicas, and what each asks for.
+	// ReplicaResource defines `GetReplicas(desiredObj)`: the number of replicas, and what each asks
+	// for.
 	//
 	// +optional
 	ReplicaResource *Script `json:"replicaResource,omitempty"`
-	// ComponentResource defines `GetComponents(desiredObj)`: the components of an object with several pod templates, as a list of
-	// {name, replicas, replicaRequirements}. It takes precedence over ReplicaResource: each cluster gets the whole object.
+	// ComponentResource defines `GetComponents(desiredObj)`: the components of an object with
+	// several pod templates, as a list of {name, replicas, replicaRequirements}. It takes
+	// precedence over ReplicaResource: each cluster gets the whole object.
 	//
 	// +optional
 	ComponentResource *Script `json:"componentResource,omitempty"`
-	// ReplicaRevision defines `ReviseReplica(desiredObj, desiredReplica)`: the object with that number of replicas.
+	// ReplicaRevision defines `ReviseReplica(desiredObj, desiredReplica)`: the object with that
+	// number of replicas.
 	//
 	// +optional
 	ReplicaRevision *Script `json:"replicaRevision,omitempty"`
-	// StatusReflection defines `ReflectStatus(observedObj)`: the part of the status that is reported to the hub.
+	// StatusReflection defines `ReflectStatus(observedObj)`: the part of the status that is
+	// reported to the hub.
 	//
 	// +optional
 	StatusReflection *Script `json:"statusReflection,omitempty"`
-	// StatusAggregation defines `AggregateStatus(desiredObj, statusItems)`: the template with the status of all clusters.
+	// StatusAggregation defines `AggregateStatus(desiredObj, statusItems)`: the template with the
+	// status of all clusters.
 	//
 	// +optional
 	StatusAggregation *Script `json:"statusAggregation,omitempty"`
@@ -63,7 +69,8 @@ type CustomizationRules struct {
 	//
 	// +optional
 	HealthInterpretation *Script `json:"healthInterpretation,omitempty"`
-	// DependencyInterpretation defines `GetDependencies(desiredObj)`: the objects that the object refers to.
+	// DependencyInterpretation defines `GetDependencies(desiredObj)`: the objects that the object
+	// refers to.
 	//
 	// +optional
 	DependencyInterpretation *Script `json:"dependencyInterpretation,omitempty"`
@@ -74,7 +81,8 @@ type Script struct {
 	LuaScript string `json:"luaScript"`
 }
 
-// ResourceInterpreterCustomizationStatus says whether the customization can work; see ConditionAccepted.
+// ResourceInterpreterCustomizationStatus says whether the customization can work; see
+// ConditionAccepted.
 type ResourceInterpreterCustomizationStatus struct {
 	// +optional
 	// +listType=map

@@ -5,8 +5,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ResourceInterpreterWebhookConfiguration lists webhooks that read and change objects of some kinds. They come after KindRules and
-// ResourceInterpreterCustomizations, and before what is built in.
+// ResourceInterpreterWebhookConfiguration lists webhooks that read and change objects of some
+// kinds. They come after KindRules and ResourceInterpreterCustomizations, and before what is built
+// in.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -30,7 +31,8 @@ type InterpreterOperation string
 type ResourceInterpreterWebhook struct {
 	// Name is a fully qualified domain name.
 	Name string `json:"name"`
-	// ClientConfig has a URL with https, or a Service of the hub. Pull members call the former only.
+	// ClientConfig has a URL with https, or a Service of the hub. Pull members call the former
+	// only.
 	ClientConfig admissionregistrationv1.WebhookClientConfig `json:"clientConfig"`
 	// +optional
 	// +listType=atomic
@@ -50,8 +52,9 @@ type ResourceInterpreterWebhook struct {
 
 // RuleWithOperations are operations on kinds.
 type RuleWithOperations struct {
-	// Operations are InterpretReplica, InterpretComponent, ReviseReplica, Retain, AggregateStatus, InterpretDependency,
-	// InterpretHealth, InterpretStatus, or * for all. Prune is accepted and not called.
+	// Operations are InterpretReplica, InterpretComponent, ReviseReplica, Retain, AggregateStatus,
+	// InterpretDependency, InterpretHealth, InterpretStatus, or * for all. Prune is accepted and
+	// not called.
 	//
 	// +listType=atomic
 	Operations []InterpreterOperation `json:"operations"`
@@ -68,7 +71,8 @@ type Rule struct {
 	Kinds []string `json:"kinds"`
 }
 
-// ResourceInterpreterWebhookConfigurationList is a list of ResourceInterpreterWebhookConfigurations.
+// ResourceInterpreterWebhookConfigurationList is a list of
+// ResourceInterpreterWebhookConfigurations.
 //
 // +kubebuilder:object:root=true
 type ResourceInterpreterWebhookConfigurationList struct {

@@ -1,7 +1,7 @@
 package v1alpha1
 
-// ClaimedByMultiClusterService is the value of the label resourcetemplate.karmada.io/claimed-by of a Service that a MultiClusterService
-// places: policies ignore it.
+// ClaimedByMultiClusterService is the value of the label resourcetemplate.karmada.io/claimed-by of
+// a Service that a MultiClusterService places: policies ignore it.
 const ClaimedByMultiClusterService = "MultiClusterService"
 
 // Condition types of a MultiClusterService of type CrossCluster, with their reasons.
@@ -10,7 +10,8 @@ const (
 	ConditionServiceApplied     = "ServiceApplied"
 	ReasonServiceAppliedSucceed = "ServiceAppliedSucceed"
 	ReasonServiceAppliedFailed  = "ServiceAppliedFailed"
-	// ConditionEndpointSliceDispatched: all objects of the service exist in its providers and consumers.
+	// ConditionEndpointSliceDispatched: all objects of the service exist in its providers and
+	// consumers.
 	ConditionEndpointSliceDispatched     = "EndpointSliceDispatched"
 	ReasonEndpointSliceDispatchedSucceed = "EndpointSliceDispatchedSucceed"
 	ReasonEndpointSliceDispatchedFailed  = "EndpointSliceDispatchedFailed"

@@ -5,8 +5,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MultiClusterService exports the hub's Service of this name from its provider clusters to its consumer clusters, which reach it as
-// <name>.<namespace>.svc.clusterset.local. Consumers that are not providers can also use the Service's own name.
+// MultiClusterService exports the hub's Service of this name from its provider clusters to its
+// consumer clusters, which reach it as <name>.<namespace>.svc.clusterset.local. Consumers that are
+// not providers can also use the Service's own name.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -57,7 +58,8 @@ type MultiClusterServiceSpec struct {
 	// +optional
 	// +listType=atomic
 	ServiceConsumptionClusters []string `json:"serviceConsumptionClusters,omitempty"`
-	// ProviderClusters have the backends, and get the Service unless a policy places it; all if unset.
+	// ProviderClusters have the backends, and get the Service unless a policy places it; all if
+	// unset.
 	//
 	// +optional
 	// +listType=atomic
@@ -95,7 +97,8 @@ type ClusterSelector struct {
 type MultiClusterServiceStatus struct {
 	// +optional
 	LoadBalancer corev1.LoadBalancerStatus `json:"loadBalancer,omitempty"`
-	// Conditions are ServiceApplied and EndpointSliceDispatched for the type CrossCluster, and Accepted.
+	// Conditions are ServiceApplied and EndpointSliceDispatched for the type CrossCluster, and
+	// Accepted.
 	//
 	// +optional
 	// +listType=map

@@ -2,8 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// GlobalAddress claims one address of the cluster's GlobalCIDR, or of its range of ClusterSetIPs, for one owner. Its name is the address with dashes,
-// so the API server itself refuses a second claim; creating it is the allocation.
+// GlobalAddress claims one address of the cluster's GlobalCIDR, or of its range of ClusterSetIPs,
+// for one owner. Its name is the address with dashes, so the API server itself refuses a second
+// claim; creating it is the allocation.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=gaddr,categories=pelago
@@ -25,14 +26,16 @@ type GlobalAddress struct {
 type GlobalAddressSpec struct {
 	IP    string       `json:"ip"`
 	Owner AddressOwner `json:"owner"`
-	// ReleasedAt is when the owner was found gone; the claim is deleted 120 s later, to let the address rest (RFC 6888 REQ-8).
+	// ReleasedAt is when the owner was found gone; the claim is deleted 120 s later, to let the
+	// address rest (RFC 6888 REQ-8).
 	//
 	// +optional
 	ReleasedAt *metav1.Time `json:"releasedAt,omitempty"`
 }
 
-// AddressOwner is the ClusterGlobalEgressIP, GlobalEgressIP or GlobalIngressIP that has the address. That of a ClusterSetIP is the
-// ServiceImport, which exists while one cluster exports the service; its UID is empty, since it may be created later.
+// AddressOwner is the ClusterGlobalEgressIP, GlobalEgressIP or GlobalIngressIP that has the
+// address. That of a ClusterSetIP is the ServiceImport, which exists while one cluster exports the
+// service; its UID is empty, since it may be created later.
 type AddressOwner struct {
 	Kind string `json:"kind"`
 	// +optional

@@ -7,15 +7,17 @@ const ConditionAccepted = "Accepted"
 
 // Reasons of ConditionAccepted, beside ReasonAccepted.
 const (
-	// ReasonInvalidExpression: a rule does not compile; the message has the rule, the error and its position. Objects of the kind
-	// stay unchanged in members until the rule is fixed: nothing is decided without it.
+	// ReasonInvalidExpression: a rule does not compile; the message has the rule, the error and its
+	// position. Objects of the kind stay unchanged in members until the rule is fixed: nothing is
+	// decided without it.
 	ReasonInvalidExpression = "InvalidExpression"
 	// ReasonConflict: older KindRules have the same rule for the same kind, and are used.
 	ReasonConflict = "Conflict"
 )
 
-// KindRules define with CEL expressions how the hub and the members' agents interpret objects of some kinds. Each rule takes
-// precedence over the built-in one for the same operation; operations without a rule keep their built-in behaviour.
+// KindRules define with CEL expressions how the hub and the members' agents interpret objects of
+// some kinds. Each rule takes precedence over the built-in one for the same operation; operations
+// without a rule keep their built-in behaviour.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -65,9 +67,10 @@ type RuledKind struct {
 // +kubebuilder:validation:MaxLength=16384
 type Expression string
 
-// Rules has an expression for each operation. The variables: `object` is the template at the hub, `desired` what is about to be
-// written to a member, `observed` the member's object, `replicas` the number that a cluster is given, `items` what the clusters
-// report: a list of {clusterName, status, applied, health}, in which `status` is not there before the cluster has reported.
+// Rules has an expression for each operation. The variables: `object` is the template at the hub,
+// `desired` what is about to be written to a member, `observed` the member's object, `replicas` the
+// number that a cluster is given, `items` what the clusters report: a list of {clusterName, status,
+// applied, health}, in which `status` is not there before the cluster has reported.
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="!has(self.requirements) || has(self.replicas)",message="requirements are those of replicas: a rule for replicas is missing"
@@ -76,33 +79,39 @@ type Rules struct {
 	//
 	// +optional
 	Replicas Expression `json:"replicas,omitempty"`
-	// Requirements gives what each replica of `object` asks for, as a map with the fields of spec.replicaRequirements of bindings,
-	// or null; see the function podRequirements.
+	// Requirements gives what each replica of `object` asks for, as a map with the fields of
+	// spec.replicaRequirements of bindings, or null; see the function podRequirements.
 	//
 	// +optional
 	Requirements Expression `json:"requirements,omitempty"`
-	// Components lists the components of an `object` with several pod templates, as maps with name, replicas and
-	// replicaRequirements (see Requirements). They take precedence over Replicas: each cluster gets the whole object.
+	// Components lists the components of an `object` with several pod templates, as maps with name,
+	// replicas and replicaRequirements (see Requirements). They take precedence over Replicas: each
+	// cluster gets the whole object.
 	//
 	// +optional
 	Components Expression `json:"components,omitempty"`
-	// Revise gives what changes in `object` if it has `replicas` replicas, as a merge patch (RFC 7386).
+	// Revise gives what changes in `object` if it has `replicas` replicas, as a merge patch (RFC
+	// 7386).
 	//
 	// +optional
 	Revise Expression `json:"revise,omitempty"`
-	// Prune removes the fields of `object` that members must not get, as a merge patch: null removes a field.
+	// Prune removes the fields of `object` that members must not get, as a merge patch: null
+	// removes a field.
 	//
 	// +optional
 	Prune Expression `json:"prune,omitempty"`
-	// Retain returns the fields of the `observed` object that the member owns, as a merge patch onto the `desired` one.
+	// Retain returns the fields of the `observed` object that the member owns, as a merge patch
+	// onto the `desired` one.
 	//
 	// +optional
 	Retain Expression `json:"retain,omitempty"`
-	// Reflect returns the part of the status of `observed` that is reported to the hub, as a map; null: there is none yet.
+	// Reflect returns the part of the status of `observed` that is reported to the hub, as a map;
+	// null: there is none yet.
 	//
 	// +optional
 	Reflect Expression `json:"reflect,omitempty"`
-	// Aggregate computes the status of `object` from the `items`, as a map; null: it stays unchanged.
+	// Aggregate computes the status of `object` from the `items`, as a map; null: it stays
+	// unchanged.
 	//
 	// +optional
 	Aggregate Expression `json:"aggregate,omitempty"`
@@ -110,8 +119,9 @@ type Rules struct {
 	//
 	// +optional
 	Healthy Expression `json:"healthy,omitempty"`
-	// Dependencies lists what `object` refers to, as maps with apiVersion, kind, name or labelSelector, and namespace (that of the
-	// object if it is left out); see the function podReferences.
+	// Dependencies lists what `object` refers to, as maps with apiVersion, kind, name or
+	// labelSelector, and namespace (that of the object if it is left out); see the function
+	// podReferences.
 	//
 	// +optional
 	Dependencies Expression `json:"dependencies,omitempty"`

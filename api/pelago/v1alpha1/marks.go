@@ -2,71 +2,79 @@ package v1alpha1
 
 import corev1 "k8s.io/api/core/v1"
 
-// Marks of the agent's objects in a member, for kinds that others create objects of as well. Objects without them are neither
-// changed nor deleted.
+// Marks of the agent's objects in a member, for kinds that others create objects of as well.
+// Objects without them are neither changed nor deleted.
 const (
 	// LabelManagedBy has the value ManagedBy.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	ManagedBy      = "pelago"
-	// AnnotationHubID is the id of the clusterset: the UID of the hub's namespace kube-system. A user sets it on
-	// that namespace itself to declare that this hub replaces the hub with that id.
+	// AnnotationHubID is the id of the clusterset: the UID of the hub's namespace kube-system. A
+	// user sets it on that namespace itself to declare that this hub replaces the hub with that id.
 	AnnotationHubID = "pelago.io/hub-id"
 )
 
-// AnnotationDrained with the value "true" takes a gateway node out of service, as a cordon does. Written by
-// `pelago gateway drain`.
+// AnnotationDrained with the value "true" takes a gateway node out of service, as a cordon does.
+// Written by `pelago gateway drain`.
 const AnnotationDrained = "pelago.io/gateway-drained"
 
-// AnnotationExportTo of a ServiceExport restricts the clusters to which the service is exported: a comma list of cluster ids, or a
-// selector over the labels that the administrator of the hub gave to clusters (PeerSpec.Labels).
+// AnnotationExportTo of a ServiceExport restricts the clusters to which the service is exported: a
+// comma list of cluster ids, or a selector over the labels that the administrator of the hub gave
+// to clusters (PeerSpec.Labels).
 const AnnotationExportTo = "pelago.io/export-to"
 
-// LabelDatapath of a Namespace or Node sets how packets of its pods get to other clusters and back: strict, hybrid or fast.
+// LabelDatapath of a Namespace or Node sets how packets of its pods get to other clusters and back:
+// strict, hybrid or fast.
 const LabelDatapath = "pelago.io/datapath"
 
-// AnnotationRotateKeys of a gateway node makes its wire rotate all keys, once for each value: an RFC 3339 time. Written by
-// `pelago gateway rotate-keys`; status.keyRotation of the NodeIndex shows the progress.
+// AnnotationRotateKeys of a gateway node makes its wire rotate all keys, once for each value: an
+// RFC 3339 time. Written by `pelago gateway rotate-keys`; status.keyRotation of the NodeIndex shows
+// the progress.
 const AnnotationRotateKeys = "pelago.io/rotate-keys"
 
 // Annotations of a Cluster. The admission policies at the hub read all but the last.
 const (
-	// AnnotationClusterUID is the UID of the cluster's namespace kube-system: which cluster it really is. Written by
-	// `pelago join`.
+	// AnnotationClusterUID is the UID of the cluster's namespace kube-system: which cluster it
+	// really is. Written by `pelago join`.
 	AnnotationClusterUID = "pelago.io/cluster-uid"
-	// AnnotationClusterIndex is the cluster's index in the clusterset, decimal, from 1. Written by `pelago join`.
+	// AnnotationClusterIndex is the cluster's index in the clusterset, decimal, from 1. Written by
+	// `pelago join`.
 	AnnotationClusterIndex = "pelago.io/cluster-index"
-	// AnnotationFabricCIDR is the cluster's share of the clusterset's fabric, a /18. Written by `pelago join`.
+	// AnnotationFabricCIDR is the cluster's share of the clusterset's fabric, a /18. Written by
+	// `pelago join`.
 	AnnotationFabricCIDR = "pelago.io/fabric-cidr"
-	// AnnotationNetworkOnly with the value "true": the cluster has joined with --network-only and cannot register for workloads.
-	// Written by `pelago join`; a member cannot change it.
+	// AnnotationNetworkOnly with the value "true": the cluster has joined with --network-only and
+	// cannot register for workloads. Written by `pelago join`; a member cannot change it.
 	AnnotationNetworkOnly = "pelago.io/network-only"
-	// AnnotationWorkloadsOnly with the value "true": the cluster has joined with --workloads-only. It has no ranges, and the others
-	// have no Peer for it.
+	// AnnotationWorkloadsOnly with the value "true": the cluster has joined with --workloads-only.
+	// It has no ranges, and the others have no Peer for it.
 	AnnotationWorkloadsOnly = "pelago.io/workloads-only"
-	// AnnotationJoinedAt is when the Cluster was made at the hub, RFC 3339. Written by the agent on its copies, which
-	// have a creation time of their own.
+	// AnnotationJoinedAt is when the Cluster was made at the hub, RFC 3339. Written by the agent on
+	// its copies, which have a creation time of their own.
 	AnnotationJoinedAt = "pelago.io/joined-at"
 )
 
 // Labels of the EndpointSlices that describe exported services, at the hub and in members.
 const (
-	// ExportedSliceManager is the value of endpointslice.kubernetes.io/managed-by at the hub; slices there without it are
-	// not looked at.
+	// ExportedSliceManager is the value of endpointslice.kubernetes.io/managed-by at the hub;
+	// slices there without it are not looked at.
 	ExportedSliceManager = "pelago.io"
 	// LabelProxyName with the value ProxyName keeps kube-proxy away from a slice.
 	LabelProxyName = "service.kubernetes.io/service-proxy-name"
 	ProxyName      = "pelago"
 )
 
-// AnnotationReadyBackends of an EndpointSlice of an exported service, at the hub and in members, is how many ready backends its cluster
-// has, decimal; above 8 rounded down to three significant bits. Without it the number is unknown.
+// AnnotationReadyBackends of an EndpointSlice of an exported service, at the hub and in members, is
+// how many ready backends its cluster has, decimal; above 8 rounded down to three significant bits.
+// Without it the number is unknown.
 const AnnotationReadyBackends = "pelago.io/ready-backends"
 
-// AnnotationUnreachable of an imported EndpointSlice: no gateway reaches its cluster, so no endpoint is ready. The value lists the
-// indexes of those that would be ready otherwise, separated by commas.
+// AnnotationUnreachable of an imported EndpointSlice: no gateway reaches its cluster, so no
+// endpoint is ready. The value lists the indexes of those that would be ready otherwise, separated
+// by commas.
 const AnnotationUnreachable = "pelago.io/unreachable"
 
-// ConditionClusterSetIP of a ServiceExport reports whether the service has a ClusterSetIP, and which.
+// ConditionClusterSetIP of a ServiceExport reports whether the service has a ClusterSetIP, and
+// which.
 const ConditionClusterSetIP = "ClusterSetIP"
 
 // Reasons of ConditionClusterSetIP.
@@ -77,6 +85,6 @@ const (
 	ReasonNoClusterSetIP = "NoClusterSetIP" // the service cannot have one
 )
 
-// SecretTypeRegistration is the type of the Secrets cluster-<id>.registration at the hub, to which a member's tokens
-// are bound. The admission policies there read it.
+// SecretTypeRegistration is the type of the Secrets cluster-<id>.registration at the hub, to which
+// a member's tokens are bound. The admission policies there read it.
 const SecretTypeRegistration corev1.SecretType = "pelago.io/registration"

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// NodeIndex gives a node its number in the overlay header and reports what the node's data path has reached.
-// Its name is the node's.
+// NodeIndex gives a node its number in the overlay header and reports what the node's data path has
+// reached. Its name is the node's.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -38,7 +38,8 @@ type NodeIndexSpec struct {
 
 // NodeIndexStatus is reported by the node daemon.
 type NodeIndexStatus struct {
-	// Ready says that the programs are attached and that the first full set of tables is in the kernel.
+	// Ready says that the programs are attached and that the first full set of tables is in the
+	// kernel.
 	//
 	// +optional
 	Ready bool `json:"ready,omitempty"`
@@ -46,7 +47,8 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	Gateway bool `json:"gateway,omitempty"`
-	// Serving says that the other nodes are to use the gateway: the remote gateways know it, or did not answer in time.
+	// Serving says that the other nodes are to use the gateway: the remote gateways know it, or did
+	// not answer in time.
 	//
 	// +optional
 	Serving bool `json:"serving,omitempty"`
@@ -54,12 +56,14 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	BootID string `json:"bootID,omitempty"`
-	// NodeBootID is the Node's status.nodeInfo.bootID when this status was written: a Node with another one has rebooted since. It is
-	// not compared with bootID, because container managers such as LXC and systemd-nspawn show a kubelet an id of its own.
+	// NodeBootID is the Node's status.nodeInfo.bootID when this status was written: a Node with
+	// another one has rebooted since. It is not compared with bootID, because container managers
+	// such as LXC and systemd-nspawn show a kubelet an id of its own.
 	//
 	// +optional
 	NodeBootID string `json:"nodeBootID,omitempty"`
-	// Mode is the datapath of the node's pods, unless their namespace has another one: strict, hybrid or fast.
+	// Mode is the datapath of the node's pods, unless their namespace has another one: strict,
+	// hybrid or fast.
 	//
 	// +optional
 	Mode string `json:"mode,omitempty"`
@@ -67,17 +71,19 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	Address string `json:"address,omitempty"`
-	// FabricAddress is the node's address in the clusterset's fabric, which the wires carry packets between.
+	// FabricAddress is the node's address in the clusterset's fabric, which the wires carry packets
+	// between.
 	//
 	// +optional
 	FabricAddress string `json:"fabricAddress,omitempty"`
-	// Wire is, on a gateway, what others must know to reach it over the wire. The agent copies it into backend_config of the
-	// gateway's Endpoint; the keys are those there.
+	// Wire is, on a gateway, what others must know to reach it over the wire. The agent copies it
+	// into backend_config of the gateway's Endpoint; the keys are those there.
 	//
 	// +optional
 	Wire map[string]string `json:"wire,omitempty"`
-	// PathMTU is, on a gateway, the path MTU to other clusters, in bytes of a pod's packet; larger packets are lost. All nodes of
-	// the cluster apply it. Clusters to which packets of the devices' full MTU pass are omitted.
+	// PathMTU is, on a gateway, the path MTU to other clusters, in bytes of a pod's packet; larger
+	// packets are lost. All nodes of the cluster apply it. Clusters to which packets of the
+	// devices' full MTU pass are omitted.
 	//
 	// +optional
 	PathMTU map[string]int32 `json:"pathMTU,omitempty"`
@@ -89,8 +95,9 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	PublicIP *PublicIP `json:"publicIP,omitempty"`
-	// Acks lists the UIDs of PortBlocks and GlobalIngressIPs that are not active yet and that this gateway has in its
-	// kernel tables. A block or address becomes active once every ready gateway lists it (make before use).
+	// Acks lists the UIDs of PortBlocks and GlobalIngressIPs that are not active yet and that this
+	// gateway has in its kernel tables. A block or address becomes active once every ready gateway
+	// lists it (make before use).
 	//
 	// +optional
 	// +listType=atomic
@@ -106,16 +113,17 @@ type NodeIndexStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// NodeSettings is a condition of a NodeIndex: False if the node's annotations or labels gateway.submariner.io/* were not all
-// taken over; the message names them. It is on gateways only.
+// NodeSettings is a condition of a NodeIndex: False if the node's annotations or labels
+// gateway.submariner.io/* were not all taken over; the message names them. It is on gateways only.
 const NodeSettings = "GatewaySettings"
 
-// NodeXDP is a condition of a NodeIndex: False, with the reason of each device, if XDP could not be attached to all intended
-// uplinks. Then the tc programs do all the work. Absent if XDP is not enabled.
+// NodeXDP is a condition of a NodeIndex: False, with the reason of each device, if XDP could not be
+// attached to all intended uplinks. Then the tc programs do all the work. Absent if XDP is not
+// enabled.
 const NodeXDP = "XDP"
 
-// NodeReconciled is a condition of a NodeIndex: False, with the errors, if the last reconcile of the node's daemon failed. A node that
-// was ready stays so, and the daemon retries.
+// NodeReconciled is a condition of a NodeIndex: False, with the errors, if the last reconcile of
+// the node's daemon failed. A node that was ready stays so, and the daemon retries.
 const NodeReconciled = "Reconciled"
 
 // Reasons of NodeReconciled.
@@ -144,7 +152,8 @@ type KeyRotation struct {
 	//
 	// +optional
 	TunnelsLeft int32 `json:"tunnelsLeft,omitempty"`
-	// Message says what the next step waits for; at the end, which gateways have made no handshake with the new keys.
+	// Message says what the next step waits for; at the end, which gateways have made no handshake
+	// with the new keys.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
@@ -172,7 +181,8 @@ type BlockDemand struct {
 	Blocks int32      `json:"blocks"`
 }
 
-// EgressPool names the object whose egress IPs are meant: the ClusterGlobalEgressIP if Namespace is empty, else a GlobalEgressIP.
+// EgressPool names the object whose egress IPs are meant: the ClusterGlobalEgressIP if Namespace is
+// empty, else a GlobalEgressIP.
 type EgressPool struct {
 	// +optional
 	Namespace string `json:"namespace,omitempty"`

@@ -18,8 +18,9 @@ const (
 	ReasonGlobalnetMismatch = "GlobalnetMismatch"
 )
 
-// Peer is what this cluster makes of one remote cluster: the merged and checked content of its Cluster and Endpoint
-// objects, and whether it is accepted. Its name is the remote cluster's id. Node daemons program accepted peers only.
+// Peer is what this cluster makes of one remote cluster: the merged and checked content of its
+// Cluster and Endpoint objects, and whether it is accepted. Its name is the remote cluster's id.
+// Node daemons program accepted peers only.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -45,7 +46,8 @@ type PeerSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1023
 	ClusterIndex int32 `json:"clusterIndex"`
-	// Labels are those of the Cluster at the hub, which its administrator gives; annotation pelago.io/export-to selects by them.
+	// Labels are those of the Cluster at the hub, which its administrator gives; annotation
+	// pelago.io/export-to selects by them.
 	//
 	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
@@ -64,12 +66,14 @@ type PeerSpec struct {
 type PeerGateway struct {
 	// Name is the name of the gateway's node.
 	Name string `json:"name"`
-	// Address is the outer address to use until NAT discovery by this cluster's gateways has found one: the public address if the
-	// gateway says that it is behind NAT, else the private one. Empty if the gateway can only initiate connections.
+	// Address is the outer address to use until NAT discovery by this cluster's gateways has found
+	// one: the public address if the gateway says that it is behind NAT, else the private one.
+	// Empty if the gateway can only initiate connections.
 	//
 	// +optional
 	Address string `json:"address,omitempty"`
-	// PrivateAddress is the gateway's address on its own network; empty if it is that of a node of this cluster.
+	// PrivateAddress is the gateway's address on its own network; empty if it is that of a node of
+	// this cluster.
 	//
 	// +optional
 	PrivateAddress string `json:"privateAddress,omitempty"`
@@ -99,7 +103,8 @@ type PeerGateway struct {
 	//
 	// +optional
 	Tunnels int32 `json:"tunnels,omitempty"`
-	// Identity is what else its Endpoint says in backend_config: the keys of its wire and how to connect to it.
+	// Identity is what else its Endpoint says in backend_config: the keys of its wire and how to
+	// connect to it.
 	//
 	// +optional
 	Identity map[string]string `json:"identity,omitempty"`

@@ -12,12 +12,14 @@ const (
 	BlocksPerIP = (65536 - FirstBlockPort) / BlockPorts
 )
 
-// AnnotationOrphanBootID records, on a block whose owner's Node is missing, the owner's last boot id. If a node of that name
-// comes back with another boot id, the flows of the block have ended with the earlier boot.
+// AnnotationOrphanBootID records, on a block whose owner's Node is missing, the owner's last boot
+// id. If a node of that name comes back with another boot id, the flows of the block have ended
+// with the earlier boot.
 const AnnotationOrphanBootID = "pelago.io/orphan-boot-id"
 
 // PortBlock leases the ports FirstPort … FirstPort+255 of one egress IP to one node. Its name is
-// `<egress ip with dashes>-<first port>`, so the API server itself refuses a second lease of the same ports.
+// `<egress ip with dashes>-<first port>`, so the API server itself refuses a second lease of the
+// same ports.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -43,11 +45,13 @@ type BlockState string
 
 // States of a lease.
 const (
-	// BlockPending: the gateways take the block into their tables; the node does not open flows in it yet.
+	// BlockPending: the gateways take the block into their tables; the node does not open flows in
+	// it yet.
 	BlockPending BlockState = "Pending"
 	// BlockActive: every ready gateway has the block; the node opens flows in it.
 	BlockActive BlockState = "Active"
-	// BlockReleasing: the node opens no new flows and sets status.released once the last one is gone.
+	// BlockReleasing: the node opens no new flows and sets status.released once the last one is
+	// gone.
 	BlockReleasing BlockState = "Releasing"
 )
 
@@ -65,7 +69,8 @@ type PortBlockSpec struct {
 	// Pool is the egress object that the address belongs to.
 	Pool  EgressPool `json:"pool"`
 	State BlockState `json:"state"`
-	// OrphanedAt is when the owner's Node was first found missing; the lease ends after the timeout of established flows (fencing).
+	// OrphanedAt is when the owner's Node was first found missing; the lease ends after the timeout
+	// of established flows (fencing).
 	//
 	// +optional
 	OrphanedAt *metav1.Time `json:"orphanedAt,omitempty"`

@@ -7,12 +7,14 @@ const (
 	ProxyGroup   = "proxy.pelago.io"
 	ProxyVersion = "v1alpha1"
 
-	// ProxyUpgrade is the protocol that the agent of a pull member switches to at the subresource attach: yamux, with streams that
-	// the hub opens, each for HTTP/1.1 requests to the member's API server.
+	// ProxyUpgrade is the protocol that the agent of a pull member switches to at the subresource
+	// attach: yamux, with streams that the hub opens, each for HTTP/1.1 requests to the member's
+	// API server.
 	ProxyUpgrade = "pelago-tunnel"
 	// ProxyReplicaHeader names the replica of pelago-hub that a tunnel leads to, in its answer.
 	ProxyReplicaHeader = "Pelago-Replica"
-	// ProxyExceptParameter lists, separated by commas, the replicas that an agent has tunnels to. They refuse a further one (409).
+	// ProxyExceptParameter lists, separated by commas, the replicas that an agent has tunnels to.
+	// They refuse a further one (409).
 	ProxyExceptParameter = "except"
 )
 

@@ -5,9 +5,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ServiceContribution is one cluster's share of one exported service. It lies in the broker namespace of the hub,
-// is named `<cluster>.<namespace>.<service>` (three labels, so no two services share a name) and is written by that
-// cluster's agent alone. Every agent computes the merged ServiceImport from all contributions by the same pure function.
+// ServiceContribution is one cluster's share of one exported service. It lies in the broker
+// namespace of the hub, is named `<cluster>.<namespace>.<service>` (three labels, so no two
+// services share a name) and is written by that cluster's agent alone. Every agent computes the
+// merged ServiceImport from all contributions by the same pure function.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Namespaced,shortName=svcc,categories=pelago
@@ -51,20 +52,22 @@ type ServiceContributionSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	Service string           `json:"service"`
 	Type    ContributionType `json:"type"`
-	// IPs are the addresses under which other clusters reach the service: its global ingress IP, or its ClusterIP without
-	// globalnet; empty for a headless service.
+	// IPs are the addresses under which other clusters reach the service: its global ingress IP, or
+	// its ClusterIP without globalnet; empty for a headless service.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2
 	IPs []string `json:"ips,omitempty"`
-	// ClusterSetIP is the service's address in all clusters as this cluster knows it: claimed from the cluster's own range of
-	// ClusterSetIPs, or copied from the contribution that decides. Empty for a headless service and without ClusterSetIPs.
+	// ClusterSetIP is the service's address in all clusters as this cluster knows it: claimed from
+	// the cluster's own range of ClusterSetIPs, or copied from the contribution that decides. Empty
+	// for a headless service and without ClusterSetIPs.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=39
 	ClusterSetIP string `json:"clusterSetIP,omitempty"`
-	// ExportTo are the clusters to which the service is exported, the exporting one among them; empty: all.
+	// ExportTo are the clusters to which the service is exported, the exporting one among them;
+	// empty: all.
 	//
 	// +optional
 	// +listType=atomic

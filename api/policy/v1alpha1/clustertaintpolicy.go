@@ -5,7 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClusterTaintPolicy sets and removes taints of clusters by their conditions. Taints stay when the policy is deleted.
+// ClusterTaintPolicy sets and removes taints of clusters by their conditions. Taints stay when the
+// policy is deleted.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -20,7 +21,8 @@ type ClusterTaintPolicy struct {
 	Status PolicyStatus `json:"status,omitempty"`
 }
 
-// ClusterTaintPolicySpec are clusters, conditions and taints. The conditions for adding are evaluated before those for removing.
+// ClusterTaintPolicySpec are clusters, conditions and taints. The conditions for adding are
+// evaluated before those for removing.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.addOnConditions) && self.addOnConditions.size() > 0) || (has(self.removeOnConditions) && self.removeOnConditions.size() > 0)",message="both addOnConditions and removeOnConditions can not be empty"
 type ClusterTaintPolicySpec struct {
@@ -28,13 +30,15 @@ type ClusterTaintPolicySpec struct {
 	//
 	// +optional
 	TargetClusters *ClusterAffinity `json:"targetClusters,omitempty"`
-	// AddOnConditions must all match for the taints to be set; they are never set if there are none.
+	// AddOnConditions must all match for the taints to be set; they are never set if there are
+	// none.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	AddOnConditions []MatchCondition `json:"addOnConditions,omitempty"`
-	// RemoveOnConditions must all match for the taints to be removed; they are never removed if there are none.
+	// RemoveOnConditions must all match for the taints to be removed; they are never removed if
+	// there are none.
 	//
 	// +optional
 	// +listType=atomic

@@ -2,12 +2,14 @@ package v1alpha1
 
 import "strings"
 
-// DefaultGracePeriodSeconds is how long a workload stays where it was under PurgeModeGracefully, in seconds.
+// DefaultGracePeriodSeconds is how long a workload stays where it was under PurgeModeGracefully, in
+// seconds.
 const DefaultGracePeriodSeconds = 600
 
-// Defaulted is a copy of the spec with the defaults that a schema cannot express: the namespace of the selectors (that of
-// the policy, empty for a cluster-wide one), the deprecated names of fields, the dependencies of a ServiceImport, and those
-// of the placement and the failover. It is for use in memory: nobody's spec is written.
+// Defaulted is a copy of the spec with the defaults that a schema cannot express: the namespace of
+// the selectors (that of the policy, empty for a cluster-wide one), the deprecated names of fields,
+// the dependencies of a ServiceImport, and those of the placement and the failover. It is for use
+// in memory: nobody's spec is written.
 func (s PropagationSpec) Defaulted(namespace string) PropagationSpec {
 	out := *s.DeepCopy()
 	inNamespace(out.ResourceSelectors, namespace)
@@ -30,8 +32,8 @@ func (s PropagationSpec) Defaulted(namespace string) PropagationSpec {
 	return out
 }
 
-// Defaulted is a copy of the placement with the defaults that a schema cannot express: a spread constraint is by cluster and
-// at least 1, division is Weighted.
+// Defaulted is a copy of the placement with the defaults that a schema cannot express: a spread
+// constraint is by cluster and at least 1, division is Weighted.
 func (p Placement) Defaulted() Placement {
 	out := *p.DeepCopy()
 	for i := range out.SpreadConstraints {
@@ -49,13 +51,14 @@ func (p Placement) Defaulted() Placement {
 	return out
 }
 
-// Divided reports whether the replicas are divided over the clusters. Without replicaScheduling each gets all of them.
+// Divided reports whether the replicas are divided over the clusters. Without replicaScheduling
+// each gets all of them.
 func (p *Placement) Divided() bool {
 	return p != nil && p.ReplicaScheduling != nil && p.ReplicaScheduling.ReplicaSchedulingType != ReplicaSchedulingTypeDuplicated
 }
 
-// Defaulted is a copy of the spec with the namespace of the selectors filled in (that of the policy, empty for a
-// cluster-wide one) and the former form of one rule turned into the list.
+// Defaulted is a copy of the spec with the namespace of the selectors filled in (that of the
+// policy, empty for a cluster-wide one) and the former form of one rule turned into the list.
 func (s OverrideSpec) Defaulted(namespace string) OverrideSpec {
 	out := *s.DeepCopy()
 	inNamespace(out.ResourceSelectors, namespace)

@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// AnnotationFailback of a propagation policy controls whether templates return to clusters that they left because of the cluster itself:
-// it failed, or had a taint with effect NoExecute.
+// AnnotationFailback of a propagation policy controls whether templates return to clusters that
+// they left because of the cluster itself: it failed, or had a taint with effect NoExecute.
 //
 //	pelago.io/failback: WhenHealthy(10m)
 //
-// Never is the default. With WhenHealthy the replicas of a cluster return once it has been ready and free of untolerated taints for
-// this time without interruption (default: 5 minutes). Until then it is selected only if no other cluster fits.
+// Never is the default. With WhenHealthy the replicas of a cluster return once it has been ready
+// and free of untolerated taints for this time without interruption (default: 5 minutes). Until
+// then it is selected only if no other cluster fits.
 const (
 	AnnotationFailback  = "pelago.io/failback"
 	FailbackNever       = "Never"
@@ -25,7 +26,8 @@ const (
 	maxFailback     = 7 * 24 * time.Hour
 )
 
-// FailbackOf reads AnnotationFailback of a policy or a binding: how long a cluster must have been healthy; 0: nothing returns.
+// FailbackOf reads AnnotationFailback of a policy or a binding: how long a cluster must have been
+// healthy; 0: nothing returns.
 func FailbackOf(annotations map[string]string) (time.Duration, error) {
 	text := annotations[AnnotationFailback]
 	in, ok := strings.CutPrefix(text, FailbackWhenHealthy+"(")

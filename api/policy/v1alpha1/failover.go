@@ -12,7 +12,8 @@ const (
 	PurgeModeNever PurgeMode = "Never"
 )
 
-// Current gives a mode its present name: Immediately and Graciously are the former ones of Directly and Gracefully.
+// Current gives a mode its present name: Immediately and Graciously are the former ones of Directly
+// and Gracefully.
 func (m PurgeMode) Current() PurgeMode {
 	switch m {
 	case "Immediately":
@@ -40,8 +41,8 @@ type ApplicationFailoverBehavior struct {
 	// +kubebuilder:validation:Enum=Directly;Gracefully;Never;Immediately;Graciously
 	// +kubebuilder:default=Gracefully
 	PurgeMode PurgeMode `json:"purgeMode,omitempty"`
-	// GracePeriodSeconds is how long the old copy stays if the workload does not become healthy elsewhere; default 600 with
-	// PurgeMode Gracefully.
+	// GracePeriodSeconds is how long the old copy stays if the workload does not become healthy
+	// elsewhere; default 600 with PurgeMode Gracefully.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1

@@ -6,8 +6,9 @@ const (
 	FinalizerClusterPropagationPolicy = "karmada.io/cluster-propagation-policy-controller"
 )
 
-// Labels that hold the permanent id of a policy (a UUID that survives backup and restore): on the policy itself, on the
-// templates that it has claimed, on their bindings and on the objects in members.
+// Labels that hold the permanent id of a policy (a UUID that survives backup and restore): on the
+// policy itself, on the templates that it has claimed, on their bindings and on the objects in
+// members.
 const (
 	LabelPropagationPolicyID        = "propagationpolicy.karmada.io/permanent-id"
 	LabelClusterPropagationPolicyID = "clusterpropagationpolicy.karmada.io/permanent-id"
@@ -30,7 +31,8 @@ var (
 const (
 	// AnnotationAppliedPlacement of a binding is the placement of the last decision, JSON.
 	AnnotationAppliedPlacement = "policy.karmada.io/applied-placement"
-	// AnnotationAppliedOverrides of a Work lists the OverridePolicies that changed its manifest, JSON, by name.
+	// AnnotationAppliedOverrides of a Work lists the OverridePolicies that changed its manifest,
+	// JSON, by name.
 	AnnotationAppliedOverrides = "policy.karmada.io/applied-overrides"
 	// AnnotationAppliedClusterOverrides is the same for ClusterOverridePolicies.
 	AnnotationAppliedClusterOverrides = "policy.karmada.io/applied-cluster-overrides"
@@ -39,15 +41,17 @@ const (
 // LabelNamespaceSkipAutoPropagation with the value "true" keeps a Namespace out of the members.
 const LabelNamespaceSkipAutoPropagation = "namespace.karmada.io/skip-auto-propagation"
 
-// LabelPropagateNamespace with the value "true" propagates a Namespace to all members, on a hub that propagates only such ones.
+// LabelPropagateNamespace with the value "true" propagates a Namespace to all members, on a hub
+// that propagates only such ones.
 const LabelPropagateNamespace = "pelago.io/propagate"
 
-// ConditionAccepted of a policy is False if the API server took it but it cannot work; nothing is done with it then. The
-// condition is ours: Karmada rejects such objects by webhook.
+// ConditionAccepted of a policy is False if the API server took it but it cannot work; nothing is
+// done with it then. The condition is ours: Karmada rejects such objects by webhook.
 const ConditionAccepted = "Accepted"
 
-// ConditionRulesSkipped of an override policy is True if objects lack the path of a rule: the rule is not applied to them. Only
-// policies that do not select the object explicitly are affected. The condition is ours.
+// ConditionRulesSkipped of an override policy is True if objects lack the path of a rule: the rule
+// is not applied to them. Only policies that do not select the object explicitly are affected. The
+// condition is ours.
 const ConditionRulesSkipped = "RulesSkipped"
 
 // ReasonPathMissing of ConditionRulesSkipped: the message lists objects, rules and paths.
@@ -60,12 +64,13 @@ const (
 	ReasonInvalid = "Invalid"
 )
 
-// AnnotationMemberOwned on a policy or a template lists fields (RFC 6901 pointers, separated by commas) that are left to the members'
-// own controllers once the object exists there.
+// AnnotationMemberOwned on a policy or a template lists fields (RFC 6901 pointers, separated by
+// commas) that are left to the members' own controllers once the object exists there.
 const AnnotationMemberOwned = "pelago.io/member-owned"
 
-// AnnotationOnNoClusterFit of a policy with the value OnNoClusterFitRemove removes a template from all clusters when none fits any more,
-// as Karmada does. Without it running replicas stay, unless the affinity selects no cluster at all and names none that has yet to join.
+// AnnotationOnNoClusterFit of a policy with the value OnNoClusterFitRemove removes a template from
+// all clusters when none fits any more, as Karmada does. Without it running replicas stay, unless
+// the affinity selects no cluster at all and names none that has yet to join.
 const (
 	AnnotationOnNoClusterFit = "pelago.io/on-no-cluster-fit"
 	OnNoClusterFitRemove     = "Remove"

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// AnnotationNear of a propagation policy places its templates by the round-trip time to a cluster or an exported service, as the
-// probes of the data path measure it. The value is JSON of Near:
+// AnnotationNear of a propagation policy places its templates by the round-trip time to a cluster
+// or an exported service, as the probes of the data path measure it. The value is JSON of Near:
 //
 //	pelago.io/near: '{"service": "shop/db", "maxRTT": "20ms"}'
 const AnnotationNear = "pelago.io/near"
@@ -23,12 +23,15 @@ const AnnotationNear = "pelago.io/near"
 type Near struct {
 	// Cluster is the name of a cluster.
 	Cluster string `json:"cluster,omitempty"`
-	// Service is the namespace and name of an exported service: the nearest of the clusters that export it counts.
+	// Service is the namespace and name of an exported service: the nearest of the clusters that
+	// export it counts.
 	Service string `json:"service,omitempty"`
-	// MaxRTT excludes clusters at a longer round-trip time, and those for which there is no measurement.
+	// MaxRTT excludes clusters at a longer round-trip time, and those for which there is no
+	// measurement.
 	MaxRTT *metav1.Duration `json:"maxRTT,omitempty"`
-	// Prefer orders clusters by their round-trip time: spread constraints select the nearest ones, a division by capacity fills
-	// them first, and a template leaves a cluster if another one is much nearer. nil: true.
+	// Prefer orders clusters by their round-trip time: spread constraints select the nearest ones,
+	// a division by capacity fills them first, and a template leaves a cluster if another one is
+	// much nearer. nil: true.
 	Prefer *bool `json:"prefer,omitempty"`
 }
 

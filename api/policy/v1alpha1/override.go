@@ -16,8 +16,8 @@ type OverridePolicy struct {
 	Status PolicyStatus `json:"status,omitempty"`
 }
 
-// ClusterOverridePolicy changes templates of all namespaces, and those without namespace, on their way to clusters. It is
-// applied before OverridePolicies.
+// ClusterOverridePolicy changes templates of all namespaces, and those without namespace, on their
+// way to clusters. It is applied before OverridePolicies.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -59,10 +59,11 @@ const (
 	Tag ImageComponent = "Tag"
 )
 
-// ImageOverrider changes names of images: add appends to the part, replace sets it, remove drops it.
+// ImageOverrider changes names of images: add appends to the part, replace sets it, remove drops
+// it.
 type ImageOverrider struct {
-	// Predicate names one image; without it all images of the containers, but not of the init containers, of the kinds that
-	// have pods are changed.
+	// Predicate names one image; without it all images of the containers, but not of the init
+	// containers, of the kinds that have pods are changed.
 	//
 	// +optional
 	Predicate *ImagePredicate `json:"predicate,omitempty"`
@@ -82,7 +83,8 @@ type ImagePredicate struct {
 	Path string `json:"path"`
 }
 
-// CommandArgsOverrider appends items to the command or the arguments of a container, or removes equal ones.
+// CommandArgsOverrider appends items to the command or the arguments of a container, or removes
+// equal ones.
 type CommandArgsOverrider struct {
 	ContainerName string `json:"containerName"`
 	// +kubebuilder:validation:Enum=add;remove
@@ -92,8 +94,8 @@ type CommandArgsOverrider struct {
 	Value []string `json:"value,omitempty"`
 }
 
-// LabelAnnotationOverrider changes labels or annotations of the object: add sets them, replace and remove work only on
-// those that exist.
+// LabelAnnotationOverrider changes labels or annotations of the object: add sets them, replace and
+// remove work only on those that exist.
 type LabelAnnotationOverrider struct {
 	// +kubebuilder:validation:Enum=add;remove;replace
 	Operator OverriderOperator `json:"operator"`

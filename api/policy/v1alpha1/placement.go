@@ -36,8 +36,8 @@ type Placement struct {
 	WorkloadAffinity *WorkloadAffinity `json:"workloadAffinity,omitempty"`
 }
 
-// Toleration has the fields of Kubernetes' toleration of pods and converts to it (corev1.Toleration(t)); of its operators
-// only two have a meaning for clusters.
+// Toleration has the fields of Kubernetes' toleration of pods and converts to it
+// (corev1.Toleration(t)); of its operators only two have a meaning for clusters.
 type Toleration struct {
 	// +optional
 	Key string `json:"key,omitempty"`
@@ -52,7 +52,8 @@ type Toleration struct {
 	//
 	// +optional
 	Effect corev1.TaintEffect `json:"effect,omitempty"`
-	// TolerationSeconds ends the toleration of a NoExecute taint so long after it appeared; never if not set.
+	// TolerationSeconds ends the toleration of a NoExecute taint so long after it appeared; never
+	// if not set.
 	//
 	// +optional
 	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`
@@ -84,7 +85,8 @@ const (
 	SpreadByFieldProvider SpreadField = "provider"
 )
 
-// SpreadConstraint bounds the number of groups of clusters; by cluster and at least 1 if nothing is said.
+// SpreadConstraint bounds the number of groups of clusters; by cluster and at least 1 if nothing is
+// said.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.spreadByField) || !has(self.spreadByLabel) || self.spreadByLabel.size() == 0",message="spreadByLabel should not co-exist with spreadByField",fieldPath=.spreadByLabel
 // +kubebuilder:validation:XValidation:rule="!has(self.maxGroups) || self.maxGroups <= 0 || !has(self.minGroups) || self.maxGroups >= self.minGroups",message="maxGroups lower than minGroups is not allowed",fieldPath=.maxGroups
@@ -158,14 +160,16 @@ type ClusterPreferences struct {
 	DynamicWeight DynamicWeightFactor `json:"dynamicWeight,omitempty"`
 }
 
-// StaticClusterWeight is the weight of each cluster that matches; the largest counts where several rules do.
+// StaticClusterWeight is the weight of each cluster that matches; the largest counts where several
+// rules do.
 type StaticClusterWeight struct {
 	TargetCluster ClusterAffinity `json:"targetCluster"`
 	// +kubebuilder:validation:Minimum=1
 	Weight int64 `json:"weight"`
 }
 
-// WorkloadAffinity puts workloads of one namespace with the same value of a label into the same clusters, or into others.
+// WorkloadAffinity puts workloads of one namespace with the same value of a label into the same
+// clusters, or into others.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.affinity) || !has(self.antiAffinity) || self.affinity.groupByLabelKey != self.antiAffinity.groupByLabelKey",message="affinity and antiAffinity must not use the same groupByLabelKey"
 type WorkloadAffinity struct {

@@ -19,8 +19,8 @@ type PropagationPolicy struct {
 	Status PolicyStatus `json:"status,omitempty"`
 }
 
-// ClusterPropagationPolicy sends templates of all namespaces that are not reserved, and those without namespace, to
-// clusters.
+// ClusterPropagationPolicy sends templates of all namespaces that are not reserved, and those
+// without namespace, to clusters.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -83,7 +83,8 @@ type PropagationSpec struct {
 	// +optional
 	// +kubebuilder:default=Abort
 	ConflictResolution ConflictResolution `json:"conflictResolution,omitempty"`
-	// ActivationPreference Lazy lets a change of the policy wait for the next change of the template.
+	// ActivationPreference Lazy lets a change of the policy wait for the next change of the
+	// template.
 	//
 	// +optional
 	ActivationPreference ActivationPreference `json:"activationPreference,omitempty"`

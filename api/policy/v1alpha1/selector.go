@@ -11,7 +11,8 @@ type ResourceSelector struct {
 	APIVersion string `json:"apiVersion"`
 	// +kubebuilder:validation:MaxLength=63
 	Kind string `json:"kind"`
-	// Namespace is that of the policy if it has one; a cluster-wide policy without it selects in all namespaces.
+	// Namespace is that of the policy if it has one; a cluster-wide policy without it selects in
+	// all namespaces.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -25,7 +26,8 @@ type ResourceSelector struct {
 	LabelSelector *metav1.LabelSelector `json:"labelSelector,omitempty"`
 }
 
-// ClusterAffinity selects clusters: those that match all parts that are set, without the excluded ones; all if none is set.
+// ClusterAffinity selects clusters: those that match all parts that are set, without the excluded
+// ones; all if none is set.
 type ClusterAffinity struct {
 	// +optional
 	LabelSelector *metav1.LabelSelector `json:"labelSelector,omitempty"`
@@ -56,8 +58,8 @@ const (
 )
 
 // FieldSelectorRequirement has the fields of Kubernetes' requirement on nodes and converts to it
-// (corev1.NodeSelectorRequirement(r)). A cluster with several zones is in `zone In` if one of them is listed, in
-// `zone NotIn` if none is.
+// (corev1.NodeSelectorRequirement(r)). A cluster with several zones is in `zone In` if one of them
+// is listed, in `zone NotIn` if none is.
 type FieldSelectorRequirement struct {
 	// +kubebuilder:validation:Enum=provider;region;zone
 	Key string `json:"key"`
@@ -78,7 +80,8 @@ type ClusterAffinityTerm struct {
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
 	AffinityName    string `json:"affinityName"`
 	ClusterAffinity `json:",inline"`
-	// OverflowAffinities are used, in this order, when the group itself is full; scaling down removes replicas from them first.
+	// OverflowAffinities are used, in this order, when the group itself is full; scaling down
+	// removes replicas from them first.
 	//
 	// +optional
 	// +listType=atomic

@@ -10,8 +10,9 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// ValidatePropagation checks what the schema of a propagation policy cannot: the spec (PropagationSpec.Validate), and the syntax of the
-// annotations AnnotationNear and AnnotationFailback.
+// ValidatePropagation checks what the schema of a propagation policy cannot: the spec
+// (PropagationSpec.Validate), and the syntax of the annotations AnnotationNear and
+// AnnotationFailback.
 func ValidatePropagation(o metav1.Object, s PropagationSpec) field.ErrorList {
 	errs := s.Validate(o.GetNamespace())
 	invalid := func(key string, err error) {
@@ -27,9 +28,10 @@ func ValidatePropagation(o metav1.Object, s PropagationSpec) field.ErrorList {
 	return errs
 }
 
-// Validate checks what the schema cannot: selectors of another namespace than the policy's (namespace is empty for a
-// cluster-wide policy), which CRD rules cannot see, and invalid label selectors. The policy controller reports errors as
-// ConditionAccepted=False and the detector skips the policy.
+// Validate checks what the schema cannot: selectors of another namespace than the policy's
+// (namespace is empty for a cluster-wide policy), which CRD rules cannot see, and invalid label
+// selectors. The policy controller reports errors as ConditionAccepted=False and the detector skips
+// the policy.
 func (s PropagationSpec) Validate(namespace string) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := validateSelectors(s.ResourceSelectors, namespace, spec.Child("resourceSelectors"))
@@ -50,9 +52,10 @@ func (s PropagationSpec) Validate(namespace string) field.ErrorList {
 	return errs
 }
 
-// Validate checks what the schema cannot: selectors as in PropagationSpec.Validate, keys and values that are invalid in labels
-// or annotations, and patch operations with a missing or a superfluous value. The override controller reports errors as
-// ConditionAccepted=False and does not apply the policy.
+// Validate checks what the schema cannot: selectors as in PropagationSpec.Validate, keys and values
+// that are invalid in labels or annotations, and patch operations with a missing or a superfluous
+// value. The override controller reports errors as ConditionAccepted=False and does not apply the
+// policy.
 func (s OverrideSpec) Validate(namespace string) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := validateSelectors(s.ResourceSelectors, namespace, spec.Child("resourceSelectors"))

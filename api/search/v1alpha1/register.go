@@ -9,8 +9,8 @@ import (
 var (
 	// GroupVersion is search.karmada.io/v1alpha1.
 	GroupVersion = schema.GroupVersion{Group: "search.karmada.io", Version: "v1alpha1"}
-	// Stored is the CRD version through which pelago-hub accesses the objects, since requests for v1alpha1 lead to pelago-hub itself if
-	// it serves search. The schema is the same.
+	// Stored is the CRD version through which pelago-hub accesses the objects, since requests for
+	// v1alpha1 lead to pelago-hub itself if it serves search. The schema is the same.
 	Stored = schema.GroupVersion{Group: GroupVersion.Group, Version: "stored"}
 )
 
@@ -23,7 +23,8 @@ func AddToScheme(s *runtime.Scheme) error {
 	return nil
 }
 
-// AddStoredToScheme adds the kinds as those of version Stored. A scheme has either these or those of AddToScheme.
+// AddStoredToScheme adds the kinds as those of version Stored. A scheme has either these or those
+// of AddToScheme.
 func AddStoredToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(Stored, &ResourceRegistry{}, &ResourceRegistryList{})
 	metav1.AddToGroupVersion(s, Stored)

@@ -2,11 +2,12 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// LabelClusterID marks objects exchanged through the broker with the id of the cluster that they describe.
+// LabelClusterID marks objects exchanged through the broker with the id of the cluster that they
+// describe.
 const LabelClusterID = "submariner-io/clusterID"
 
-// Cluster describes one member of the clusterset. It is written at the hub by `pelago join` with the
-// registration credential; no member may change the spec of its own Cluster.
+// Cluster describes one member of the clusterset. It is written at the hub by `pelago join` with
+// the registration credential; no member may change the spec of its own Cluster.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Namespaced
@@ -47,14 +48,16 @@ type ClusterSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	ClusterCIDR []string `json:"cluster_cidr,omitempty"`
-	// GlobalCIDR lists the ranges of the clusterset that `pelago join` allocated to this cluster; empty without globalnet.
+	// GlobalCIDR lists the ranges of the clusterset that `pelago join` allocated to this cluster;
+	// empty without globalnet.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	GlobalCIDR []string `json:"global_cidr,omitempty"`
-	// ClusterSetIPCIDR lists the ranges of the clusterset from which this cluster allocates ClusterSetIPs, as `pelago join`
-	// has allocated them; empty for clusters of releases that had none.
+	// ClusterSetIPCIDR lists the ranges of the clusterset from which this cluster allocates
+	// ClusterSetIPs, as `pelago join` has allocated them; empty for clusters of releases that had
+	// none.
 	//
 	// +optional
 	// +listType=atomic

@@ -10,32 +10,41 @@ const (
 	BackendClusterIndex = "cluster-index"
 	// BackendNodeIndex is the index of the gateway's node in its cluster, decimal, 1–16383.
 	BackendNodeIndex = "node-index"
-	// BackendWireVersion is the newest version of the overlay header that the gateway speaks, decimal.
+	// BackendWireVersion is the newest version of the overlay header that the gateway speaks,
+	// decimal.
 	BackendWireVersion = "wire-version"
-	// BackendFabricIP is the gateway's fabric address: prefix of the clusterset | cluster index << 14 | node index.
+	// BackendFabricIP is the gateway's fabric address: prefix of the clusterset | cluster index <<
+	// 14 | node index.
 	BackendFabricIP = "fabric-ip"
-	// BackendPublicKey of the wire wireguard: a public key for each tunnel, base64, separated by commas.
+	// BackendPublicKey of the wire wireguard: a public key for each tunnel, base64, separated by
+	// commas.
 	BackendPublicKey = "publicKey"
-	// BackendTunnels is the number of tunnels, decimal, 1–4; without it one. Tunnel i listens on udp-port + i.
+	// BackendTunnels is the number of tunnels, decimal, 1–4; without it one. Tunnel i listens on
+	// udp-port + i.
 	BackendTunnels = "tunnels"
-	// BackendNATTDiscoveryPort is the UDP port on which the gateway answers NAT discovery, decimal; 0: it does not.
+	// BackendNATTDiscoveryPort is the UDP port on which the gateway answers NAT discovery, decimal;
+	// 0: it does not.
 	BackendNATTDiscoveryPort = "natt-discovery-port"
 	// BackendPreferredServer is "true" on a gateway that waits for the others to connect.
 	BackendPreferredServer = "preferred-server"
 	// BackendLoadBalancer is "true" on a gateway whose public address belongs to a load balancer.
 	BackendLoadBalancer = "using-loadbalancer"
-	// BackendStandbyKey of the wire wireguard: the public key of the tunnel that carries packets while another changes its key.
+	// BackendStandbyKey of the wire wireguard: the public key of the tunnel that carries packets
+	// while another changes its key.
 	BackendStandbyKey = "publicKeyStandby"
-	// BackendDraining lists the numbers of tunnels, separated by commas, that still accept packets but must not be sent any.
+	// BackendDraining lists the numbers of tunnels, separated by commas, that still accept packets
+	// but must not be sent any.
 	BackendDraining = "draining"
 	// BackendIKE of the wire libreswan is how the gateway proves who it is: psk or certificate.
 	BackendIKE = "ike"
-	// BackendESP of the wire libreswan is what encrypts on the gateway: kernel or userspace (the IKE daemon).
+	// BackendESP of the wire libreswan is what encrypts on the gateway: kernel or userspace (the
+	// IKE daemon).
 	BackendESP = "esp"
 )
 
-// Endpoint is one gateway of one cluster. A cluster has as many as it has ready gateway nodes; all of them are
-// active. The agent of the cluster writes them at the broker, every other cluster reads them.
+// Endpoint is one gateway of one cluster. A cluster has as many as it has ready gateway nodes; all
+// of them are active. The agent of the cluster writes them at the broker, every other cluster reads
+// them.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Namespaced
@@ -64,7 +73,8 @@ type EndpointSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	CableName string `json:"cable_name"`
-	// HealthCheckIP is the address that answers probes; empty where the probes of the data path are used.
+	// HealthCheckIP is the address that answers probes; empty where the probes of the data path are
+	// used.
 	//
 	// +optional
 	HealthCheckIP string `json:"healthCheckIP,omitempty"`
@@ -72,15 +82,17 @@ type EndpointSpec struct {
 	//
 	// +optional
 	Hostname string `json:"hostname,omitempty"`
-	// Subnets lists what is routed to this cluster: its GlobalCIDRs, or without globalnet its pod and service ranges and its
-	// share of the fabric, which contains the source addresses of its nodes.
+	// Subnets lists what is routed to this cluster: its GlobalCIDRs, or without globalnet its pod
+	// and service ranges and its share of the fabric, which contains the source addresses of its
+	// nodes.
 	//
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Subnets []string `json:"subnets"`
 	// PrivateIP is the gateway's address on its own network.
 	PrivateIP string `json:"private_ip"`
-	// PublicIP is the address under which peers outside that network reach the gateway; empty if there is none.
+	// PublicIP is the address under which peers outside that network reach the gateway; empty if
+	// there is none.
 	//
 	// +optional
 	PublicIP string `json:"public_ip,omitempty"`

@@ -67,7 +67,8 @@ type Connection struct {
 	//
 	// +optional
 	LatencyRTT *LatencyRTTSpec `json:"latencyRTT,omitempty"`
-	// LossPercent is the share of the probes that are lost, while it is high enough for the path to be degraded. It is Pelago's.
+	// LossPercent is the share of the probes that are lost, while it is high enough for the path to
+	// be degraded. It is Pelago's.
 	//
 	// +optional
 	LossPercent int32 `json:"lossPercent,omitempty"`

@@ -24,7 +24,8 @@ const (
 	ReasonInvalidInput           = "InvalidInput"
 	ReasonInvalidInstance        = "InvalidInstance"
 	ReasonZeroInput              = "ZeroInput"
-	// ReasonAwaitingGateways: the address is allocated, but not every ready gateway has it in its tables yet.
+	// ReasonAwaitingGateways: the address is allocated, but not every ready gateway has it in its
+	// tables yet.
 	ReasonAwaitingGateways = "AwaitingGateways"
 )
 
@@ -37,18 +38,20 @@ const (
 	ReasonNoConflict  = "NoConflict"
 )
 
-// ConditionNATBehavior is on an egress object with the annotations of NAT behaviour: True if they are in effect, False with
-// ReasonInvalidInput if they are invalid, which leaves the default in effect.
+// ConditionNATBehavior is on an egress object with the annotations of NAT behaviour: True if they
+// are in effect, False with ReasonInvalidInput if they are invalid, which leaves the default in
+// effect.
 const ConditionNATBehavior = "NATBehavior"
 
 // ReasonNATBehaviorSet is the reason of ConditionNATBehavior with status True.
 const ReasonNATBehaviorSet = "NATBehaviorSet"
 
-// ConditionPortBlocksExhausted is True on a ClusterGlobalEgressIP or GlobalEgressIP all of whose port blocks are leased
-// while a node needs more.
+// ConditionPortBlocksExhausted is True on a ClusterGlobalEgressIP or GlobalEgressIP all of whose
+// port blocks are leased while a node needs more.
 const ConditionPortBlocksExhausted = "PortBlocksExhausted"
 
-// Reasons of ConditionPortBlocksExhausted; the first is also that of the Events on the object and the Node.
+// Reasons of ConditionPortBlocksExhausted; the first is also that of the Events on the object and
+// the Node.
 const (
 	ReasonAllBlocksLeased = "AllBlocksLeased"
 	ReasonBlocksAvailable = "BlocksAvailable"
@@ -72,7 +75,8 @@ type ClusterGlobalEgressIP struct {
 	Status GlobalEgressIPStatus `json:"status,omitempty"`
 }
 
-// ClusterGlobalEgressIPSpec takes the number under both names in use: the API's numGlobalIPs and the documentation's numberOfIPs.
+// ClusterGlobalEgressIPSpec takes the number under both names in use: the API's numGlobalIPs and
+// the documentation's numberOfIPs.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.numGlobalIPs) || !has(self.numberOfIPs) || self.numGlobalIPs == self.numberOfIPs",message="numGlobalIPs and numberOfIPs are two names of one field: set one, or both to the same number"
 type ClusterGlobalEgressIPSpec struct {
@@ -111,7 +115,8 @@ type ClusterGlobalEgressIPList struct {
 	Items []ClusterGlobalEgressIP `json:"items"`
 }
 
-// GlobalEgressIP gives the pods of its namespace, or those that its selector matches, egress IPs of their own.
+// GlobalEgressIP gives the pods of its namespace, or those that its selector matches, egress IPs of
+// their own.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -184,8 +189,9 @@ const (
 	HeadlessServiceEndpoints TargetType = "HeadlessServiceEndpoints"
 )
 
-// GlobalIngressIP is the global IP under which other clusters reach an exported service or one pod of an exported
-// headless service. The agent creates it; for a headless pod its name is `pod-<pod name>`.
+// GlobalIngressIP is the global IP under which other clusters reach an exported service or one pod
+// of an exported headless service. The agent creates it; for a headless pod its name is `pod-<pod
+// name>`.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

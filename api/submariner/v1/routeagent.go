@@ -20,7 +20,8 @@ type RouteAgent struct {
 type RouteAgentStatus struct {
 	// +optional
 	Version string `json:"version"`
-	// StatusFailure names the gateways of the own cluster that do not answer this node; empty if all do.
+	// StatusFailure names the gateways of the own cluster that do not answer this node; empty if
+	// all do.
 	//
 	// +optional
 	StatusFailure string `json:"statusFailure"`
@@ -34,8 +35,9 @@ type RemoteEndpoint struct {
 	Status        ConnectionStatus `json:"status"`
 	StatusMessage string           `json:"statusMessage"`
 	Spec          EndpointSpec     `json:"spec"`
-	// LatencyRTT is the round-trip time of the part of the way that the node itself probes: on a gateway the one to the
-	// remote gateway, elsewhere the one to the nearest gateway of the own cluster that reaches the remote cluster.
+	// LatencyRTT is the round-trip time of the part of the way that the node itself probes: on a
+	// gateway the one to the remote gateway, elsewhere the one to the nearest gateway of the own
+	// cluster that reaches the remote cluster.
 	//
 	// +optional
 	LatencyRTT *LatencyRTTSpec `json:"latencyRTT,omitempty"`

@@ -2,7 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Broker makes the cluster the hub of a clusterset, as `pelago deploy-broker` does. The hub stays when it is deleted.
+// Broker makes the cluster the hub of a clusterset, as `pelago deploy-broker` does. The hub stays
+// when it is deleted.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -34,7 +35,8 @@ type BrokerSpec struct {
 	// +optional
 	// +listType=atomic
 	DefaultCustomDomains []string `json:"defaultCustomDomains,omitempty"`
-	// GlobalnetEnabled gives every cluster addresses of its own, so that pod and service ranges may overlap.
+	// GlobalnetEnabled gives every cluster addresses of its own, so that pod and service ranges may
+	// overlap.
 	//
 	// +optional
 	GlobalnetEnabled bool `json:"globalnetEnabled,omitempty"`
@@ -42,7 +44,8 @@ type BrokerSpec struct {
 	//
 	// +optional
 	GlobalnetCIDRRange string `json:"globalnetCIDRRange,omitempty"`
-	// DefaultGlobalnetClusterSize is the number of addresses of a cluster's GlobalCIDR, rounded up to a power of two.
+	// DefaultGlobalnetClusterSize is the number of addresses of a cluster's GlobalCIDR, rounded up
+	// to a power of two.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0

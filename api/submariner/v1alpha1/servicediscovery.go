@@ -2,8 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ServiceDiscovery reports the state of service discovery, which a Submariner in the same namespace installs. Without a Submariner it is
-// rejected: DNS names and imports depend on the health of the gateways.
+// ServiceDiscovery reports the state of service discovery, which a Submariner in the same namespace
+// installs. Without a Submariner it is rejected: DNS names and imports depend on the health of the
+// gateways.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -23,7 +24,8 @@ type ServiceDiscovery struct {
 	Status Status `json:"status,omitempty"`
 }
 
-// ServiceDiscoverySpec names the cluster. All other fields are kept, and those of the Submariner count.
+// ServiceDiscoverySpec names the cluster. All other fields are kept, and those of the Submariner
+// count.
 type ServiceDiscoverySpec struct {
 	// ClusterID is that of the Submariner of the namespace.
 	//

@@ -7,8 +7,9 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// Submariner makes the cluster a member of a clusterset, as `pelago join` does; deleting it removes Pelago from the cluster, as
-// `pelago unjoin` does. Only the one in the operator's namespace has an effect.
+// Submariner makes the cluster a member of a clusterset, as `pelago join` does; deleting it removes
+// Pelago from the cluster, as `pelago unjoin` does. Only the one in the operator's namespace has an
+// effect.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -30,7 +31,8 @@ type Submariner struct {
 
 // SubmarinerSpec is the membership. Unknown fields are refused in the condition Degraded.
 type SubmarinerSpec struct {
-	// ClusterID is the id of the cluster in the clusterset: letters, digits and '-', at most 48. It never changes.
+	// ClusterID is the id of the cluster in the clusterset: letters, digits and '-', at most 48. It
+	// never changes.
 	//
 	// +kubebuilder:validation:MinLength=1
 	ClusterID string `json:"clusterID"`
@@ -44,8 +46,9 @@ type SubmarinerSpec struct {
 	//
 	// +optional
 	BrokerK8sApiServer string `json:"brokerK8sApiServer,omitempty"`
-	// BrokerK8sApiServerToken is the credential for registration. It is needed until the cluster has joined, and for changes that the hub
-	// has to grant; it expires with the broker-info.subm that it comes from.
+	// BrokerK8sApiServerToken is the credential for registration. It is needed until the cluster
+	// has joined, and for changes that the hub has to grant; it expires with the broker-info.subm
+	// that it comes from.
 	//
 	// +optional
 	BrokerK8sApiServerToken string `json:"brokerK8sApiServerToken,omitempty"`
@@ -53,12 +56,14 @@ type SubmarinerSpec struct {
 	//
 	// +optional
 	BrokerK8sCA string `json:"brokerK8sCA,omitempty"`
-	// BrokerK8sSecret is a Secret of this namespace with the keys token and ca.crt in place of the two fields, or with the key
-	// broker-info.subm in place of all fields about broker and pre-shared key.
+	// BrokerK8sSecret is a Secret of this namespace with the keys token and ca.crt in place of the
+	// two fields, or with the key broker-info.subm in place of all fields about broker and
+	// pre-shared key.
 	//
 	// +optional
 	BrokerK8sSecret string `json:"brokerK8sSecret,omitempty"`
-	// BrokerK8sRemoteNamespace is the broker's namespace at the hub; submariner-k8s-broker if empty.
+	// BrokerK8sRemoteNamespace is the broker's namespace at the hub; submariner-k8s-broker if
+	// empty.
 	//
 	// +optional
 	BrokerK8sRemoteNamespace string `json:"brokerK8sRemoteNamespace,omitempty"`
@@ -87,7 +92,8 @@ type SubmarinerSpec struct {
 	//
 	// +optional
 	GlobalCIDR string `json:"globalCIDR,omitempty"`
-	// ClustersetIPCIDR is the range of ClusterSetIPs that this cluster allocates from; the first free one if empty.
+	// ClustersetIPCIDR is the range of ClusterSetIPs that this cluster allocates from; the first
+	// free one if empty.
 	//
 	// +optional
 	ClustersetIPCIDR string `json:"clustersetIPCIDR,omitempty"`
@@ -96,9 +102,9 @@ type SubmarinerSpec struct {
 	// +optional
 	ClustersetIPEnabled bool `json:"clustersetIPEnabled,omitempty"`
 
-	// CableDriver connects the gateways: wireguard, libreswan or vxlan; the same in all clusters. If
-	// empty, a cluster that has joined keeps its own, and another one gets that of most clusters of
-	// the clusterset, wireguard if it is the first.
+	// CableDriver connects the gateways: wireguard, libreswan or vxlan; the same in all clusters.
+	// If empty, a cluster that has joined keeps its own, and another one gets that of most clusters
+	// of the clusterset, wireguard if it is the first.
 	//
 	// +optional
 	CableDriver string `json:"cableDriver,omitempty"`
@@ -133,8 +139,9 @@ type SubmarinerSpec struct {
 	//
 	// +optional
 	Repository string `json:"repository,omitempty"`
-	// Version is the tag of the image; that of the operator's image if empty. Changing it is an upgrade or a downgrade: the operator
-	// first, which must become ready, then the components, node by node.
+	// Version is the tag of the image; that of the operator's image if empty. Changing it is an
+	// upgrade or a downgrade: the operator first, which must become ready, then the components,
+	// node by node.
 	//
 	// +optional
 	Version string `json:"version,omitempty"`
@@ -152,7 +159,8 @@ type SubmarinerSpec struct {
 	// +listType=atomic
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// These have no effect: service discovery is always there, health is always checked, the rest has no counterpart.
+	// These have no effect: service discovery is always there, health is always checked, the rest
+	// has no counterpart.
 
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
@@ -231,7 +239,8 @@ type SubmarinerStatus struct {
 	// +optional
 	// +listType=atomic
 	Gateways []submarinerv1.GatewayStatus `json:"gateways,omitempty"`
-	// Registration is a digest of what the hub has granted. While it is the same the hub is not asked again.
+	// Registration is a digest of what the hub has granted. While it is the same the hub is not
+	// asked again.
 	//
 	// +optional
 	Registration string `json:"registration,omitempty"`
@@ -242,7 +251,8 @@ type Component struct {
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
 	Image string `json:"image"`
-	// Desired is the number of pods, Updated and Ready those with the newest template and those that are ready.
+	// Desired is the number of pods, Updated and Ready those with the newest template and those
+	// that are ready.
 	Desired int32 `json:"desired"`
 	Updated int32 `json:"updated"`
 	Ready   int32 `json:"ready"`

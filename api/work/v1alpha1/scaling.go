@@ -10,7 +10,8 @@ import (
 // AnnotationScaling on a Work holds a ScalingRequest as JSON. It is ours.
 const AnnotationScaling = "pelago.io/scaling"
 
-// ScalingRequest asks the execution of a Work for the metrics of a FederatedHPA in the member. It is the value of an annotation.
+// ScalingRequest asks the execution of a Work for the metrics of a FederatedHPA in the member. It
+// is the value of an annotation.
 //
 // +kubebuilder:object:generate=false
 type ScalingRequest struct {

@@ -5,7 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Work holds one cluster's copy of one template; its namespace is the execution namespace of the cluster.
+// Work holds one cluster's copy of one template; its namespace is the execution namespace of the
+// cluster.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -7,7 +7,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// ResourceBinding is the decision for one template with a namespace; its name is `<name>-<kind>` in lower case.
+// ResourceBinding is the decision for one template with a namespace; its name is `<name>-<kind>` in
+// lower case.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -83,7 +84,8 @@ type ResourceBindingSpec struct {
 	// +optional
 	// +kubebuilder:default=Abort
 	ConflictResolution policyv1alpha1.ConflictResolution `json:"conflictResolution,omitempty"`
-	// RescheduleTriggeredAt later than status.lastScheduledTime requests a fresh decision that ignores the current one.
+	// RescheduleTriggeredAt later than status.lastScheduledTime requests a fresh decision that
+	// ignores the current one.
 	//
 	// +optional
 	RescheduleTriggeredAt *metav1.Time `json:"rescheduleTriggeredAt,omitempty"`

@@ -6,8 +6,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// GracefulEvictionTask is a cluster that the template is leaving. With reason Failback the cluster may also keep a part of its replicas:
-// then it has all of them until the task ends.
+// GracefulEvictionTask is a cluster that the template is leaving. With reason Failback the cluster
+// may also keep a part of its replicas: then it has all of them until the task ends.
 type GracefulEvictionTask struct {
 	FromCluster string `json:"fromCluster"`
 	// +optional
@@ -45,7 +45,8 @@ type GracefulEvictionTask struct {
 	ClustersBeforeFailover []string `json:"clustersBeforeFailover,omitempty"`
 }
 
-// ReplicasIn are the replicas that a cluster of the decision has now: those of the decision, or more while others return to another one.
+// ReplicasIn are the replicas that a cluster of the decision has now: those of the decision, or
+// more while others return to another one.
 func (s *ResourceBindingSpec) ReplicasIn(c TargetCluster) int32 {
 	n := c.Replicas
 	for i := range s.GracefulEvictionTasks {

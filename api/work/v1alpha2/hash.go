@@ -11,7 +11,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// SpecHash returns a hash of a binding's spec without the clusters: when it changes, a decision is due.
+// SpecHash returns a hash of a binding's spec without the clusters: when it changes, a decision is
+// due.
 func SpecHash(spec *ResourceBindingSpec) (string, error) {
 	in := *spec
 	in.Clusters = nil
@@ -22,8 +23,8 @@ func SpecHash(spec *ResourceBindingSpec) (string, error) {
 	return hash, nil
 }
 
-// TemplateHash returns a hash of the propagated parts of a template (see AnnotationTemplate): all except its status, the metadata that
-// the API server maintains, and the claim.
+// TemplateHash returns a hash of the propagated parts of a template (see AnnotationTemplate): all
+// except its status, the metadata that the API server maintains, and the claim.
 func TemplateHash(t *unstructured.Unstructured) (string, error) {
 	labels, annotations := map[string]string{}, map[string]string{} // never null
 	maps.Copy(labels, t.GetLabels())

@@ -6,7 +6,8 @@ const (
 	FinalizerClusterBinding = "karmada.io/cluster-resource-binding-controller"
 )
 
-// Labels that hold the permanent id of a binding, on it, on its Works and on the objects in members.
+// Labels that hold the permanent id of a binding, on it, on its Works and on the objects in
+// members.
 const (
 	LabelBindingID        = "resourcebinding.karmada.io/permanent-id"
 	LabelClusterBindingID = "clusterresourcebinding.karmada.io/permanent-id"
@@ -23,7 +24,8 @@ const (
 const (
 	// AnnotationDependencies of a binding lists the dependents of its template, JSON.
 	AnnotationDependencies = "resourcebinding.karmada.io/dependencies"
-	// LabelDependedByPrefix followed by a hash is the label with which a dependent's binding refers to a binding that requires it.
+	// LabelDependedByPrefix followed by a hash is the label with which a dependent's binding refers
+	// to a binding that requires it.
 	LabelDependedByPrefix = "resourcebinding.karmada.io/depended-by-"
 )
 
@@ -31,8 +33,9 @@ const (
 const (
 	AnnotationTemplateUID        = "resourcetemplate.karmada.io/uid"
 	AnnotationTemplateGeneration = "resourcetemplate.karmada.io/generation"
-	// AnnotationManagedLabels and AnnotationManagedAnnotations list the keys that come from the template, sorted and separated
-	// by commas. A listed key that is no longer desired is removed from the object; any other key belongs to the member.
+	// AnnotationManagedLabels and AnnotationManagedAnnotations list the keys that come from the
+	// template, sorted and separated by commas. A listed key that is no longer desired is removed
+	// from the object; any other key belongs to the member.
 	AnnotationManagedLabels      = "resourcetemplate.karmada.io/managed-labels"
 	AnnotationManagedAnnotations = "resourcetemplate.karmada.io/managed-annotations"
 )
@@ -41,7 +44,8 @@ const (
 const (
 	// LabelRetainReplicas with the value "true" leaves the number of replicas to the member.
 	LabelRetainReplicas = "resourcetemplate.karmada.io/retain-replicas"
-	// AnnotationRetainReplicasBy names the HorizontalPodAutoscaler for which pelago-hub has set that label, and takes it off again.
+	// AnnotationRetainReplicasBy names the HorizontalPodAutoscaler for which pelago-hub has set
+	// that label, and takes it off again.
 	AnnotationRetainReplicasBy = "pelago.io/retain-replicas-by"
 	// LabelDeletionProtected with the value DeletionProtectedAlways refuses deletion.
 	LabelDeletionProtected  = "resourcetemplate.karmada.io/deletion-protected"
@@ -74,15 +78,15 @@ const (
 	ReasonFullyAppliedFailed  = "FullyAppliedFailed"
 )
 
-// ConditionFailover is False, with reason Held, on a binding whose template stays in a cluster that it should leave; the message says
-// why. It is ours, and absent otherwise.
+// ConditionFailover is False, with reason Held, on a binding whose template stays in a cluster that
+// it should leave; the message says why. It is ours, and absent otherwise.
 const (
 	ConditionFailover = "Failover"
 	ReasonHeld        = "Held"
 )
 
-// ConditionFailback is False, with reason Awaited, on a binding whose template is to return to a cluster that it has left; the message says
-// until when. It is ours, and absent otherwise.
+// ConditionFailback is False, with reason Awaited, on a binding whose template is to return to a
+// cluster that it has left; the message says until when. It is ours, and absent otherwise.
 const (
 	ConditionFailback = "Failback"
 	ReasonAwaited     = "Awaited"
@@ -93,11 +97,14 @@ const (
 	EvictionReasonTaintUntolerated   = "TaintUntolerated"
 	EvictionReasonApplicationFailure = "ApplicationFailure"
 	EvictionProducerTaintManager     = "TaintManager"
-	// EvictionReasonClusterFailure: the cluster has not been ready for a while. This reason and producer are ours.
+	// EvictionReasonClusterFailure: the cluster has not been ready for a while. This reason and
+	// producer are ours.
 	EvictionReasonClusterFailure = "ClusterFailure"
-	// EvictionReasonNearerCluster: by the policy's annotation pelago.io/near another cluster is to be used.
+	// EvictionReasonNearerCluster: by the policy's annotation pelago.io/near another cluster is to
+	// be used.
 	EvictionReasonNearerCluster = "NearerCluster"
-	// EvictionReasonFailback: by the policy's annotation pelago.io/failback replicas return to a cluster that they had left.
+	// EvictionReasonFailback: by the policy's annotation pelago.io/failback replicas return to a
+	// cluster that they had left.
 	EvictionReasonFailback = "Failback"
 	EvictionProducerHub    = "PelagoHub"
 )

@@ -1,4 +1,5 @@
-// Names of the objects of propagation are Karmada's: binding nginx-deployment, Work nginx-687f7fb96f in karmada-es-member1.
+// Names of the objects of propagation are Karmada's: binding nginx-deployment, Work
+// nginx-687f7fb96f in karmada-es-member1.
 
 package v1alpha2
 
@@ -13,22 +14,22 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// BindingName is the name of a template's binding, `<name>-<kind>` in lower case. What is longer than a name may be is cut, and a hash
-// of the whole keeps it apart.
+// BindingName is the name of a template's binding, `<name>-<kind>` in lower case. What is longer
+// than a name may be is cut, and a hash of the whole keeps it apart.
 func BindingName(of ObjectReference) string {
 	return fit(plain(of.Name) + "-" + strings.ToLower(of.Kind))
 }
 
-// AlternateBindingName is the name of a template's binding if another kind of the same name (Job of two groups) has taken
-// BindingName's. Find a binding by spec.resource, not by name.
+// AlternateBindingName is the name of a template's binding if another kind of the same name (Job of
+// two groups) has taken BindingName's. Find a binding by spec.resource, not by name.
 func AlternateBindingName(of ObjectReference) string {
 	group, _, _ := strings.Cut(of.APIVersion, "/")
 	return fit(fmt.Sprintf("%s-%08x", BindingName(of), sum(group)))
 }
 
-// WorkName is the name of a template's Work, in each execution namespace: its name and the 32-bit FNV-1a hash of
-// `<namespace>-<name>-<kind>` in lower case, written as Karmada writes it. Two templates may have the same one; then the second takes
-// AlternateWorkName's.
+// WorkName is the name of a template's Work, in each execution namespace: its name and the 32-bit
+// FNV-1a hash of `<namespace>-<name>-<kind>` in lower case, written as Karmada writes it. Two
+// templates may have the same one; then the second takes AlternateWorkName's.
 func WorkName(of ObjectReference) string {
 	key := plain(of.Name) + "-" + of.Kind
 	if of.Namespace != "" {
@@ -52,7 +53,8 @@ func ClusterOfNamespace(namespace string) (cluster string, ok bool) {
 	return strings.CutPrefix(namespace, clusterv1alpha1.ExecutionNamespacePrefix)
 }
 
-// ReservedNamespace reports whether a namespace is the system's: neither it nor what is in it is propagated.
+// ReservedNamespace reports whether a namespace is the system's: neither it nor what is in it is
+// propagated.
 func ReservedNamespace(namespace string) bool {
 	switch namespace {
 	case "karmada-system", clusterv1alpha1.SecretNamespace, "pelago-system", "submariner-k8s-broker", "submariner-operator":

@@ -11,7 +11,8 @@ type ResourceBindingStatus struct {
 	//
 	// +optional
 	SchedulerObservedGeneration int64 `json:"schedulerObservedGeneration,omitempty"`
-	// SchedulerObservedAffinityName is the group of clusterAffinities that was chosen; the field has another name than in Go.
+	// SchedulerObservedAffinityName is the group of clusterAffinities that was chosen; the field
+	// has another name than in Go.
 	//
 	// +optional
 	SchedulerObservedAffinityName string `json:"schedulerObservingAffinityName,omitempty"`
