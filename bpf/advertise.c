@@ -2,8 +2,8 @@
 //go:build ignore
 
 /*
- * Changes what this node's replies advertise, at the daemon's request. A map update from user space would overwrite
- * words of `unreachable` that the packet path changes at the same time.
+ * Changes what this node's replies advertise, at the daemon's request. A map update from user space
+ * would overwrite words of `unreachable` that the packet path changes at the same time.
  */
 #include "maps.h"
 

@@ -1,7 +1,8 @@
-// Package bpf holds the kernel side: the C sources, the compiled object and the Go bindings that bpf2go makes of them.
+// Package bpf holds the kernel side: the C sources, the compiled object and the Go bindings that
+// bpf2go makes of them.
 //
-// The object is checked in; only `go generate ./bpf` needs clang-16 and llvm-strip-16. The package imports cilium/ebpf alone.
-// dataplane/loader loads the object; others use constants only.
+// The object is checked in; only `go generate ./bpf` needs clang-16 and llvm-strip-16. The package
+// imports cilium/ebpf alone. dataplane/loader loads the object; others use constants only.
 package bpf
 
 import (
@@ -12,9 +13,9 @@ import (
 
 //go:generate go run generate.go
 
-// HaveAtomics is nil if the kernel runs the atomic instructions that the programs use. The verifier accepts them from Linux 5.12
-// on; the compiler (JIT) of arm64 has them from 5.18 on (commit 1902472b4fa9), and kernels with BPF_JIT_ALWAYS_ON reject
-// programs that it cannot compile.
+// HaveAtomics is nil if the kernel runs the atomic instructions that the programs use. The verifier
+// accepts them from Linux 5.12 on; the compiler (JIT) of arm64 has them from 5.18 on (commit
+// 1902472b4fa9), and kernels with BPF_JIT_ALWAYS_ON reject programs that it cannot compile.
 func HaveAtomics() error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
 		asm.Mov.Imm(asm.R0, 0),
@@ -33,7 +34,8 @@ func HaveAtomics() error {
 	return p.Close()
 }
 
-// HaveConntrack reports whether the kernel, or its module nf_conntrack, has the kfuncs by which programs read conntrack (Linux 5.18).
+// HaveConntrack reports whether the kernel, or its module nf_conntrack, has the kfuncs by which
+// programs read conntrack (Linux 5.18).
 func HaveConntrack() bool {
 	has := func(kernel *btf.Spec, err error) bool {
 		var f *btf.Func

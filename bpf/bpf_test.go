@@ -32,7 +32,8 @@ func TestLoad(t *testing.T) {
 	coll.Close()
 }
 
-// TestAtomics: the probe has each kind of atomic instruction that the programs have, and this kernel accepts it.
+// TestAtomics: the probe has each kind of atomic instruction that the programs have, and this
+// kernel accepts it.
 func TestAtomics(t *testing.T) {
 	need.Root(t)
 	if err := HaveAtomics(); err != nil {

@@ -6,9 +6,10 @@
 #define BUCKET_TRIES 4
 
 /*
- * Takes a token from a bucket; reports whether there was one. The bucket is stored as the time at which it is full
- * again (GCRA, ITU-T I.371): one token per interval, and as many at once as intervals fit into burst. CPUs race by
- * compare-and-swap; after BUCKET_TRIES lost races no token is granted, since only a flood causes so many.
+ * Takes a token from a bucket; reports whether there was one. The bucket is stored as the time at
+ * which it is full again (GCRA, ITU-T I.371): one token per interval, and as many at once as
+ * intervals fit into burst. CPUs race by compare-and-swap; after BUCKET_TRIES lost races no token
+ * is granted, since only a flood causes so many.
  */
 static __always_inline int bucket_take(__u64 *full, __u64 now, __u64 interval, __u64 burst)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Bypassing the node's stack: which packets of a pod may take the fast path between its device and the overlay. In
- * hybrid mode, those of a connection of which the stack has accepted a packet in this direction within the last
- * second, so that conntrack and policies keep deciding: packets take the stack until one gets through; its time is
- * then recorded in the flow.
+ * Bypassing the node's stack: which packets of a pod may take the fast path between its device and
+ * the overlay. In hybrid mode, those of a connection of which the stack has accepted a packet in
+ * this direction within the last second, so that conntrack and policies keep deciding: packets take
+ * the stack until one gets through; its time is then recorded in the flow.
  */
 #pragma once
 #include "flow.h"
@@ -22,9 +22,9 @@ static __always_inline __u8 passed_tick(__u64 now)
 }
 
 /*
- * Reports whether the stack has recently let a packet of this direction pass. If not, the next one that it lets
- * pass is to be recorded: an old tick must not look fresh again once the counter has wrapped around. An idle flow
- * may keep its tick that long, but its `seen` is old by then.
+ * Reports whether the stack has recently let a packet of this direction pass. If not, the next one
+ * that it lets pass is to be recorded: an old tick must not look fresh again once the counter has
+ * wrapped around. An idle flow may keep its tick that long, but its `seen` is old by then.
  */
 static __always_inline int passed_fresh(struct flow *f, __u64 now)
 {
@@ -63,7 +63,10 @@ extern struct nf_conn *bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_
 					 struct bpf_ct_opts *opts, __u32 opts_size) __ksym __weak;
 extern void bpf_ct_release(struct nf_conn *conn) __ksym __weak;
 
-/* Reports whether the connection of a packet, by its current tuple, is assured: conntrack does not drop it early. */
+/*
+ * Reports whether the connection of a packet, by its current tuple, is assured: conntrack does not
+ * drop it early.
+ */
 static __always_inline int conntrack_assured(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS, .l4proto = p->proto };
@@ -74,8 +77,8 @@ static __always_inline int conntrack_assured(struct __sk_buff *skb, const struct
 	int assured;
 
 	/*
-	 * Testing the addresses of the kfuncs would not work: where conntrack is a module, cilium/ebpf writes the
-	 * module's index into that load as well, which the verifier rejects.
+	 * Testing the addresses of the kfuncs would not work: where conntrack is a module,
+	 * cilium/ebpf writes the module's index into that load as well, which the verifier rejects.
 	 */
 	if (!has_conntrack)
 		return 0;
@@ -88,8 +91,9 @@ static __always_inline int conntrack_assured(struct __sk_buff *skb, const struct
 }
 
 /*
- * Records in the flow entry f that the stack has let a packet of its direction pass; p is the packet after the
- * stack. Callers check that the record is pending. other is the entry of the other direction.
+ * Records in the flow entry f that the stack has let a packet of its direction pass; p is the
+ * packet after the stack. Callers check that the record is pending. other is the entry of the other
+ * direction.
  */
 static __always_inline void passed_record(struct __sk_buff *skb, const struct packet *p, struct flow *f,
 					  const struct flow *other)
@@ -99,8 +103,9 @@ static __always_inline void passed_record(struct __sk_buff *skb, const struct pa
 }
 
 /*
- * Reports whether a packet may bypass the stack, judging by its headers: TCP or UDP, not fragmented, and not on its
- * last hop. All others are left to the stack, which answers them or keeps the state that they change.
+ * Reports whether a packet may bypass the stack, judging by its headers: TCP or UDP, not
+ * fragmented, and not on its last hop. All others are left to the stack, which answers them or
+ * keeps the state that they change.
  */
 static __always_inline int may_bypass(const struct packet *p, const struct ipv4 *ip, enum datapath datapath)
 {
@@ -122,7 +127,10 @@ static __always_inline __u32 segment_len(struct __sk_buff *skb, enum hook hook, 
 	return tcp ? p->l4 - p->l3 + (tcp->offset >> 4) * 4 + skb->gso_size : IPV4_MAX;
 }
 
-/* Decrements the TTL, as the stack does when it forwards. The checksum of the whole packet stays as it is. */
+/*
+ * Decrements the TTL, as the stack does when it forwards. The checksum of the whole packet stays as
+ * it is.
+ */
 static __always_inline void ttl_decrement(struct ipv4 *ip)
 {
 	__u32 check = ip->check + bpf_htons(0x0100);
@@ -132,12 +140,15 @@ static __always_inline void ttl_decrement(struct ipv4 *ip)
 }
 
 /*
- * The second byte of the inner source MAC address by which hand_over() tells edge_in that the packet may bypass
- * the stack.
+ * The second byte of the inner source MAC address by which hand_over() tells edge_in that the
+ * packet may bypass the stack.
  */
 #define BYPASS_ALLOWED 1
 
-/* Delivers a packet without overlay header, at an ingress hook, to the pod's end of its veth pair. */
+/*
+ * Delivers a packet without overlay header, at an ingress hook, to the pod's end of its veth
+ * pair.
+ */
 static __always_inline int deliver_to_pod(struct __sk_buff *skb, enum hook hook, const struct endpoint *pod)
 {
 	__u32 ifindex = pod->ifindex;

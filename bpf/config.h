@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every constant that the loader may set before load. Times are in nanoseconds.
- * Timers: UDP RFC 4787 REQ-5 (default 5 min), TCP RFC 5382 REQ-5 (2 h 4 min established, 4 min transitory),
- * ICMP RFC 5508 REQ-2 (60 s). closed_floor: see README, Decisions.
+ * Every constant that the loader may set before load. Times are in nanoseconds. Timers: UDP RFC
+ * 4787 REQ-5 (default 5 min), TCP RFC 5382 REQ-5 (2 h 4 min established, 4 min transitory), ICMP
+ * RFC 5508 REQ-2 (60 s). closed_floor: see README, Decisions.
  */
 #pragma once
 #include "types.h"
@@ -11,12 +11,18 @@
 #define MILLISECOND 1000000ULL
 
 volatile const __u64 udp_timeout = 300 * SECOND;
-/* UDP to a well-known port, if its port or table entry is needed (RFC 4787 REQ-5a allows a shorter timeout). */
+/*
+ * UDP to a well-known port, if its port or table entry is needed (RFC 4787 REQ-5a allows a shorter
+ * timeout).
+ */
 volatile const __u64 udp_known_timeout = 30 * SECOND;
 volatile const __u64 icmp_timeout = 60 * SECOND;
 volatile const __u64 tcp_established_timeout = 7440 * SECOND;
 volatile const __u64 tcp_transitory_timeout = 240 * SECOND;
-/* UDP and ICMP without a reply, and TCP before its handshake is complete, under the same condition (RFC 6888 REQ-4). */
+/*
+ * UDP and ICMP without a reply, and TCP before its handshake is complete, under the same condition
+ * (RFC 6888 REQ-4).
+ */
 volatile const __u64 unreplied_timeout = 10 * SECOND;
 /* A closed TCP flow may be reclaimed after this long if its port or table entry is needed. */
 volatile const __u64 closed_floor = 2 * SECOND;
@@ -25,8 +31,8 @@ volatile const __u64 closed_floor = 2 * SECOND;
 volatile const __u32 slot_count = 2 * DEFAULT_FLOWS;
 
 /*
- * Flows that one local source, and the clients of one remote cluster, may have open on this node (RFC 6888
- * REQ-4): a quarter and half of the table.
+ * Flows that one local source, and the clients of one remote cluster, may have open on this node
+ * (RFC 6888 REQ-4): a quarter and half of the table.
  */
 volatile const __s64 source_quota = DEFAULT_FLOWS / 4;
 volatile const __s64 cluster_quota = DEFAULT_FLOWS / 2;
@@ -34,12 +40,15 @@ volatile const __s64 cluster_quota = DEFAULT_FLOWS / 2;
 /* 1: the kernel has the kfuncs by which programs read conntrack (bypass.h). */
 volatile const __u32 has_conntrack = 0;
 
-/* A gateway whose daemon has not confirmed its tables for this long is used only if no other is fresher; seconds. */
+/*
+ * A gateway whose daemon has not confirmed its tables for this long is used only if no other is
+ * fresher; seconds.
+ */
 volatile const __u32 stale_after = LIVENESS_STALE;
 
 /*
- * Rate limit of handshakes with an encrypted wire from addresses that belong to no peer: interval, and burst as a time
- * (bucket_take()).
+ * Rate limit of handshakes with an encrypted wire from addresses that belong to no peer: interval,
+ * and burst as a time (bucket_take()).
  */
 volatile const __u64 handshake_interval = SECOND / 100;
 volatile const __u64 handshake_burst = SECOND / 2;

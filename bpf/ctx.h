@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What tc and XDP share: access to the bytes, the length, the exit of every program. `ctx` is a struct __sk_buff,
- * at HOOK_UPLINK_XDP a struct xdp_md. In inlined functions the hook is a constant, so each program keeps its own
- * half; of a function that is not inlined the verifier walks that half only.
+ * What tc and XDP share: access to the bytes, the length, the exit of every program. `ctx` is a
+ * struct __sk_buff, at HOOK_UPLINK_XDP a struct xdp_md. In inlined functions the hook is a
+ * constant, so each program keeps its own half; of a function that is not inlined the verifier
+ * walks that half only.
  */
 #pragma once
 #include <linux/bpf.h>
@@ -16,8 +17,8 @@ static __always_inline int is_xdp(enum hook hook)
 }
 
 /*
- * data and data_end through a load that the compiler cannot fold into arithmetic on the context pointer, which the
- * verifier refuses.
+ * data and data_end through a load that the compiler cannot fold into arithmetic on the context
+ * pointer, which the verifier refuses.
  */
 #define CTX_POINTER(ctx, type, field)                                                                                  \
 	({                                                                                                             \
@@ -28,13 +29,16 @@ static __always_inline int is_xdp(enum hook hook)
 		__p;                                                                                                   \
 	})
 
-/* No header that is parsed begins behind this offset: outer headers, inner IPv4, ICMP, quoted IPv4. */
+/*
+ * No header that is parsed begins behind this offset: outer headers, inner IPv4, ICMP, quoted
+ * IPv4.
+ */
 #define OFFSET_MAX 255
 
 /*
- * The bytes [off, off+len) of a packet as linear memory, or 0. Invalidates earlier pointers. The empty asm keeps the
- * compiler from recomputing the checked pointer, which the verifier would take for a different one. off is checked
- * since the verifier loses its bounds when it is spilled.
+ * The bytes [off, off+len) of a packet as linear memory, or 0. Invalidates earlier pointers. The
+ * empty asm keeps the compiler from recomputing the checked pointer, which the verifier would take
+ * for a different one. off is checked since the verifier loses its bounds when it is spilled.
  */
 static __always_inline void *skb_at(struct __sk_buff *skb, __u32 off, __u32 len)
 {

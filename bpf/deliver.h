@@ -28,8 +28,8 @@ static __always_inline int tcp_reset(struct __sk_buff *skb, const struct node_se
 #define SHOWN_PORT_TRIES 16
 
 /*
- * The device of the pod, node or host outside the cluster with an address. Not inlined, to keep its variables off
- * the stack frame of flow_open_server().
+ * The device of the pod, node or host outside the cluster with an address. Not inlined, to keep its
+ * variables off the stack frame of flow_open_server().
  */
 static __noinline __u32 device_at(__be32 address)
 {
@@ -39,8 +39,9 @@ static __noinline __u32 device_at(__be32 address)
 }
 
 /*
- * Opens the flow of a remote client to a pod of this node. If the pod already sees another flow with the same tuple
- * (two VIPs on one pod port, one client port), the new one gets another source port.
+ * Opens the flow of a remote client to a pod of this node. If the pod already sees another flow
+ * with the same tuple (two VIPs on one pod port, one client port), the new one gets another source
+ * port.
  */
 __noinline enum verdict flow_open_server(const struct packet *p, const struct flow_key *of, const struct backend *b,
 					 __u16 cluster, struct tuple *t)
@@ -91,11 +92,12 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 }
 
 /*
- * Reports whether an answer from a node other than the stored one moves the flow to that node. A retransmitted SYN
- * may have opened the connection on a second node, whose SYN-ACK comes late; and the node of the previous connection
- * on the tuple may still send. So TCP stays with the node whose SYN-ACK the client has acknowledged; until then with
- * the first one, unless the client has reset it or left it unanswered for a second. A node that is gone needs no
- * move: a gateway picks another one, which resets a connection that it does not know. f: the answer entry.
+ * Reports whether an answer from a node other than the stored one moves the flow to that node. A
+ * retransmitted SYN may have opened the connection on a second node, whose SYN-ACK comes late; and
+ * the node of the previous connection on the tuple may still send. So TCP stays with the node whose
+ * SYN-ACK the client has acknowledged; until then with the first one, unless the client has reset
+ * it or left it unanswered for a second. A node that is gone needs no move: a gateway picks another
+ * one, which resets a connection that it does not know. f: the answer entry.
  */
 static __always_inline int flow_moves(const struct flow *f, const struct flow *primary, const struct packet *p,
 				      __u64 now)
@@ -109,7 +111,10 @@ static __always_inline int flow_moves(const struct flow *f, const struct flow *p
 	return !f->node || (primary->tcp & TCP_SEEN_RST) || now > f->seen + SECOND;
 }
 
-/* Stores the index of the far node, learnt from an answer, in the primary entry for the next request. */
+/*
+ * Stores the index of the far node, learnt from an answer, in the primary entry for the next
+ * request.
+ */
 static __always_inline void flow_learn_node(const struct flow_key *key, struct flow *f, const struct packet *p,
 					    __u16 node, __u64 now)
 {
@@ -127,11 +132,12 @@ static __always_inline void flow_learn_node(const struct flow_key *key, struct f
 }
 
 /*
- * Decapsulates a non-GSO packet and injects it into pelago0. The mark proves to edge_in that it was validated:
- * nothing runs in between, and a veth pair clears the mark of a pod's packets. Redirection clears skb->priority.
- * The checksum state is kept, minus the level that a device may have verified for the outer UDP header; the outer
- * ECN field is merged into the inner one (RFC 6040 section 4.2, normal mode).
- * pod: the device of the pod if the packet bypasses the stack, else 0.
+ * Decapsulates a non-GSO packet and injects it into pelago0. The mark proves to edge_in that it was
+ * validated: nothing runs in between, and a veth pair clears the mark of a pod's packets.
+ * Redirection clears skb->priority. The checksum state is kept, minus the level that a device may
+ * have verified for the outer UDP header; the outer ECN field is merged into the inner one (RFC
+ * 6040 section 4.2, normal mode). pod: the device of the pod if the packet bypasses the stack,
+ * else 0.
  */
 static __always_inline int deliver_direct(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
 					  const struct endpoint *pod)
@@ -168,13 +174,14 @@ ASSERT_SIZE(struct handed_over, 22);
 
 /*
  * Hands a translated GSO packet to the kernel's vxlan receiver, which settles its GSO state
- * (bpf_skb_adjust_room() leaves the tunnel's GSO type), with the proof that edge_in checks: the low 24 bits of
- * the cookie as VNI, and another secret as skb->priority. A veth pair clears that field, so no pod can set it;
- * it survives the local socket and the receiver, and no CNI uses it there. skb->mark does not qualify: Calico
- * and kube-proxy clear and match bits of it on the way, and policy routing selects by it. The secret is in the
- * source MAC address as well, since GRO after the receiver does not compare priorities: it keeps packets with
- * and without the proof apart. source: the inner source. A hairpinned packet gets it as outer source, too: with the
- * node's own address there, the reverse path filter of pelago0 would drop it.
+ * (bpf_skb_adjust_room() leaves the tunnel's GSO type), with the proof that edge_in checks: the low
+ * 24 bits of the cookie as VNI, and another secret as skb->priority. A veth pair clears that field,
+ * so no pod can set it; it survives the local socket and the receiver, and no CNI uses it there.
+ * skb->mark does not qualify: Calico and kube-proxy clear and match bits of it on the way, and
+ * policy routing selects by it. The secret is in the source MAC address as well, since GRO after
+ * the receiver does not compare priorities: it keeps packets with and without the proof apart.
+ * source: the inner source. A hairpinned packet gets it as outer source, too: with the node's own
+ * address there, the reverse path filter of pelago0 would drop it.
  */
 static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
 				     __be32 source, int bypass)
@@ -205,8 +212,9 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct node_se
 }
 
 /*
- * Bounces a new flow to another node, once, if its service has no ready backend here: this node and the gateway
- * that picked it disagree, or a sticky node index is stale. A gateway picks the node itself.
+ * Bounces a new flow to another node, once, if its service has no ready backend here: this node and
+ * the gateway that picked it disagree, or a sticky node index is stale. A gateway picks the node
+ * itself.
  */
 static __always_inline int deliver_elsewhere(struct __sk_buff *skb, const struct node_settings *s,
 					     const struct packet *p, const struct rx *rx, const struct service_key *key,
@@ -230,8 +238,8 @@ static __always_inline int deliver_elsewhere(struct __sk_buff *skb, const struct
 }
 
 /*
- * The device of the pod if the packet may bypass the stack on its way there, else 0. f: its flow entry, 0 if it
- * is new.
+ * The device of the pod if the packet may bypass the stack on its way there, else 0. f: its flow
+ * entry, 0 if it is new.
  */
 static __always_inline struct endpoint *bypass_in(struct __sk_buff *skb, const struct packet *p, const struct rx *rx,
 						  struct flow *f, __be32 address)
@@ -254,7 +262,10 @@ static __always_inline struct endpoint *bypass_in(struct __sk_buff *skb, const s
 	return pod;
 }
 
-/* Reports whether the service behind a global address with GLOBAL_RESTRICTED is exported to the cluster of a client. */
+/*
+ * Reports whether the service behind a global address with GLOBAL_RESTRICTED is exported to the
+ * cluster of a client.
+ */
 __noinline __u32 exported_to(__be32 service, __be32 client)
 {
 	const struct audience *audience = bpf_map_lookup_elem(&audiences, &service);
@@ -263,7 +274,10 @@ __noinline __u32 exported_to(__be32 service, __be32 client)
 	return audience && route && has_bit(audience->clusters, route->cluster);
 }
 
-/* Translates a packet and delivers it to a pod of this node. *fwd is the decision for what is bounced or answered. */
+/*
+ * Translates a packet and delivers it to a pod of this node. *fwd is the decision for what is
+ * bounced or answered.
+ */
 static __always_inline int deliver(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
 				   const struct rx *rx, struct fwd *fwd)
 {
@@ -297,8 +311,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	if (!g && !external_routed(p->daddr))
 		return finish(skb, rx->hook, VERDICT_DROP_NOT_OWN);
 	/*
-	 * A gateway has proven of which cluster the source is. Flows that exist are removed when a cluster
-	 * loses the service.
+	 * A gateway has proven of which cluster the source is. Flows that exist are removed when a
+	 * cluster loses the service.
 	 */
 	if (g && (g->flags & GLOBAL_RESTRICTED) && !exported_to(p->daddr, p->saddr))
 		return finish(skb, rx->hook, VERDICT_DROP_NOT_EXPORTED);

@@ -2,8 +2,9 @@
 //go:build ignore
 
 /*
- * The edge. Egress of pelago0: packets that the node's stack routes to a remote prefix are translated, get a gateway
- * and the overlay header, and leave by the uplink. Ingress of pelago0: the check of what enters the stack.
+ * The edge. Egress of pelago0: packets that the node's stack routes to a remote prefix are
+ * translated, get a gateway and the overlay header, and leave by the uplink. Ingress of pelago0:
+ * the check of what enters the stack.
  */
 #include "edge.h"
 #include "bucket.h"
@@ -12,9 +13,9 @@
 #include "mapping.h"
 
 /*
- * Reports whether a packet of a known flow comes from the device of the flow's local side: a forged source must not
- * affect a connection of another pod. ICMP errors may come from the node itself, too, and those of a host outside the
- * cluster from a router on the way to it.
+ * Reports whether a packet of a known flow comes from the device of the flow's local side: a forged
+ * source must not affect a connection of another pod. ICMP errors may come from the node itself,
+ * too, and those of a host outside the cluster from a router on the way to it.
  */
 static __always_inline int flow_may_send(const struct flow *f, const struct packet *p, const struct flow_key *key,
 					 __u32 ingress)
@@ -30,7 +31,10 @@ static __always_inline int flow_may_send(const struct flow *f, const struct pack
 	return src && (src->flags & SOURCE_EXTERNAL) && comes_from(f->device, ingress);
 }
 
-/* How a packet leaves the edge: translated to t, for a cluster and, once known, one of its nodes. */
+/*
+ * How a packet leaves the edge: translated to t, for a cluster and, once known, one of its
+ * nodes.
+ */
 struct translation {
 	struct tuple t;
 	__u16 node;
@@ -39,7 +43,10 @@ struct translation {
 	struct flow *f; /* none: the flow is yet to be opened */
 };
 
-/* Translates by an existing flow. Not inlined, since edge_out has no stack left on kernels before 6.8. */
+/*
+ * Translates by an existing flow. Not inlined, since edge_out has no stack left on kernels before
+ * 6.8.
+ */
 static __noinline enum verdict use_flow_out(struct __sk_buff *skb, const struct node_settings *s,
 					    const struct packet *p, struct translation *to, __u64 now)
 {
@@ -79,7 +86,10 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 		to->f = 0;
 	if (to->f)
 		return use_flow_out(skb, s, p, to, now);
-	/* Only a pod on its own device, the node itself, or a host outside the cluster on its device may open flows. */
+	/*
+	 * Only a pod on its own device, the node itself, or a host outside the cluster on its
+	 * device may open flows.
+	 */
 	src = source_lookup(p->saddr);
 	if (!src || !comes_from(device_of(src), ingress))
 		return VERDICT_DROP_UNKNOWN_SOURCE;
@@ -99,9 +109,9 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 }
 
 /*
- * Answers a dropped packet of a local source: a TCP segment without a flow, for example after the flow table was
- * lost, with a reset; a packet whose flow gets no port with an ICMP error, which is rate-limited. The answer
- * comes back on pelago0, where edge_in accepts it by its mark.
+ * Answers a dropped packet of a local source: a TCP segment without a flow, for example after the
+ * flow table was lost, with a reset; a packet whose flow gets no port with an ICMP error, which is
+ * rate-limited. The answer comes back on pelago0, where edge_in accepts it by its mark.
  */
 static __noinline int edge_answer(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
 				  enum verdict v)
@@ -155,8 +165,8 @@ int edge_out(struct __sk_buff *skb)
 }
 
 /*
- * Forwards or delivers what a pod of this gateway sends to a global IP of this cluster. edge_send() has
- * encapsulated and marked it, so that it is treated as such a packet of any other node.
+ * Forwards or delivers what a pod of this gateway sends to a global IP of this cluster. edge_send()
+ * has encapsulated and marked it, so that it is treated as such a packet of any other node.
  */
 static __always_inline int hairpin(struct __sk_buff *skb, const struct node_settings *s)
 {
@@ -173,10 +183,11 @@ static __always_inline int hairpin(struct __sk_buff *skb, const struct node_sett
 }
 
 /*
- * Accepts only what uplink_in or wire_in verified: decapsulated packets by their mark (deliver_direct() in
- * deliver.h), those from the vxlan receiver by VNI and priority (hand_over()). Pods and host sockets can reach the
- * receiver's UDP socket without passing an uplink, and packets from the network can over a device without our
- * program. The VNI alone proves nothing: a pod can try all 24 bits.
+ * Accepts only what uplink_in or wire_in verified: decapsulated packets by their mark
+ * (deliver_direct() in deliver.h), those from the vxlan receiver by VNI and priority (hand_over()).
+ * Pods and host sockets can reach the receiver's UDP socket without passing an uplink, and packets
+ * from the network can over a device without our program. The VNI alone proves nothing: a pod can
+ * try all 24 bits.
  */
 SEC("tc")
 int edge_in(struct __sk_buff *skb)

@@ -28,8 +28,8 @@ static __always_inline enum verdict fragment_load(struct packet *p)
 }
 
 /*
- * Stores the ports of a first fragment for the later ones. Only after the source check: a forged fragment would
- * overwrite or evict the entry of another pod.
+ * Stores the ports of a first fragment for the later ones. Only after the source check: a forged
+ * fragment would overwrite or evict the entry of another pod.
  */
 static __always_inline void fragment_store(const struct packet *p)
 {
@@ -42,21 +42,24 @@ static __always_inline void fragment_store(const struct packet *p)
 }
 
 /*
- * At 90 % of the ports in use one flow in a million finds none within this many tries, at 98 % one in thirteen: the
- * daemon asks for more blocks long before (README, Decisions).
+ * At 90 % of the ports in use one flow in a million finds none within this many tries, at 98 % one
+ * in thirteen: the daemon asks for more blocks long before (README, Decisions).
  */
 #define CLAIM_TRIES 128
 #define PRESSURE_AFTER 16
 
 /*
- * Primes larger than MAX_BLOCKS: a step by any of them visits every port of n blocks once. Each flow draws one; with
- * a single step, runs of ports in use would grow into clusters.
+ * Primes larger than MAX_BLOCKS: a step by any of them visits every port of n blocks once. Each
+ * flow draws one; with a single step, runs of ports in use would grow into clusters.
  */
 static const __u16 strides[16] = {
 	7919, 7927, 7933, 7937, 7949, 7951, 7963, 7993, 8009, 8011, 8017, 8039, 8053, 8059, 8069, 8081,
 };
 
-/* Takes the address by value: in flow_open_client() the verifier rejects a pointer into an argument. */
+/*
+ * Takes the address by value: in flow_open_client() the verifier rejects a pointer into an
+ * argument.
+ */
 static __always_inline struct egress *egress_of(__be32 address)
 {
 	return bpf_map_lookup_elem(&egresses, &address);
@@ -81,10 +84,11 @@ __noinline int egress_has(const struct egress *e, __u32 port)
 _Static_assert(MAX_BLOCKS <= 256, "the search finds 256 blocks");
 
 /*
- * Opens the flow of a local source to the destination in t, which becomes the tuple after translation: claims
- * the answer entry, then inserts the primary one. Two CPUs with packets of the same new flow may both claim an
- * answer entry: the one that fails to insert the primary entry removes its answer entry and uses the winner's
- * translation. A source already in t is that of a mapping. With the key of a mapping, it opens the mapping.
+ * Opens the flow of a local source to the destination in t, which becomes the tuple after
+ * translation: claims the answer entry, then inserts the primary one. Two CPUs with packets of the
+ * same new flow may both claim an answer entry: the one that fails to insert the primary entry
+ * removes its answer entry and uses the winner's translation. A source already in t is that of a
+ * mapping. With the key of a mapping, it opens the mapping.
  */
 __noinline enum verdict flow_open_client(const struct packet *p, const struct flow_key *of, const struct source *src,
 					 __u16 cluster, struct tuple *t)
@@ -185,7 +189,10 @@ static __always_inline enum verdict flow_destination(const struct packet *p, str
 	return VERDICT_CONTINUE;
 }
 
-/* Refreshes the flow of a packet and fills the tuple t, the far node and the cluster. f: the entry of key. */
+/*
+ * Refreshes the flow of a packet and fills the tuple t, the far node and the cluster. f: the entry
+ * of key.
+ */
 static __always_inline void flow_use_out(const struct flow_key *key, struct flow *f, const struct packet *p,
 					 const struct node_settings *s, __u64 now, struct tuple *t, __u16 *node,
 					 __u16 *cluster)
@@ -193,7 +200,10 @@ static __always_inline void flow_use_out(const struct flow_key *key, struct flow
 	struct flow *other = 0;
 
 	if (flow_reopens(key, f, p, &other)) {
-		/* The flow starts over with the same translation; the far gateway picks a node again. */
+		/*
+		 * The flow starts over with the same translation; the far gateway picks a node
+		 * again.
+		 */
 		f->tcp = 0;
 		f->seen = now;
 		f->node = 0;
@@ -215,8 +225,9 @@ static __always_inline void flow_use_out(const struct flow_key *key, struct flow
 }
 
 /*
- * Translates a packet to t and sends it into the overlay. node: of the header; cluster: the remote one, or this
- * one's for its own global IPs (hairpin, RFC 4787 REQ-9): a gateway of this cluster then finds the node.
+ * Translates a packet to t and sends it into the overlay. node: of the header; cluster: the remote
+ * one, or this one's for its own global IPs (hairpin, RFC 4787 REQ-9): a gateway of this cluster
+ * then finds the node.
  */
 static __always_inline int edge_send(struct __sk_buff *skb, const struct node_settings *s, enum hook hook,
 				     struct packet *p, const struct tuple *t, __u16 node, __u16 cluster, __u64 now)

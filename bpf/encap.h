@@ -11,14 +11,14 @@
 #define MTU_AT_LEAST 1280 /* lower bound of every device that leads to a peer; saves the look-up for most packets */
 
 /*
- * The address of every pelago0 (netdev.mac). No packet has it as source, so the loop check of the receiver never
- * hits.
+ * The address of every pelago0 (netdev.mac). No packet has it as source, so the loop check of the
+ * receiver never hits.
  */
 static const __u8 pelago_mac[6] = { 0x02, 0x50, 0x45, 0x4c, 0x00, 0x02 };
 
 /*
- * Where an outer packet goes, and the fields that its headers get. Without a device (hop.ifindex 0) it is
- * received on this node's own pelago0.
+ * Where an outer packet goes, and the fields that its headers get. Without a device (hop.ifindex 0)
+ * it is received on this node's own pelago0.
  */
 struct encap {
 	struct hop hop;
@@ -44,7 +44,10 @@ static __always_inline const struct source *external_lookup(__be32 address)
 	return bpf_map_lookup_elem(&externals, &key);
 }
 
-/* Reports whether other clusters may send to an address outside the cluster. A global function to save stack. */
+/*
+ * Reports whether other clusters may send to an address outside the cluster. A global function to
+ * save stack.
+ */
 __noinline int external_routed(__be32 address)
 {
 	const struct source *s = external_lookup(address);
@@ -88,9 +91,9 @@ static __always_inline __u32 csum_words(__be32 a)
 }
 
 /*
- * Reports whether the packet, grown by `more` bytes, fits the device, which would otherwise drop it uncounted. A GSO
- * packet does: its segments were sized by the route to pelago0 (edge) or came in by an uplink (gateway). So does any
- * packet if the MTU is unknown.
+ * Reports whether the packet, grown by `more` bytes, fits the device, which would otherwise drop it
+ * uncounted. A GSO packet does: its segments were sized by the route to pelago0 (edge) or came in
+ * by an uplink (gateway). So does any packet if the MTU is unknown.
  */
 static __always_inline int encap_fits(void *ctx, enum hook hook, const struct encap *to, __s32 more)
 {
@@ -121,14 +124,17 @@ static __always_inline int encap_send(struct __sk_buff *skb, const struct node_s
 }
 
 /*
- * The same for a packet from the node's stack. It still carries its route to pelago0: while the next hop is
- * unresolved, the kernel would use the MAC address of that route for the queued packet. Setting a tunnel key replaces
- * the route; no later device uses the key.
+ * The same for a packet from the node's stack. It still carries its route to pelago0: while the
+ * next hop is unresolved, the kernel would use the MAC address of that route for the queued packet.
+ * Setting a tunnel key replaces the route; no later device uses the key.
  */
 static __always_inline int encap_send_from_stack(struct __sk_buff *skb, const struct node_settings *s,
 						 const struct encap *to)
 {
-	/* The id and the remote address alone, offsetof(struct bpf_tunnel_key, remote_ipv6[1]): the stack is short. */
+	/*
+	 * The id and the remote address alone, offsetof(struct bpf_tunnel_key, remote_ipv6[1]): the
+	 * stack is short.
+	 */
 	__u32 none[2] = {};
 
 	bpf_skb_set_tunnel_key(skb, (struct bpf_tunnel_key *)none, sizeof(none), 0);
@@ -157,8 +163,8 @@ static __always_inline void encap_make_outer(struct outer *o, const struct encap
 }
 
 /*
- * Pushes the overlay header in front of the IPv4 packet of a frame. Segments of a GSO packet inherit it. The outer UDP
- * checksum is 0 (RFC 6935; IPv4 only).
+ * Pushes the overlay header in front of the IPv4 packet of a frame. Segments of a GSO packet
+ * inherit it. The outer UDP checksum is 0 (RFC 6935; IPv4 only).
  */
 static __always_inline int encap_push(struct __sk_buff *skb, const struct packet *p, const struct encap *to, __u16 node,
 				      __u8 flags, __u32 hash)
@@ -172,8 +178,8 @@ static __always_inline int encap_push(struct __sk_buff *skb, const struct packet
 					BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET))
 		return -1;
 	/*
-	 * DSCP and ECN are carried (RFC 2983 uniform, RFC 6040 normal mode); the port is entropy (RFC 7348 section
-	 * 5).
+	 * DSCP and ECN are carried (RFC 2983 uniform, RFC 6040 normal mode); the port is entropy
+	 * (RFC 7348 section 5).
 	 */
 	encap_make_outer(&o, to, inner_len + ENCAP_LEN, p->tos, bpf_htons(0xc000 | (hash & 0x3fff)));
 	overlay_set(&o.overlay, to->token, PACKET_FORWARD, node, flags);
@@ -188,8 +194,8 @@ static __always_inline int encap_push(struct __sk_buff *skb, const struct packet
 }
 
 /*
- * Readdresses an overlay packet to another node or gateway: outer addresses, port, overlay header. The outer TTL is
- * decremented, never reset; the inner packet stays as it is.
+ * Readdresses an overlay packet to another node or gateway: outer addresses, port, overlay header.
+ * The outer TTL is decremented, never reset; the inner packet stays as it is.
  */
 static __always_inline enum verdict encap_turn(void *ctx, enum hook hook, const struct encap *to, __u16 node,
 					       __u8 flags)
@@ -285,9 +291,9 @@ static __always_inline enum reach encap_to_cluster(const struct node_settings *s
 }
 
 /*
- * Picks the exit of a flow: a gateway of this cluster, or the far end of the cable if this node is the picked
- * gateway. A gateway applies the same pick to its own pods as every other node. For its own cluster it is the
- * exit itself: to->hop.ifindex stays 0.
+ * Picks the exit of a flow: a gateway of this cluster, or the far end of the cable if this node is
+ * the picked gateway. A gateway applies the same pick to its own pods as every other node. For its
+ * own cluster it is the exit itself: to->hop.ifindex stays 0.
  */
 static __always_inline enum verdict encap_find_exit(const struct node_settings *s, __u16 cluster, __u32 hash, __u64 now,
 						    struct encap *to)

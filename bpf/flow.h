@@ -7,17 +7,20 @@
 #include "nat.h"
 
 /*
- * Global functions are verified once, for arbitrary arguments, instead of once per call path, where nested loops would
- * exceed the instruction limit. Hence their null checks, and their copies of keys: the verifier of Linux 6.1 rejects
- * helpers that read through such an argument. Their stack frames are small because a call chain shares 512 bytes,
- * counted in steps of 32 per function.
+ * Global functions are verified once, for arbitrary arguments, instead of once per call path, where
+ * nested loops would exceed the instruction limit. Hence their null checks, and their copies of
+ * keys: the verifier of Linux 6.1 rejects helpers that read through such an argument. Their stack
+ * frames are small because a call chain shares 512 bytes, counted in steps of 32 per function.
  */
 
 #define DYING 1ULL
 #define EEXIST 17
 #define E2BIG 7
 
-/* The key of the entry of a packet. An ICMP error may come from a router: its flow is that of the quoted peer. */
+/*
+ * The key of the entry of a packet. An ICMP error may come from a router: its flow is that of the
+ * quoted peer.
+ */
 static __always_inline void flow_key_of(struct flow_key *k, const struct packet *p, enum direction direction)
 {
 	k->saddr = p->error ? p->quoted_peer : p->saddr;
@@ -29,7 +32,10 @@ static __always_inline void flow_key_of(struct flow_key *k, const struct packet 
 	k->pad = 0;
 }
 
-/* Makes the key of the other entry of a flow: that of a reply to a packet which this entry has translated. */
+/*
+ * Makes the key of the other entry of a flow: that of a reply to a packet which this entry has
+ * translated.
+ */
 static __always_inline void flow_key_other(struct flow_key *k, const struct flow_key *own, const struct flow *f)
 {
 	k->saddr = f->daddr;
@@ -60,8 +66,8 @@ static __always_inline int comes_from(__u32 device, __u32 ingress)
 }
 
 /*
- * Reports whether a TCP flow is over. a and b are its entries; b may be missing. One FIN suffices where the opener
- * wants a new connection on the same tuple; the timers require both.
+ * Reports whether a TCP flow is over. a and b are its entries; b may be missing. One FIN suffices
+ * where the opener wants a new connection on the same tuple; the timers require both.
  */
 static __always_inline int flow_closing(const struct flow *a, const struct flow *b)
 {
@@ -77,11 +83,12 @@ static __always_inline int flow_well_known(const struct flow_key *key, const str
 }
 
 /*
- * Reports whether a flow may be removed. a is the entry of key, b the other one, which may be missing.
- * under_pressure: its port or table entry is needed; then closed_floor bounds a closed TCP flow, udp_known_timeout
- * a UDP flow to a well-known port, and unreplied_timeout any flow without a reply yet. Races with the packet path,
- * which may refresh `seen` between the check and the removal. In the worst case a flow is removed that becomes
- * active again at the very end of its timeout. Accepted, as in every NAT.
+ * Reports whether a flow may be removed. a is the entry of key, b the other one, which may be
+ * missing. under_pressure: its port or table entry is needed; then closed_floor bounds a closed TCP
+ * flow, udp_known_timeout a UDP flow to a well-known port, and unreplied_timeout any flow without a
+ * reply yet. Races with the packet path, which may refresh `seen` between the check and the
+ * removal. In the worst case a flow is removed that becomes active again at the very end of its
+ * timeout. Accepted, as in every NAT.
  */
 static __always_inline int flow_expired(const struct flow_key *key, const struct flow *a, const struct flow *b,
 					__u64 now, int under_pressure)
@@ -118,16 +125,20 @@ static __always_inline int flow_expired(const struct flow_key *key, const struct
 	return now > seen && now - seen > limit;
 }
 
-/* The state of an entry, right after its look-up: flow_mark_dying() fails if the element is recycled in between. */
+/*
+ * The state of an entry, right after its look-up: flow_mark_dying() fails if the element is
+ * recycled in between.
+ */
 static __always_inline __u64 flow_state(const struct flow *f)
 {
 	return *(const volatile __u64 *)&f->state;
 }
 
 /*
- * Marks an entry as dying. The compare-and-swap on state, generation included, lets only one of several removers
- * delete it; flow_find() ignores a dying entry. Until the delete, a packet that opens the same flow finds the key taken
- * and is dropped; its sender retries. `seen` is set to the time of the mark just before, for flow_bury().
+ * Marks an entry as dying. The compare-and-swap on state, generation included, lets only one of
+ * several removers delete it; flow_find() ignores a dying entry. Until the delete, a packet that
+ * opens the same flow finds the key taken and is dropped; its sender retries. `seen` is set to the
+ * time of the mark just before, for flow_bury().
  */
 static __always_inline int flow_mark_dying(struct flow *f, __u64 state, __u64 now)
 {
@@ -138,20 +149,27 @@ static __always_inline int flow_mark_dying(struct flow *f, __u64 state, __u64 no
 }
 
 /*
- * Deletes an entry that has been dying for a second: kernels without d35381aa73f7 refuse a delete (EBUSY) while this
- * CPU holds a lock of the table. Sooner, its remover may still be about to delete the key, and would then delete the
- * next flow with that key. The flow is no longer counted in `usage`.
+ * Deletes an entry that has been dying for a second: kernels without d35381aa73f7 refuse a delete
+ * (EBUSY) while this CPU holds a lock of the table. Sooner, its remover may still be about to
+ * delete the key, and would then delete the next flow with that key. The flow is no longer counted
+ * in `usage`.
  */
 static __always_inline int flow_bury(const struct flow_key *key, struct flow *f, __u64 now)
 {
 	__u64 seen = *(volatile __u64 *)&f->seen;
 
-	/* The swap lets one bury it; it fails if the element is that of the next tenant meanwhile. */
+	/*
+	 * The swap lets one bury it; it fails if the element is that of the next tenant
+	 * meanwhile.
+	 */
 	return now > seen + SECOND && __sync_val_compare_and_swap(&f->seen, seen, now) == seen &&
 	       !bpf_map_delete_elem(&flows, key);
 }
 
-/* Key and value of the map `usage`, in memory that the caller does not need at the time, to save stack. */
+/*
+ * Key and value of the map `usage`, in memory that the caller does not need at the time, to save
+ * stack.
+ */
 struct usage_scratch {
 	struct usage_key key;
 	__s64 none;
@@ -178,8 +196,8 @@ static __always_inline void usage_add(const struct flow_key *primary, __u8 role,
 }
 
 /*
- * The flows, or mappings, that a source or cluster has open. Races with other CPUs: each may open one beyond a
- * quota. Without room for another counter it is 0.
+ * The flows, or mappings, that a source or cluster has open. Races with other CPUs: each may open
+ * one beyond a quota. Without room for another counter it is 0.
  */
 static __always_inline __s64 usage_count(const struct flow_key *primary, __u8 role, __u16 cluster,
 					 struct usage_scratch *scratch)
@@ -195,7 +213,10 @@ static __always_inline __s64 usage_count(const struct flow_key *primary, __u8 ro
 	return 0;
 }
 
-/* Removes a flow by its primary entry. Returns 1 if this call did. *other, the caller's, receives the other key. */
+/*
+ * Removes a flow by its primary entry. Returns 1 if this call did. *other, the caller's, receives
+ * the other key.
+ */
 static __always_inline int flow_remove(const struct flow_key *primary, struct flow *f, __u64 state, __u64 now,
 				       struct flow_key *other)
 {
@@ -297,8 +318,8 @@ static __always_inline struct flow_key *flow_next_slot(__u64 *next)
 }
 
 /*
- * Takes a ring slot for a new flow and removes expired flows on the way. A flow without a slot works too; only the
- * sweep program finds it then.
+ * Takes a ring slot for a new flow and removes expired flows on the way. A flow without a slot
+ * works too; only the sweep program finds it then.
  */
 __noinline int flow_take_slot(const struct flow_key *primary, __u64 now)
 {
@@ -322,8 +343,9 @@ __noinline int flow_take_slot(const struct flow_key *primary, __u64 now)
 }
 
 /*
- * Removes one flow when the table is full, the oldest removable one of the ring, and rewinds the ring so that the new
- * flow gets its slot. Races with other CPUs. In the worst case one of two new flows has no slot.
+ * Removes one flow when the table is full, the oldest removable one of the ring, and rewinds the
+ * ring so that the new flow gets its slot. Races with other CPUs. In the worst case one of two new
+ * flows has no slot.
  */
 __noinline int flow_make_room(__u64 now)
 {
@@ -357,8 +379,8 @@ static __always_inline int flow_insert(const struct flow_key *key, const struct 
 }
 
 /*
- * Inserts an entry of a flow, which claims the tuple on that side. An expired or dying entry with the same key is
- * removed first. Errors: as flow_insert().
+ * Inserts an entry of a flow, which claims the tuple on that side. An expired or dying entry with
+ * the same key is removed first. Errors: as flow_insert().
  */
 static __always_inline int flow_claim(const struct flow_key *key, const struct flow *f, __u64 now, int under_pressure)
 {
@@ -375,8 +397,8 @@ static __always_inline __u64 flow_new_state(void)
 }
 
 /*
- * The answer entry of a new flow; `key` is the tuple before translation. Both entries get the same time: an answer
- * claimed before its primary exists must not look orphaned.
+ * The answer entry of a new flow; `key` is the tuple before translation. Both entries get the same
+ * time: an answer claimed before its primary exists must not look orphaned.
  */
 static __always_inline void flow_make_answer(struct flow *f, const struct flow_key *key, __u8 role, __u16 cluster,
 					     __u32 device, __u64 now)
@@ -417,8 +439,8 @@ static __always_inline void flow_make_primary(struct flow *f, const struct tuple
 }
 
 /*
- * Refreshes the mapping of a flow on a packet in either direction (RFC 4787 REQ-6), so that the mapping outlives
- * its flows. out: the packet comes from the local source.
+ * Refreshes the mapping of a flow on a packet in either direction (RFC 4787 REQ-6), so that the
+ * mapping outlives its flows. out: the packet comes from the local source.
  */
 __noinline int mapping_touch(const struct packet *p, __u32 out, __u64 now)
 {
@@ -445,8 +467,8 @@ __noinline int mapping_touch(const struct packet *p, __u32 out, __u64 now)
 }
 
 /*
- * Refreshes the entry of this direction. `seen` is written at most once a second to keep the cache line shared. ICMP
- * errors neither refresh nor end a flow (RFC 5508 REQ-6, RFC 5382 REQ-10).
+ * Refreshes the entry of this direction. `seen` is written at most once a second to keep the cache
+ * line shared. ICMP errors neither refresh nor end a flow (RFC 5508 REQ-6, RFC 5382 REQ-10).
  */
 static __always_inline void flow_touch(struct flow *f, const struct packet *p, __u64 now)
 {
@@ -487,8 +509,8 @@ static __always_inline int packet_opens_flow(const struct packet *p)
 }
 
 /*
- * Reports whether the packet is a SYN of the opener on a flow that is over: a new connection on the same tuple
- * (RFC 9293 3.6.1). f must be the primary entry; *other becomes the answer entry.
+ * Reports whether the packet is a SYN of the opener on a flow that is over: a new connection on the
+ * same tuple (RFC 9293 3.6.1). f must be the primary entry; *other becomes the answer entry.
  */
 static __always_inline int flow_reopens(const struct flow_key *key, const struct flow *f, const struct packet *p,
 					struct flow **other)

@@ -45,8 +45,9 @@ static __always_inline int fwd_send(struct __sk_buff *skb, const struct node_set
 }
 
 /*
- * The gateway of this cluster that a packet may be bounced to, once; 0 if none. cluster: the remote one that it is
- * for, 0 for a node of this cluster. only_good: refuse one that is no better than this gateway.
+ * The gateway of this cluster that a packet may be bounced to, once; 0 if none. cluster: the remote
+ * one that it is for, 0 for a node of this cluster. only_good: refuse one that is no better than
+ * this gateway.
  */
 static __always_inline __u32 fwd_sibling(const struct node_settings *s, const struct packet *p, const struct rx *rx,
 					 __u32 cluster, int only_good)
@@ -70,8 +71,8 @@ static __always_inline enum verdict fwd_bounce(const struct node_settings *s, co
 }
 
 /*
- * Reports whether a packet for whose flow no node is known may go to any: it may open the flow. Fragments of a
- * datagram stay together.
+ * Reports whether a packet for whose flow no node is known may go to any: it may open the flow.
+ * Fragments of a datagram stay together.
  */
 static __always_inline int fwd_may_open(const struct packet *p)
 {
@@ -134,8 +135,8 @@ static __always_inline enum verdict fwd_in(const struct node_settings *s, const 
 }
 
 /*
- * Decision of a gateway for a packet of its own cluster to a remote one. If it reaches none of that cluster's gateways,
- * another gateway of this cluster may.
+ * Decision of a gateway for a packet of its own cluster to a remote one. If it reaches none of that
+ * cluster's gateways, another gateway of this cluster may.
  */
 static __always_inline enum verdict fwd_out(const struct node_settings *s, const struct packet *p, const struct rx *rx,
 					    __u16 cluster, struct fwd *fwd)
@@ -157,8 +158,8 @@ static __always_inline enum verdict fwd_out(const struct node_settings *s, const
 }
 
 /*
- * Decides what happens to a validated packet. VERDICT_SWITCHED, VERDICT_BOUNCED: sent to *fwd. VERDICT_DELIVERED:
- * this node is the edge. Otherwise it is dropped.
+ * Decides what happens to a validated packet. VERDICT_SWITCHED, VERDICT_BOUNCED: sent to *fwd.
+ * VERDICT_DELIVERED: this node is the edge. Otherwise it is dropped.
  */
 static __always_inline enum verdict fwd_decide(const struct node_settings *s, const struct packet *p,
 					       const struct rx *rx, struct fwd *fwd)
@@ -169,8 +170,9 @@ static __always_inline enum verdict fwd_decide(const struct node_settings *s, co
 		if (!s->gateway)
 			return VERDICT_DROP_NOT_GATEWAY;
 		/*
-		 * An ICMP error belongs to the flow of the packet that it quotes: the edge sends it from the address
-		 * that packet went to. Otherwise a cluster could disrupt another one's flows (RFC 5927).
+		 * An ICMP error belongs to the flow of the packet that it quotes: the edge sends it
+		 * from the address that packet went to. Otherwise a cluster could disrupt another
+		 * one's flows (RFC 5927).
 		 */
 		route = route_lookup(p->saddr);
 		if (!route || route->cluster != rx->peer_cluster || (p->error && p->quoted_peer != p->saddr))
@@ -180,7 +182,10 @@ static __always_inline enum verdict fwd_decide(const struct node_settings *s, co
 	if (!s->gateway)
 		return VERDICT_DELIVERED;
 	if (rx->flags & OVERLAY_SWITCH) {
-		/* A bounced packet may come from a remote cluster; any other is hairpinned by a node of this one. */
+		/*
+		 * A bounced packet may come from a remote cluster; any other is hairpinned by a
+		 * node of this one.
+		 */
 		if ((rx->flags & OVERLAY_BOUNCED) ? !route_lookup(p->saddr) : !bpf_map_lookup_elem(&globals, &p->saddr))
 			return VERDICT_DROP_SPOOFED_SOURCE;
 		return fwd_in(s, p, rx, fwd);

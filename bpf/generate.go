@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Generate compiles pelago.c and writes the Go bindings. Besides the types of maps, which bpf2go exports by itself, it
-// exports those that pelago.c names by KEEP.
+// Generate compiles pelago.c and writes the Go bindings. Besides the types of maps, which bpf2go
+// exports by itself, it exports those that pelago.c names by KEEP.
 package main
 
 import (

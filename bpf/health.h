@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Liveness of paths, from the state that probes leave in them. Sending and answering probes: probe.h. */
+/*
+ * Liveness of paths, from the state that probes leave in them. Sending and answering probes:
+ * probe.h.
+ */
 #pragma once
 #include <bpf/bpf_helpers.h>
 #include "config.h"
@@ -27,8 +30,9 @@ static __always_inline __u64 path_oldest(const struct path *p)
 }
 
 /*
- * When a path becomes suspect unless a reply comes in: enough probes are unanswered, the oldest for longer than a
- * reply takes. A reply settles all earlier probes; a prober that stops sending does not make a path suspect.
+ * When a path becomes suspect unless a reply comes in: enough probes are unanswered, the oldest for
+ * longer than a reply takes. A reply settles all earlier probes; a prober that stops sending does
+ * not make a path suspect.
  */
 static __always_inline __u64 path_suspect_at(const struct path *p)
 {
@@ -38,8 +42,8 @@ static __always_inline __u64 path_suspect_at(const struct path *p)
 }
 
 /*
- * When a path is gone: it is suspect and has been silent for long. On an idle path the last reply is old anyway, so in
- * addition many probes must be unanswered, or the oldest one for long.
+ * When a path is gone: it is suspect and has been silent for long. On an idle path the last reply
+ * is old anyway, so in addition many probes must be unanswered, or the oldest one for long.
  */
 static __always_inline __u64 path_gone_at(const struct path *p)
 {
@@ -52,12 +56,15 @@ static __always_inline __u64 path_gone_at(const struct path *p)
 }
 
 /*
- * A gateway does not probe a node that probes it at the full rate: PROBE_NO_REPLY reports the return path already.
- * Otherwise the programs send probes along with packets to the node.
+ * A gateway does not probe a node that probes it at the full rate: PROBE_NO_REPLY reports the
+ * return path already. Otherwise the programs send probes along with packets to the node.
  */
 #define FULL_RATE (25 * MILLISECOND)
 
-/* Probes of a long path are spread over its round-trip time, so that the ring holds all that are in flight. */
+/*
+ * Probes of a long path are spread over its round-trip time, so that the ring holds all that are in
+ * flight.
+ */
 static __always_inline __u64 path_interval(const struct path *p)
 {
 	__u64 spread = p->srtt / (PROBE_RING / 2);
@@ -66,8 +73,8 @@ static __always_inline __u64 path_interval(const struct path *p)
 }
 
 /*
- * When the next probe is overdue and is sent along with a packet. The prober gets half an interval of grace; paths to
- * nodes have no prober.
+ * When the next probe is overdue and is sent along with a packet. The prober gets half an interval
+ * of grace; paths to nodes have no prober.
  */
 static __always_inline __u64 path_probe_at(const struct path *p)
 {
@@ -79,7 +86,10 @@ static __always_inline __u64 path_probe_at(const struct path *p)
 	return at;
 }
 
-/* Quality of a path, or of a gateway for a cluster, best first. The best is taken; if all are bad, all are used. */
+/*
+ * Quality of a path, or of a gateway for a cluster, best first. The best is taken; if all are bad,
+ * all are used.
+ */
 enum rank {
 	RANK_GOOD = 0,
 	RANK_STALE = 1, /* the peer's tables were not confirmed for stale_after */
@@ -91,9 +101,9 @@ enum rank {
 };
 
 /*
- * Adds a probe to the loss of a path: sample is 65536 if it was lost, else 0. Two thresholds and a minimum time keep
- * flows from changing gateways back and forth: at 5 % the average of 128 probes exceeds 10 % once in hours, at 30 %
- * within 60 probes.
+ * Adds a probe to the loss of a path: sample is 65536 if it was lost, else 0. Two thresholds and a
+ * minimum time keep flows from changing gateways back and forth: at 5 % the average of 128 probes
+ * exceeds 10 % once in hours, at 30 % within 60 probes.
  */
 static __always_inline void path_note_loss(struct path *p, __u32 sample, __u64 now)
 {
@@ -108,7 +118,10 @@ static __always_inline void path_note_loss(struct path *p, __u32 sample, __u64 n
 	}
 }
 
-/* Caps the loss after an outage, so that the path recovers as a lossy one does, instead of averaging for minutes. */
+/*
+ * Caps the loss after an outage, so that the path recovers as a lossy one does, instead of
+ * averaging for minutes.
+ */
 static __always_inline void path_note_return(struct path *p)
 {
 	if (p->loss > 2 * LIVENESS_LOSS_HIGH)
@@ -121,7 +134,10 @@ static __always_inline __u32 path_base_rank(const struct path *p)
 	return p->lossy ? RANK_LOSSY : p->age > stale_after ? RANK_STALE : RANK_GOOD;
 }
 
-/* A path that is not probed is used at once; a probed one, once a reply says that the peer is ready. */
+/*
+ * A path that is not probed is used at once; a probed one, once a reply says that the peer is
+ * ready.
+ */
 static __always_inline int path_ready(const struct path *p)
 {
 	return !p->probed || p->ready;
@@ -136,7 +152,10 @@ static __always_inline __u32 path_rank(const struct path *p, __u64 now)
 	return p->no_reply || now > path_suspect_at(p) ? RANK_BAD : path_base_rank(p);
 }
 
-/* Reports whether the peer has not answered for long. A draining peer still answers, forwards and delivers. */
+/*
+ * Reports whether the peer has not answered for long. A draining peer still answers, forwards and
+ * delivers.
+ */
 static __always_inline int path_dead(__be32 address, __u64 now)
 {
 	const struct path *p = path_lookup(address);
@@ -150,14 +169,17 @@ static __always_inline int has_bit(const __u64 *words, __u32 n)
 }
 
 /*
- * A clone is as long as its packet. A packet larger than CLONE_SMALL bytes is cloned only if the probe is overdue
- * by this many intervals, and a GSO packet never: each of its segments would become a probe with the same
- * number.
+ * A clone is as long as its packet. A packet larger than CLONE_SMALL bytes is cloned only if the
+ * probe is overdue by this many intervals, and a GSO packet never: each of its segments would
+ * become a probe with the same number.
  */
 #define CLONE_INTERVALS 3
 #define CLONE_SMALL 256
 
-/* How long a line may be stale if programs of another version, or a change of the tables, have not updated it. */
+/*
+ * How long a line may be stale if programs of another version, or a change of the tables, have not
+ * updated it.
+ */
 #define PATH_LINE_AGE (250 * MILLISECOND)
 
 /* The slot of a peer in `path_lines`. cluster: 0 for a node of this cluster. */
@@ -234,8 +256,8 @@ static __always_inline void set_bit(__u64 *words, __u32 n, int on)
 #define LOSS_UNKNOWN 2
 
 /*
- * Records whether any gateway of a remote cluster answers this gateway, and whether only over lossy paths; replies
- * to probes advertise both to the nodes.
+ * Records whether any gateway of a remote cluster answers this gateway, and whether only over lossy
+ * paths; replies to probes advertise both to the nodes.
  */
 __noinline int advertise_reach(__u32 cluster, __u32 reached, __u32 lossy)
 {

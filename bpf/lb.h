@@ -36,8 +36,9 @@ static __always_inline __u32 gateway_hash(const struct node_settings *s, __u32 h
 }
 
 /*
- * Rank of the path to an address. This and lb_gateway_rank() are global functions for the verifier: inlined, the two
- * picks were 230,000 of the 270,000 instructions that it walked in wire_in (Linux 6.18).
+ * Rank of the path to an address. This and lb_gateway_rank() are global functions for the verifier:
+ * inlined, the two picks were 230,000 of the 270,000 instructions that it walked in wire_in (Linux
+ * 6.18).
  */
 __noinline __u32 path_rank_to(__u32 slot, __be32 address, __u64 now)
 {
@@ -52,8 +53,8 @@ static __always_inline int is_lossy(const struct cluster_set *set, __u32 cluster
 }
 
 /*
- * Rank of a gateway of this cluster for packets to a remote cluster; cluster 0: to a node of this one. self: this
- * node.
+ * Rank of a gateway of this cluster for packets to a remote cluster; cluster 0: to a node of this
+ * one. self: this node.
  */
 __noinline __u32 lb_gateway_rank(__u32 self, __u32 node, __u32 cluster, __u64 now)
 {
@@ -95,9 +96,10 @@ __noinline __u32 lb_gateway_rank(__u32 self, __u32 node, __u32 cluster, __u64 no
 }
 
 /*
- * Picks a gateway of this cluster other than `except`, by rendezvous hashing (highest random weight): when a gateway goes,
- * only its own flows move. Gateways keep no flow state, so moving one costs nothing. The pick of the hash is taken if it is
- * good, else the best of all. Returns its node index, 0 if there is none, with PICK_DOUBTFUL.
+ * Picks a gateway of this cluster other than `except`, by rendezvous hashing (highest random
+ * weight): when a gateway goes, only its own flows move. Gateways keep no flow state, so moving one
+ * costs nothing. The pick of the hash is taken if it is good, else the best of all. Returns its
+ * node index, 0 if there is none, with PICK_DOUBTFUL.
  */
 __noinline __u32 lb_pick_gateway(__u32 hash, __u32 cluster, __u32 except, __u64 now)
 {
@@ -148,7 +150,10 @@ static __always_inline __u32 remote_rank(__u32 cluster, const struct remote_gate
 	return path_rank_to(path_slot(cluster, r->node), r->hop.address, now);
 }
 
-/* Picks a gateway of a remote cluster c. Returns its position plus 1, 0 if there is none, with flags. */
+/*
+ * Picks a gateway of a remote cluster c. Returns its position plus 1, 0 if there is none, with
+ * flags.
+ */
 __noinline __u32 lb_pick_remote(const struct cluster *c, __u32 cluster, __u32 hash, __u64 now)
 {
 	__u32 best = 0, weight, pick = 0, rank = RANK_NONE;
@@ -194,8 +199,8 @@ static __always_inline __u32 service_hash(const struct service *s, const struct 
 }
 
 /*
- * The node for a new flow to a service, from its Maglev table, which weights nodes by ready backends. `except`: the
- * node that has bounced the packet.
+ * The node for a new flow to a service, from its Maglev table, which weights nodes by ready
+ * backends. `except`: the node that has bounced the packet.
  */
 static __always_inline __u32 lb_pick_node(const struct service_key *key, const struct service *s, __u32 hash,
 					  __u16 except)
@@ -214,9 +219,10 @@ static __always_inline __u32 lb_pick_node(const struct service_key *key, const s
 }
 
 /*
- * Another node for a packet that opens a flow to a service, if the pick of lb_pick_node() is dead: the next live one in
- * the table. 0: none was found. The return of a node is noticed without sending it packets, since nodes probe their
- * gateways. A global function, to save the caller's stack.
+ * Another node for a packet that opens a flow to a service, if the pick of lb_pick_node() is dead:
+ * the next live one in the table. 0: none was found. The return of a node is noticed without
+ * sending it packets, since nodes probe their gateways. A global function, to save the caller's
+ * stack.
  */
 __noinline __u32 lb_pick_live_node(const struct packet *p, __u32 except, __u64 now)
 {
@@ -261,7 +267,10 @@ static __always_inline const struct backend *lb_pick_backend(const struct servic
 
 	if (!s->backends)
 		return 0;
-	/* Rehashed: the node was picked by the same hash, whose low bits are not uniform on one node. */
+	/*
+	 * Rehashed: the node was picked by the same hash, whose low bits are not uniform on one
+	 * node.
+	 */
 	k.index = hash_mix(hash, SEED_BACKEND) % s->backends;
 	return bpf_map_lookup_elem(&backends, &k);
 }

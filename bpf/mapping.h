@@ -1,28 +1,34 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Endpoint-independent mapping and filtering of UDP (RFC 4787 REQ-1, REQ-8), for sources whose egress IP has it
- * enabled. The entries are described at struct flow_key. All UDP of such an egress IP is mapped, so the port of a
- * mapping carries only the flows of that mapping.
+ * Endpoint-independent mapping and filtering of UDP (RFC 4787 REQ-1, REQ-8), for sources whose
+ * egress IP has it enabled. The entries are described at struct flow_key. All UDP of such an egress
+ * IP is mapped, so the port of a mapping carries only the flows of that mapping.
  */
 #pragma once
 #include "edge.h"
 
-/* Reports whether a mapping is one that its source opens today: by its egress IP, and in a block of this node. */
+/*
+ * Reports whether a mapping is one that its source opens today: by its egress IP, and in a block of
+ * this node.
+ */
 static __always_inline int mapping_valid(const struct source *src, __be32 egress_ip, __be16 port)
 {
 	return (src->flags & SOURCE_MAPPED) && src->egress_ip == egress_ip &&
 	       egress_has(egress_of(egress_ip), bpf_ntohs(port));
 }
 
-/* Reports whether the UDP of a source is mapped. A headless pod has its own address, and keeps its ports. */
+/*
+ * Reports whether the UDP of a source is mapped. A headless pod has its own address, and keeps its
+ * ports.
+ */
 static __always_inline int mapping_applies(const struct packet *p, const struct source *src)
 {
 	return (src->flags & SOURCE_MAPPED) && p->proto == PROTO_UDP && !src->own_ip;
 }
 
 /*
- * Reports whether a packet is an ICMP error of a local source about a packet that it received through an open
- * mapping, without a flow.
+ * Reports whether a packet is an ICMP error of a local source about a packet that it received
+ * through an open mapping, without a flow.
  */
 static __always_inline int mapping_error(const struct packet *p, const struct source *src)
 {
@@ -30,9 +36,9 @@ static __always_inline int mapping_error(const struct packet *p, const struct so
 }
 
 /*
- * Fills the source of t from the mapping of a packet. VERDICT_DROP_NO_FLOW: there is none yet. A source may have
- * mappings on at most half of the ports. A mapping in a block that was withdrawn is removed; its flows keep their
- * port.
+ * Fills the source of t from the mapping of a packet. VERDICT_DROP_NO_FLOW: there is none yet. A
+ * source may have mappings on at most half of the ports. A mapping in a block that was withdrawn is
+ * removed; its flows keep their port.
  */
 __noinline enum verdict mapping_find(const struct packet *p, const struct source *src, struct tuple *t)
 {
@@ -63,8 +69,8 @@ __noinline enum verdict mapping_find(const struct packet *p, const struct source
 }
 
 /*
- * Fills the source of t for a flow of a mapped source; the mapping is opened if there is none. An ICMP error
- * opens and refreshes nothing.
+ * Fills the source of t for a flow of a mapped source; the mapping is opened if there is none. An
+ * ICMP error opens and refreshes nothing.
  */
 static __always_inline enum verdict mapping_out(const struct packet *p, struct flow_key *key, const struct source *src,
 						struct tuple *t)
@@ -82,9 +88,9 @@ static __always_inline enum verdict mapping_out(const struct packet *p, struct f
 }
 
 /*
- * Translates, by an open mapping, a UDP packet from the overlay that has no flow. Only addresses of accepted
- * clusters may send such a packet. It opens no flow and refreshes nothing, so that no remote cluster can fill the
- * table or keep a mapping alive; the pod's answer does.
+ * Translates, by an open mapping, a UDP packet from the overlay that has no flow. Only addresses of
+ * accepted clusters may send such a packet. It opens no flow and refreshes nothing, so that no
+ * remote cluster can fill the table or keep a mapping alive; the pod's answer does.
  */
 __noinline int mapping_in(const struct packet *p, struct tuple *t)
 {

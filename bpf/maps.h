@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every map. All are pinned by name in one bpffs directory and outlive the daemon. "loader" is user space. A
- * layout change requires a new map name, a step in package loader (migrate.go) and a new LAYOUT_VERSION; maps
- * are never silently recreated. The loader sets the sizes of `flows` and `slots`.
+ * Every map. All are pinned by name in one bpffs directory and outlive the daemon. "loader" is user
+ * space. A layout change requires a new map name, a step in package loader (migrate.go) and a new
+ * LAYOUT_VERSION; maps are never silently recreated. The loader sets the sizes of `flows` and
+ * `slots`.
  */
 #pragma once
 #include <linux/bpf.h>
@@ -10,10 +11,10 @@
 #include "types.h"
 
 /*
- * key: 0; value: what this node is. Writer: loader. Reader: every program. Updates of an array element are not atomic,
- * so a program may see old and new fields mixed. Accepted where both values are valid: one packet is handled with the
- * old address, token or MSS. The fields that open a gate (ready, gateway) are written by a later call than those
- * they guard.
+ * key: 0; value: what this node is. Writer: loader. Reader: every program. Updates of an array
+ * element are not atomic, so a program may see old and new fields mixed. Accepted where both values
+ * are valid: one packet is handled with the old address, token or MSS. The fields that open a gate
+ * (ready, gateway) are written by a later call than those they guard.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -34,8 +35,8 @@ struct {
 } routes SEC(".maps");
 
 /*
- * key: node index; value: how to reach it. Writer: loader. Reader: edge, gateway.
- * Updates are not atomic here either: when a node's address changes, a packet may be sent during the write to one
+ * key: node index; value: how to reach it. Writer: loader. Reader: edge, gateway. Updates are not
+ * atomic here either: when a node's address changes, a packet may be sent during the write to one
  * address over the next hop of the other. Accepted: one packet is lost.
  */
 struct {
@@ -48,8 +49,9 @@ struct {
 
 /*
  * key: 0; value: node indexes of this cluster's gateways. Writer: loader. Reader: edge, gateway.
- * Updates of an array element are not atomic: during a write, a reader may see some indexes of the old set and some
- * of the new, or one entry too many, which is 0 and names no node. Accepted: one packet is lost.
+ * Updates of an array element are not atomic: during a write, a reader may see some indexes of the
+ * old set and some of the new, or one entry too many, which is 0 and names no node. Accepted: one
+ * packet is lost.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -79,8 +81,8 @@ struct {
 } peers SEC(".maps");
 
 /*
- * key: local address (pod, node, or endpoint outside the cluster); value: what it may use. Writer: loader.
- * Reader: edge.
+ * key: local address (pod, node, or endpoint outside the cluster); value: what it may use. Writer:
+ * loader. Reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -91,8 +93,8 @@ struct {
 } sources SEC(".maps");
 
 /*
- * key: prefix of hosts outside the cluster, or of its ClusterIPs; value: what they may use. Exact addresses in
- * `sources` take precedence. Writer: loader, on gateways. Reader: edge, gateway.
+ * key: prefix of hosts outside the cluster, or of its ClusterIPs; value: what they may use. Exact
+ * addresses in `sources` take precedence. Writer: loader, on gateways. Reader: edge, gateway.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -104,8 +106,8 @@ struct {
 } externals SEC(".maps");
 
 /*
- * key: address of a local pod; value: its device, and whether packets may bypass the stack. Pods without an entry are
- * strict. Writer: loader. Reader: edge.
+ * key: address of a local pod; value: its device, and whether packets may bypass the stack. Pods
+ * without an entry are strict. Writer: loader. Reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -115,7 +117,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } endpoints SEC(".maps");
 
-/* key: egress IP; value: the blocks in which this node opens flows. Writer: loader. Reader: edge. */
+/*
+ * key: egress IP; value: the blocks in which this node opens flows. Writer: loader. Reader:
+ * edge.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -136,8 +141,8 @@ struct {
 } globals SEC(".maps");
 
 /*
- * key: own global address with GLOBAL_RESTRICTED; value: the clusters that may open flows to it; without an
- * entry none may. Writer: loader. Reader: edge.
+ * key: own global address with GLOBAL_RESTRICTED; value: the clusters that may open flows to it;
+ * without an entry none may. Writer: loader. Reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -148,7 +153,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } audiences SEC(".maps");
 
-/* key: egress IP and block; value: the owning node. Writer: loader, on gateways. Reader: gateway. */
+/*
+ * key: egress IP and block; value: the owning node. Writer: loader, on gateways. Reader:
+ * gateway.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 262144);
@@ -158,7 +166,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } blocks SEC(".maps");
 
-/* key: address, port, protocol of an exported service; value: its sizes. Writer: loader. Reader: edge, gateway. */
+/*
+ * key: address, port, protocol of an exported service; value: its sizes. Writer: loader. Reader:
+ * edge, gateway.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -168,7 +179,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } services SEC(".maps");
 
-/* key: service and index below service.backends; value: a ready pod on this node. Writer: loader. Reader: edge. */
+/*
+ * key: service and index below service.backends; value: a ready pod on this node. Writer: loader.
+ * Reader: edge.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -186,7 +200,10 @@ struct table {
 	__type(value, __u32);
 };
 
-/* key: service; value: its Maglev table, slot -> node index. Writer: loader, on gateways. Reader: gateway. */
+/*
+ * key: service; value: its Maglev table, slot -> node index. Writer: loader, on gateways. Reader:
+ * gateway.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
 	__uint(max_entries, 65536);
@@ -196,7 +213,10 @@ struct {
 	__array(values, struct table);
 } tables SEC(".maps");
 
-/* key: 0; value: the range of ClusterSetIPs. Writer: loader. Reader: edge. Array: see `settings`. */
+/*
+ * key: 0; value: the range of ClusterSetIPs. Writer: loader. Reader: edge. Array: see
+ * `settings`.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -205,7 +225,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } vip_ranges SEC(".maps");
 
-/* key: ClusterSetIP, port, protocol; value: the clusters that serve it. Writer: loader. Reader: edge. */
+/*
+ * key: ClusterSetIP, port, protocol; value: the clusters that serve it. Writer: loader. Reader:
+ * edge.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -216,8 +239,8 @@ struct {
 } vips SEC(".maps");
 
 /*
- * key: ClusterIP of this cluster that is a target in `vips`; value: nothing. Writer: loader. Reader: edge, to
- * recognise their answers among the packets to pods.
+ * key: ClusterIP of this cluster that is a target in `vips`; value: nothing. Writer: loader.
+ * Reader: edge, to recognise their answers among the packets to pods.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -229,8 +252,8 @@ struct {
 } vip_backings SEC(".maps");
 
 /*
- * key: client and port of a ClusterSetIP with session affinity; value: the cluster of its last connection. LRU:
- * losing one costs one client its affinity. Writer, reader: edge.
+ * key: client and port of a ClusterSetIP with session affinity; value: the cluster of its last
+ * connection. LRU: losing one costs one client its affinity. Writer, reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -241,9 +264,10 @@ struct {
 } affinities SEC(".maps");
 
 /*
- * key: tuple before translation and direction; value: tuple after it and state. Two entries a flow. A HASH, never
- * LRU: an evicted entry is a broken connection. Writer: edge; removed by the edge (expired, claimed) and by the
- * sweep program. Reader: edge, loader. Lifetime: the timers of config.h.
+ * key: tuple before translation and direction; value: tuple after it and state. Two entries a flow.
+ * A HASH, never LRU: an evicted entry is a broken connection. Writer: edge; removed by the edge
+ * (expired, claimed) and by the sweep program. Reader: edge, loader. Lifetime: the timers of
+ * config.h.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -255,9 +279,10 @@ struct {
 } flows SEC(".maps");
 
 /*
- * key: slot; value: key of the primary entry of the flow that took the slot. A new flow takes the next slot of this
- * ring whose flow is gone or expired, and removes an expired one; when the flow table is full, the oldest slots are
- * searched for removable flows. So the table does not fill up even without a daemon. Writer and reader: edge.
+ * key: slot; value: key of the primary entry of the flow that took the slot. A new flow takes the
+ * next slot of this ring whose flow is gone or expired, and removes an expired one; when the flow
+ * table is full, the oldest slots are searched for removable flows. So the table does not fill up
+ * even without a daemon. Writer and reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -268,9 +293,9 @@ struct {
 } slots SEC(".maps");
 
 /*
- * key: a local source or a remote cluster; value: its number of open flows. Writer: edge and sweep, by atomic
- * operations; loader, at migration. Reader: edge. The loader's sweep removes entries without flows whose source is
- * not in `sources`.
+ * key: a local source or a remote cluster; value: its number of open flows. Writer: edge and sweep,
+ * by atomic operations; loader, at migration. Reader: edge. The loader's sweep removes entries
+ * without flows whose source is not in `sources`.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -281,7 +306,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } usage SEC(".maps");
 
-/* The clock hand of `slots`. key: 0; value: the next slot to inspect (wraps). Writer and reader: edge. */
+/*
+ * The clock hand of `slots`. key: 0; value: the next slot to inspect (wraps). Writer and reader:
+ * edge.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -291,10 +319,10 @@ struct {
 } hand SEC(".maps");
 
 /*
- * key: source and slot of a fragmented datagram on its way out, or from this cluster's own service of a
- * ClusterSetIP to a pod; value: its ports. So a source has at most FRAGMENT_SLOTS entries, and an entry is needed
- * only while the stack sends the fragments, one after the other. LRU: losing an entry costs one datagram. Writer,
- * reader: edge.
+ * key: source and slot of a fragmented datagram on its way out, or from this cluster's own service
+ * of a ClusterSetIP to a pod; value: its ports. So a source has at most FRAGMENT_SLOTS entries, and
+ * an entry is needed only while the stack sends the fragments, one after the other. LRU: losing an
+ * entry costs one datagram. Writer, reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -305,8 +333,8 @@ struct {
 } fragments2 SEC(".maps");
 
 /*
- * key: outer address of a peer; value: state of the path. The loader makes and removes entries, the programs write
- * them. Reader: edge, gateway, loader.
+ * key: outer address of a peer; value: state of the path. The loader makes and removes entries, the
+ * programs write them. Reader: edge, gateway, loader.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -318,9 +346,9 @@ struct {
 } paths SEC(".maps");
 
 /*
- * key: path_slot(); value: cached state of a path, at most a quarter of a second old. Peers may share a slot.
- * Writer and reader: edge, gateway, without a lock: one packet may see the previous rank. Mappable, because values
- * are then aligned and do not straddle two cache lines.
+ * key: path_slot(); value: cached state of a path, at most a quarter of a second old. Peers may
+ * share a slot. Writer and reader: edge, gateway, without a lock: one packet may see the previous
+ * rank. Mappable, because values are then aligned and do not straddle two cache lines.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -332,8 +360,8 @@ struct {
 } path_lines SEC(".maps");
 
 /*
- * key: outer address of a peer that is probed; value: the newest large probe. The loader makes and removes entries, the
- * programs write them. Reader: the programs, loader.
+ * key: outer address of a peer that is probed; value: the newest large probe. The loader makes and
+ * removes entries, the programs write them. Reader: the programs, loader.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -357,8 +385,8 @@ struct {
 } standings SEC(".maps");
 
 /*
- * key: 0; value: the remote clusters that this gateway reaches only over lossy paths. Writer: advertise, gateway,
- * both by atomic operations. Reader: reflector, gateway.
+ * key: 0; value: the remote clusters that this gateway reaches only over lossy paths. Writer:
+ * advertise, gateway, both by atomic operations. Reader: reflector, gateway.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -369,8 +397,9 @@ struct {
 } own_losses SEC(".maps");
 
 /*
- * key: outer address of a gateway of this cluster; value: its own_losses, from its last reply. LRU, because entries
- * of removed gateways are not deleted. Writer: the receiver of replies. Reader: edge, gateway, loader.
+ * key: outer address of a gateway of this cluster; value: its own_losses, from its last reply. LRU,
+ * because entries of removed gateways are not deleted. Writer: the receiver of replies. Reader:
+ * edge, gateway, loader.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -398,7 +427,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } guards SEC(".maps");
 
-/* Handshake peers. key: address of a remote gateway on the underlay; value: nothing. Writer: loader. Reader: guard. */
+/*
+ * Handshake peers. key: address of a remote gateway on the underlay; value: nothing. Writer:
+ * loader. Reader: guard.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -409,8 +441,8 @@ struct {
 } callers SEC(".maps");
 
 /*
- * Token bucket of handshakes from unknown addresses. key: 0; value: when it is full again, ns since boot. Writer and
- * reader: guard.
+ * Token bucket of handshakes from unknown addresses. key: 0; value: when it is full again, ns since
+ * boot. Writer and reader: guard.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -421,8 +453,8 @@ struct {
 } calls SEC(".maps");
 
 /*
- * key: hook * COUNTER_VERDICTS + verdict; value: packets and bytes. The stride is fixed, so that a new verdict or hook
- * changes no size. Writer: count_verdict(). Reader: collector.
+ * key: hook * COUNTER_VERDICTS + verdict; value: packets and bytes. The stride is fixed, so that a
+ * new verdict or hook changes no size. Writer: count_verdict(). Reader: collector.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -432,7 +464,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } counters2 SEC(".maps");
 
-/* key: hash of a network; value: as in `calls`, for handshakes above that rate. Writer and reader: guard. */
+/*
+ * key: hash of a network; value: as in `calls`, for handshakes above that rate. Writer and reader:
+ * guard.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, HANDSHAKE_NETWORKS);
@@ -441,7 +476,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } network_calls SEC(".maps");
 
-/* Token bucket of ICMP errors to local sources. key, value: as in `calls`. Writer and reader: edge. */
+/*
+ * Token bucket of ICMP errors to local sources. key, value: as in `calls`. Writer and reader:
+ * edge.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

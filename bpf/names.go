@@ -10,7 +10,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// String returns the word of a verdict, as in the metrics: VERDICT_DROP_BAD_TOKEN is "drop-bad-token".
+// String returns the word of a verdict, as in the metrics: VERDICT_DROP_BAD_TOKEN is
+// "drop-bad-token".
 func (v PelagoVerdict) String() string { return names().verdicts.word(uint32(v)) }
 
 // Dropped reports whether the verdict ends the way of a packet.
@@ -52,17 +53,20 @@ func (w words) word(value uint32) string {
 	return fmt.Sprint(value)
 }
 
-// names are read from the BTF of the embedded object, so that C, Go and the metrics use the same word.
+// names are read from the BTF of the embedded object, so that C, Go and the metrics use the same
+// word.
 var names = sync.OnceValue(func() (n struct{ hooks, verdicts, ranks words }) {
 	types, err := btf.LoadSpecFromReader(bytes.NewReader(_PelagoBytes))
 	if err != nil {
-		panic(fmt.Sprintf("read the types of the embedded object: %v", err)) // the build is broken; TestNames
+		// the build is broken; TestNames
+		panic(fmt.Sprintf("read the types of the embedded object: %v", err))
 	}
 	n.hooks, n.verdicts, n.ranks = enumWords(types, "hook"), enumWords(types, "verdict"), enumWords(types, "rank")
 	return n
 })
 
-// enumWords names the values of an enum: in lower case with dashes, and without the prefix, which is the name of the enum.
+// enumWords names the values of an enum: in lower case with dashes, and without the prefix, which
+// is the name of the enum.
 func enumWords(types *btf.Spec, name string) words {
 	var enum *btf.Enum
 	if err := types.TypeByName(name, &enum); err != nil {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// The words are those of the C side, one for every number, and a verdict is found again by its word.
+// The words are those of the C side, one for every number, and a verdict is found again by its
+// word.
 func TestNames(t *testing.T) {
 	var hooks []string
 	for _, h := range Hooks() {

@@ -21,8 +21,9 @@ static __always_inline int replace_address(struct __sk_buff *skb, const struct p
 	if (from == to)
 		return 0;
 	/*
-	 * The pseudo-header flag makes the helper keep skb->csum right; the two changes to the IPv4 header cancel
-	 * out in it. With a checksum left to the device only the pseudo-header part is changed, as it must be.
+	 * The pseudo-header flag makes the helper keep skb->csum right; the two changes to the IPv4
+	 * header cancel out in it. With a checksum left to the device only the pseudo-header part
+	 * is changed, as it must be.
 	 */
 	if (check && bpf_l4_csum_replace(skb, check, from, to, BPF_F_PSEUDO_HDR | udp_flag | sizeof(to)))
 		return -1;
@@ -49,15 +50,18 @@ static __always_inline __u16 csum_fold(__u64 sum)
 	return (__u16)sum;
 }
 
-/* Updates a checksum for len bytes (a multiple of 4) that change from `from` to `to`. RFC 1624, equation 3. */
+/*
+ * Updates a checksum for len bytes (a multiple of 4) that change from `from` to `to`. RFC 1624,
+ * equation 3.
+ */
 static __always_inline __u16 update_check(__u16 check, __be32 *from, __be32 *to, __u32 len)
 {
 	return ~csum_fold((__u32)bpf_csum_diff(from, len, to, len, (__u16)~check));
 }
 
 /*
- * The fields of a quoted packet that are rewritten, as 32-bit words for bpf_csum_diff. They lie at even offsets of the
- * ICMP message, since header lengths are multiples of 4.
+ * The fields of a quoted packet that are rewritten, as 32-bit words for bpf_csum_diff. They lie at
+ * even offsets of the ICMP message, since header lengths are multiples of 4.
  */
 struct quote {
 	__be32 addresses[2];
@@ -78,9 +82,10 @@ struct quote {
 #define TCP_CHECK __builtin_offsetof(struct tcp, check)
 
 /*
- * Rewrites an ICMP error of a flow (RFC 5508 REQ-4 and 5): the quoted packet gets the tuple t reversed, so that its
- * sender recognises it, with matching checksums. On the way out the source becomes the address that the flow shows to
- * the far side, whichever router sent the error; on the way in only the destination changes.
+ * Rewrites an ICMP error of a flow (RFC 5508 REQ-4 and 5): the quoted packet gets the tuple t
+ * reversed, so that its sender recognises it, with matching checksums. On the way out the source
+ * becomes the address that the flow shows to the far side, whichever router sent the error; on the
+ * way in only the destination changes.
  */
 static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *p, const struct tuple *t, int out)
 {
@@ -129,7 +134,10 @@ static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *
 	return replace_address(skb, p, 0, 0, IPV4_DADDR, p->daddr, t->daddr);
 }
 
-/* What a 32-bit word that changes adds to a checksum, in ones' complement before folding (RFC 1624). */
+/*
+ * What a 32-bit word that changes adds to a checksum, in ones' complement before folding (RFC
+ * 1624).
+ */
 static __always_inline __u64 csum_change(__u32 from, __u32 to)
 {
 	return (__u64)(__u32)~from + to;
@@ -141,7 +149,10 @@ static __always_inline __u32 csum_fold32(__u64 sum)
 	return (__u32)(sum + (sum >> 32));
 }
 
-/* Rewrites the packet to the tuple t. Later fragments have no ports. Invalidates packet pointers. */
+/*
+ * Rewrites the packet to the tuple t. Later fragments have no ports. Invalidates packet
+ * pointers.
+ */
 static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p, const struct tuple *t,
 				   enum direction direction)
 {
@@ -179,8 +190,9 @@ static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p
 	if (check) {
 		ports = csum_fold32(csum_change(p->sport, sport) + csum_change(p->dport, dport));
 		/*
-		 * The helper knows what the transport checksum is: complete, or, left to the device, the sum of the
-		 * pseudo-header alone. It keeps skb->csum right, too: changes of the IPv4 header cancel out in it.
+		 * The helper knows what the transport checksum is: complete, or, left to the
+		 * device, the sum of the pseudo-header alone. It keeps skb->csum right, too:
+		 * changes of the IPv4 header cancel out in it.
 		 */
 		if (bpf_l4_csum_replace(skb, check, 0, addresses, BPF_F_PSEUDO_HDR | udp_flag) ||
 		    ((p->sport != sport || p->dport != dport) && bpf_l4_csum_replace(skb, check, 0, ports, udp_flag)))
@@ -246,8 +258,8 @@ static __noinline int clamp_mss(struct __sk_buff *skb, __u32 l4, __u16 mss)
 #define TCP_FLAGS_WORD 12
 
 /*
- * Reports whether a segment without a flow is answered with a reset (RFC 9293 3.10.7.1), so that the sender need not
- * time out. Segments without ACK, and GSO packets, are not: the sender retries.
+ * Reports whether a segment without a flow is answered with a reset (RFC 9293 3.10.7.1), so that
+ * the sender need not time out. Segments without ACK, and GSO packets, are not: the sender retries.
  */
 static __always_inline int tcp_is_answered(const struct __sk_buff *skb, const struct packet *p)
 {
@@ -256,8 +268,8 @@ static __always_inline int tcp_is_answered(const struct __sk_buff *skb, const st
 }
 
 /*
- * Turns a segment into the reset that answers it. Addresses and ports are swapped, which keeps every checksum; the
- * payload stays, as a reset may have one.
+ * Turns a segment into the reset that answers it. Addresses and ports are swapped, which keeps
+ * every checksum; the payload stays, as a reset may have one.
  */
 static __always_inline int tcp_make_reset(struct __sk_buff *skb, const struct packet *p)
 {
@@ -289,8 +301,8 @@ struct icmp_error {
 ASSERT_SIZE(struct icmp_error, 56);
 
 /*
- * Turns a packet behind an Ethernet header into the ICMP error that answers it (RFC 5508 REQ-8), from its
- * destination. Not for TCP: the sender would give up, though its next SYN may find a port.
+ * Turns a packet behind an Ethernet header into the ICMP error that answers it (RFC 5508 REQ-8),
+ * from its destination. Not for TCP: the sender would give up, though its next SYN may find a port.
  */
 static __noinline int icmp_make_prohibited(struct __sk_buff *skb, const struct packet *p)
 {

@@ -6,8 +6,9 @@
  *  |  0x08 (VXLAN) |            token (24 bits)                    |
  *  |     type      |       node index (16)         | ver |  flags  |
  *
- * VXLAN framing (RFC 7348) with its reserved fields in use. The inner Ethernet header is ours as well: its
- * destination is the fixed address of every pelago0; its source carries the L4 ports of a fragment.
+ * VXLAN framing (RFC 7348) with its reserved fields in use. The inner Ethernet header is ours as
+ * well: its destination is the fixed address of every pelago0; its source carries the L4 ports of a
+ * fragment.
  */
 #pragma once
 #include <linux/types.h>
@@ -52,7 +53,10 @@ enum probe_flag {
 	PROBE_SHORT = 8,    /* has no struct probe: cloned from a packet, the rest of which follows */
 };
 
-/* The frame that the daemon has edge_out turn into a probe: as long as the probe, its body in place (struct probe). */
+/*
+ * The frame that the daemon has edge_out turn into a probe: as long as the probe, its body in place
+ * (struct probe).
+ */
 enum probe_frame {
 	PROBE_BODY = 64,       /* offset of the body: that of the inner packet */
 	PROBE_FRAME_OLD = 208, /* of a version that does not know struct probe_losses */
@@ -60,7 +64,8 @@ enum probe_frame {
 };
 
 /*
- * Follows the header of a probe and its reply, in place of the inner MAC addresses. The reflector leaves it alone.
+ * Follows the header of a probe and its reply, in place of the inner MAC addresses. The reflector
+ * leaves it alone.
  */
 struct probe_id {
 	__u32 nonce[2]; /* must match that of the sender's slot */
@@ -85,8 +90,8 @@ struct cluster_set {
 };
 
 /*
- * Follows struct probe. Together with `unreachable` it forms a two-bit rank of each remote cluster. The sender of a
- * probe leaves it 0, so that a reflector that does not know it reports no losses.
+ * Follows struct probe. Together with `unreachable` it forms a two-bit rank of each remote cluster.
+ * The sender of a probe leaves it 0, so that a reflector that does not know it reports no losses.
  */
 struct probe_losses {
 	struct cluster_set lossy; /* reply: those that the reflector reaches only over lossy paths */

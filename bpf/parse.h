@@ -88,8 +88,8 @@ _Static_assert(sizeof(struct eth) == 14 && sizeof(struct ipv4) == 20 && sizeof(s
 	       "headers have no padding");
 
 /*
- * Headers in front of an inner packet. Packed, so the compiler reads members byte by byte: the fast path uses
- * pointers to the parts instead.
+ * Headers in front of an inner packet. Packed, so the compiler reads members byte by byte: the fast
+ * path uses pointers to the parts instead.
  */
 struct outer {
 	struct eth eth;
@@ -113,8 +113,9 @@ enum fragment_state {
 };
 
 /*
- * A parsed IPv4 packet. Ports of an ICMP echo: see struct flow_key. Of an ICMP error, proto and ports are those of the
- * quoted packet, reversed: what a packet of the flow in the direction of the error would have.
+ * A parsed IPv4 packet. Ports of an ICMP echo: see struct flow_key. Of an ICMP error, proto and
+ * ports are those of the quoted packet, reversed: what a packet of the flow in the direction of the
+ * error would have.
  */
 struct packet {
 	__u32 l3;	    /* offset of the IPv4 header */
@@ -142,12 +143,16 @@ static __always_inline void *transport_at(void *ctx, enum hook hook, const struc
 	return p->l4 + len > p->end ? 0 : ctx_at(ctx, hook, p->l4, len);
 }
 
-/* Bound for the offset of a quoted packet: the verifier loses the bounds of fields of struct packet. */
+/*
+ * Bound for the offset of a quoted packet: the verifier loses the bounds of fields of struct
+ * packet.
+ */
 #define QUOTED_MAX (OUTER_LEN + IPV4_HEADER_MAX + sizeof(struct icmp))
 
 /*
- * Parses the packet that an ICMP error quotes. It must have been sent by the destination of the error and include the
- * ports (RFC 792: 8 bytes of transport). IP options are skipped (RFC 5508 REQ-3b).
+ * Parses the packet that an ICMP error quotes. It must have been sent by the destination of the
+ * error and include the ports (RFC 792: 8 bytes of transport). IP options are skipped (RFC 5508
+ * REQ-3b).
  */
 static __noinline enum verdict parse_quoted(void *ctx, enum hook hook, struct packet *p)
 {
@@ -284,8 +289,8 @@ static __always_inline enum verdict parse_ipv4(void *ctx, enum hook hook, __u32 
 }
 
 /*
- * Parse the IPv4 packet at offset l3 into *p, which must be zero. Global functions, so the verifier walks them once;
- * that needs the type of the context in the signature.
+ * Parse the IPv4 packet at offset l3 into *p, which must be zero. Global functions, so the verifier
+ * walks them once; that needs the type of the context in the signature.
  */
 __noinline enum verdict parse_skb(struct __sk_buff *skb, __u32 l3, struct packet *p)
 {

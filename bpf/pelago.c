@@ -9,7 +9,10 @@
 #include "sweep.c"
 #include "advertise.c"
 
-/* Types that occur only as constants or on the stack leave no trace in BTF; a pointer keeps them there for bpf2go. */
+/*
+ * Types that occur only as constants or on the stack leave no trace in BTF; a pointer keeps them
+ * there for bpf2go.
+ */
 #define KEEP(kind, name) const kind name *keep_##name __attribute__((unused))
 KEEP(enum, packet_type);
 KEEP(enum, hook);

@@ -2,23 +2,30 @@
 //go:build ignore
 
 /*
- * Programs on a pod's own device (the node's end of its veth pair) if its datapath is hybrid or fast, or the
- * clusterset has ClusterSetIPs. Ingress: packets of known flows, in fast mode of new flows too, enter the overlay
- * here; those to a ClusterSetIP that this cluster serves go to its ClusterIP; everything else takes the stack and,
- * if it is for another cluster, edge_out. Egress: translates the answers of that ClusterIP back, and records what
- * the stack has let pass to the pod.
+ * Programs on a pod's own device (the node's end of its veth pair) if its datapath is hybrid or
+ * fast, or the clusterset has ClusterSetIPs. Ingress: packets of known flows, in fast mode of new
+ * flows too, enter the overlay here; those to a ClusterSetIP that this cluster serves go to its
+ * ClusterIP; everything else takes the stack and, if it is for another cluster, edge_out. Egress:
+ * translates the answers of that ClusterIP back, and records what the stack has let pass to the
+ * pod.
  */
 #include "edge.h"
 #include "bypass.h"
 #include "mapping.h"
 
-/* Reports whether a packet fits into every wire. One that does not gets its answer from the stack. */
+/*
+ * Reports whether a packet fits into every wire. One that does not gets its answer from the
+ * stack.
+ */
 static __always_inline int fits_wires(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p)
 {
 	return s->mss && segment_len(skb, HOOK_POD_OUT, p) <= s->mss + sizeof(struct ipv4) + sizeof(struct tcp);
 }
 
-/* Finds the flow of a packet, or opens it in fast mode. Returns 0 if the packet may not bypass the stack. */
+/*
+ * Finds the flow of a packet, or opens it in fast mode. Returns 0 if the packet may not bypass the
+ * stack.
+ */
 static __always_inline int bypass_out(const struct packet *p, enum datapath datapath, const struct node_settings *s,
 				      struct tuple *t, __u16 *node, __u16 *cluster, __u64 now)
 {
@@ -50,8 +57,8 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 }
 
 /*
- * Fills the translation of a packet to a ClusterSetIP if this cluster's own service has, or gets, the connection.
- * Returns 0 if the packet goes to another cluster, or is dropped by edge_out.
+ * Fills the translation of a packet to a ClusterSetIP if this cluster's own service has, or gets,
+ * the connection. Returns 0 if the packet goes to another cluster, or is dropped by edge_out.
  */
 static __always_inline int vip_out(struct packet *p, const struct node_settings *s, __u32 device, struct tuple *t)
 {
@@ -128,9 +135,10 @@ int pod_out(struct __sk_buff *skb)
 }
 
 /*
- * Reports whether a packet answers a new connection of the pod to the ClusterIP itself, on the tuple of a closed
- * connection to the ClusterSetIP: a closed connection gets no more SYN-ACKs, and a reopened flow is a new entry.
- * A FIN from the client alone does not close it: the server may have seen neither it nor the ACK before it.
+ * Reports whether a packet answers a new connection of the pod to the ClusterIP itself, on the
+ * tuple of a closed connection to the ClusterSetIP: a closed connection gets no more SYN-ACKs, and
+ * a reopened flow is a new entry. A FIN from the client alone does not close it: the server may
+ * have seen neither it nor the ACK before it.
  */
 static __always_inline int vip_in_ended(const struct flow_key *key, const struct flow *f, const struct packet *p)
 {
@@ -146,7 +154,10 @@ static __always_inline int vip_in_ended(const struct flow_key *key, const struct
 	return other && (other->tcp & TCP_SEEN_RST);
 }
 
-/* Translates back what this cluster's own service answers to a client of its ClusterSetIP, ICMP errors included. */
+/*
+ * Translates back what this cluster's own service answers to a client of its ClusterSetIP, ICMP
+ * errors included.
+ */
 static __always_inline int vip_in(struct __sk_buff *skb, const struct node_settings *s, struct packet *p)
 {
 	struct flow_key key;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Probes: sending, reflecting, receiving replies. A probe starts as a frame with the probe mark on egress of pelago0
- * whose IPv4 destination is the outer address of the peer: from the daemon's prober, or a clone of a packet when the
- * prober is late or dead. So failover needs no user space.
+ * Probes: sending, reflecting, receiving replies. A probe starts as a frame with the probe mark on
+ * egress of pelago0 whose IPv4 destination is the outer address of the peer: from the daemon's
+ * prober, or a clone of a packet when the prober is late or dead. So failover needs no user space.
  */
 #pragma once
 #include "ctx.h"
@@ -31,8 +31,8 @@ static __always_inline void path_use(struct path_line *l, __be32 address, __u64 
 }
 
 /*
- * Records that a packet takes the path, named by its outer headers, and sends an overdue probe with it. Invalidates
- * packet pointers and skb->mark, which the callers set afterwards.
+ * Records that a packet takes the path, named by its outer headers, and sends an overdue probe with
+ * it. Invalidates packet pointers and skb->mark, which the callers set afterwards.
  */
 static __always_inline void path_take(struct __sk_buff *skb, const struct node_settings *s, const struct encap *to,
 				      __u64 now)
@@ -76,8 +76,8 @@ static __always_inline int probe_encap(const struct node_settings *s, __be32 add
 _Static_assert(PROBE_BODY == OUTER_LEN, "the body has the place of the inner packet");
 
 /*
- * Makes a nonce that an off-path attacker cannot predict. It is not a secret: bpf_get_prandom_u32 is no cryptographic
- * generator; the token is the secret. The first half is never 0.
+ * Makes a nonce that an off-path attacker cannot predict. It is not a secret: bpf_get_prandom_u32
+ * is no cryptographic generator; the token is the secret. The first half is never 0.
  */
 static __always_inline void make_nonce(__u32 *nonce)
 {
@@ -107,9 +107,9 @@ static __always_inline struct large_probe *large_probe_to(__be32 address)
 }
 
 /*
- * Turns a frame as long as a packet into a large probe: it grows by the overlay header, as that packet would. Its
- * first word after the Ethernet header is the next-probe interval, which ends up at the start of the body. *o and
- * *id are the caller's, to save stack.
+ * Turns a frame as long as a packet into a large probe: it grows by the overlay header, as that
+ * packet would. Its first word after the Ethernet header is the next-probe interval, which ends up
+ * at the start of the body. *o and *id are the caller's, to save stack.
  */
 static __always_inline int probe_make_large(struct __sk_buff *skb, const struct encap *to, __u8 flags, struct outer *o,
 					    struct probe_id *id)
@@ -133,9 +133,10 @@ static __always_inline int probe_make_large(struct __sk_buff *skb, const struct 
 }
 
 /*
- * Turns a frame on egress of pelago0 into a probe. The prober's frame has its final length and body and becomes a
- * full probe, a longer one a large probe. A clone becomes a short probe: it has outer headers already and gets source
- * port, type, flags and number. It keeps its length, since the kernel cannot shorten encapsulated packets.
+ * Turns a frame on egress of pelago0 into a probe. The prober's frame has its final length and body
+ * and becomes a full probe, a longer one a large probe. A clone becomes a short probe: it has outer
+ * headers already and gets source port, type, flags and number. It keeps its length, since the
+ * kernel cannot shorten encapsulated packets.
  */
 static __noinline int probe_send(struct __sk_buff *skb, const struct node_settings *s)
 {
@@ -283,8 +284,8 @@ static __always_inline void path_note_rtt(struct path *p, __u64 rtt)
 }
 
 /*
- * Receives the reply to a large probe, which is as long as the probe, so its size passes both ways. It affects neither
- * round-trip times nor liveness.
+ * Receives the reply to a large probe, which is as long as the probe, so its size passes both ways.
+ * It affects neither round-trip times nor liveness.
  */
 static __always_inline int probe_take_large_reply(struct __sk_buff *skb, enum hook hook, __be32 peer,
 						  const struct probe_id *id)
@@ -300,8 +301,8 @@ static __always_inline int probe_take_large_reply(struct __sk_buff *skb, enum ho
 }
 
 /*
- * Receives the reply to a probe. It must carry the nonce of its slot, so a forged, late or repeated one is dropped.
- * cluster: that of the remote gateway, 0 for one of this cluster.
+ * Receives the reply to a probe. It must carry the nonce of its slot, so a forged, late or repeated
+ * one is dropped. cluster: that of the remote gateway, 0 for one of this cluster.
  */
 static __noinline int probe_take_reply(struct __sk_buff *skb, enum hook hook, __be32 peer, __u32 cluster, __u32 flags)
 {

@@ -16,9 +16,9 @@ struct outer_udp {
 };
 
 /*
- * Reads the outer headers behind an Ethernet header, or its place, at offset 0. Returns 0 if there is no UDP header:
- * another protocol, or a later fragment. A first fragment holds the whole UDP header: the kernel discards fragments
- * of less than 8 bytes other than the last.
+ * Reads the outer headers behind an Ethernet header, or its place, at offset 0. Returns 0 if there
+ * is no UDP header: another protocol, or a later fragment. A first fragment holds the whole UDP
+ * header: the kernel discards fragments of less than 8 bytes other than the last.
  */
 static __always_inline int rx_read_outer(void *ctx, enum hook hook, struct outer_udp *o)
 {

@@ -2,8 +2,9 @@
 //go:build ignore
 
 /*
- * Removal of flows at the daemon's request. User space picks candidates from a dump; this program decides, with the
- * same compare-and-swap as the packet path, which protects a flow that has just become active.
+ * Removal of flows at the daemon's request. User space picks candidates from a dump; this program
+ * decides, with the same compare-and-swap as the packet path, which protects a flow that has just
+ * become active.
  */
 #include "flow.h"
 

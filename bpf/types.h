@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every struct and enum that the kernel side shares with user space; overlay.h has those that nodes share with
- * each other. bpf2go generates the Go side from this file; no layout is mirrored by hand. Byte order:
- * __be16/__be32 are in network order, everything else is in host order.
+ * Every struct and enum that the kernel side shares with user space; overlay.h has those that nodes
+ * share with each other. bpf2go generates the Go side from this file; no layout is mirrored by
+ * hand. Byte order: __be16/__be32 are in network order, everything else is in host order.
  */
 #pragma once
 #include <linux/types.h>
 #include "overlay.h"
 
 /*
- * What became of a packet. Go, metric labels and `pelago nat stats` use the names below, in lower case with
- * dashes and without the prefix; they are read from BTF, so there is no second list to maintain.
+ * What became of a packet. Go, metric labels and `pelago nat stats` use the names below, in lower
+ * case with dashes and without the prefix; they are read from BTF, so there is no second list to
+ * maintain.
  */
 enum verdict {
 	VERDICT_SENT,		      /* edge: translated and sent towards a gateway or a cable */
@@ -78,7 +79,8 @@ enum counter_limit {
 _Static_assert(HOOK_MAX <= COUNTER_HOOKS && VERDICT_MAX <= COUNTER_VERDICTS, "the map of counters is full");
 
 /*
- * The layout of the pinned maps. Layout 1 had no map `abi`, and its counters had a stride of VERDICT_MAX, at that time
+ * The layout of the pinned maps. Layout 1 had no map `abi`, and its counters had a stride of
+ * VERDICT_MAX, at that time
  * 34. Layout 2 has the maps counters2 and usage.
  */
 enum layout {
@@ -374,12 +376,14 @@ enum direction {
 };
 
 /*
- * A flow has two entries in one map, one for each direction. The key is the tuple as it stands before translation.
- * ICMP echo: a request has its identifier as source port, a reply as destination port, the other port is 0. An ICMP
- * error belongs to the flow of the packet that it quotes: its key is the quoted tuple reversed.
+ * A flow has two entries in one map, one for each direction. The key is the tuple as it stands
+ * before translation. ICMP echo: a request has its identifier as source port, a reply as
+ * destination port, the other port is 0. An ICMP error belongs to the flow of the packet that it
+ * quotes: its key is the quoted tuple reversed.
  *
- * An endpoint-independent mapping (RFC 4787 REQ-1) of UDP is a flow with DIRECTION_MAPPING whose remote address and
- * port are 0: it maps a local address and port to the egress IP and port that all its flows use.
+ * An endpoint-independent mapping (RFC 4787 REQ-1) of UDP is a flow with DIRECTION_MAPPING whose
+ * remote address and port are 0: it maps a local address and port to the egress IP and port that
+ * all its flows use.
  */
 struct flow_key {
 	__be32 saddr;
@@ -399,8 +403,9 @@ enum flow_role {
 
 enum tcp_seen {
 	/*
-	 * A segment with ACK was seen; if in both directions, the handshake is complete or nearly so. Other
-	 * protocols: any packet was seen; if in the answer entry, the flow has been replied to.
+	 * A segment with ACK was seen; if in both directions, the handshake is complete or nearly
+	 * so. Other protocols: any packet was seen; if in the answer entry, the flow has been
+	 * replied to.
 	 */
 	TCP_SEEN_ACK = 1,
 	TCP_SEEN_FIN = 2,
@@ -410,8 +415,9 @@ enum tcp_seen {
 
 struct flow {
 	/*
-	 * Generation << 1 | dying. Whoever sets the dying bit by compare-and-swap removes the flow; because of the
-	 * generation, the swap fails if the element has been recycled for another flow in the meantime.
+	 * Generation << 1 | dying. Whoever sets the dying bit by compare-and-swap removes the flow;
+	 * because of the generation, the swap fails if the element has been recycled for another
+	 * flow in the meantime.
 	 */
 	__u64 state;
 	__u64 seen;   /* last packet of this direction, coarse ns since boot */
@@ -463,7 +469,10 @@ ASSERT_SIZE(struct fragment, 12);
 #define PROBE_RING 16
 #define RTT_BUCKETS 24
 
-/* The numbers of the liveness rule, which user space applies to what it reads (health.h, liveness.Path). Times in ns. */
+/*
+ * The numbers of the liveness rule, which user space applies to what it reads (health.h,
+ * liveness.Path). Times in ns.
+ */
 enum liveness {
 	LIVENESS_INTERVAL = 10000000,	 /* between two probes of a path in use */
 	LIVENESS_UNANSWERED = 3,	 /* a path is suspect once this many probes are unanswered, */
@@ -484,9 +493,10 @@ struct probe_slot {
 ASSERT_SIZE(struct probe_slot, 16);
 
 /*
- * The path to a peer (key: its outer address): a gateway of this cluster, a remote gateway, and, on gateways, every
- * node. Probes are numbered consecutively; the last PROBE_RING of them have a slot. The programs write it on several
- * CPUs without a lock (the loader replaces entries): a lost update makes a path look worse or better for one probe.
+ * The path to a peer (key: its outer address): a gateway of this cluster, a remote gateway, and, on
+ * gateways, every node. Probes are numbered consecutively; the last PROBE_RING of them have a slot.
+ * The programs write it on several CPUs without a lock (the loader replaces entries): a lost update
+ * makes a path look worse or better for one probe.
  */
 struct path {
 	__u64 seen;  /* when the last valid reply came in, ns since boot */
@@ -515,8 +525,8 @@ struct path {
 ASSERT_SIZE(struct path, 48 + 48 + 16 * PROBE_RING + 8 * CLUSTER_WORDS + 4 * RTT_BUCKETS);
 
 /*
- * What the packet path needs to know about a path, in one cache line: its rank until the next probe is sent or
- * answered. It is recomputed from struct path whenever that happens.
+ * What the packet path needs to know about a path, in one cache line: its rank until the next probe
+ * is sent or answered. It is recomputed from struct path whenever that happens.
  */
 struct path_line {
 	__be32 address;	  /* of the peer; if it differs, the line belongs to another path */
@@ -533,7 +543,10 @@ ASSERT_SIZE(struct path_line, 64);
 
 #define PATH_LINES 32768 /* half of them for nodes of this cluster, half for remote gateways */
 
-/* The newest large probe to a peer. One is under way at a time, so only the newest is waited for. */
+/*
+ * The newest large probe to a peer. One is under way at a time, so only the newest is waited
+ * for.
+ */
 struct large_probe {
 	__u32 nonce[2]; /* the first is 0 = answered, or none was sent */
 	__u64 sent;	/* ns since boot */

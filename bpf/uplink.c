@@ -2,8 +2,9 @@
 //go:build ignore
 
 /*
- * Uplinks and wires. Ingress: overlay and cable packets are validated, then switched (gateway) or translated,
- * decapsulated and received on pelago0 (edge). Egress: drops packets to our ports that our programs did not send.
+ * Uplinks and wires. Ingress: overlay and cable packets are validated, then switched (gateway) or
+ * translated, decapsulated and received on pelago0 (edge). Egress: drops packets to our ports that
+ * our programs did not send.
  */
 #include "rx.h"
 #include "deliver.h"
@@ -53,8 +54,8 @@ int uplink_in(struct __sk_buff *skb)
 }
 
 /*
- * Ingress of an encrypted wire's device, which carries cable packets only. They have no Ethernet header; room for one
- * is added, so that all offsets are those of an uplink.
+ * Ingress of an encrypted wire's device, which carries cable packets only. They have no Ethernet
+ * header; room for one is added, so that all offsets are those of an uplink.
  */
 SEC("tc")
 int wire_in(struct __sk_buff *skb)
@@ -74,9 +75,10 @@ int wire_in(struct __sk_buff *skb)
 }
 
 /*
- * Lets an overlay or cable packet leave only with the mark of our programs, which probes get in edge_out. Otherwise a pod
- * could send to a node's overlay port under the node's address, which CNI masquerading gives it. Later fragments have
- * no port and pass: our packets are never fragmented, and no receiver delivers a datagram without its first fragment.
+ * Lets an overlay or cable packet leave only with the mark of our programs, which probes get in
+ * edge_out. Otherwise a pod could send to a node's overlay port under the node's address, which CNI
+ * masquerading gives it. Later fragments have no port and pass: our packets are never fragmented,
+ * and no receiver delivers a datagram without its first fragment.
  */
 SEC("tc")
 int uplink_out(struct __sk_buff *skb)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ClusterSetIPs (KEP-1645): which cluster serves a new connection. The choice stays in the flow entry, whose
- * destination is then the address of the service in that cluster. A flow whose cluster is this one is
- * translated at the pod's own device and goes on in the node's stack to the ClusterIP.
+ * ClusterSetIPs (KEP-1645): which cluster serves a new connection. The choice stays in the flow
+ * entry, whose destination is then the address of the service in that cluster. A flow whose cluster
+ * is this one is translated at the pod's own device and goes on in the node's stack to the
+ * ClusterIP.
  */
 #pragma once
 #include "encap.h"
@@ -19,8 +20,8 @@ static __always_inline int is_vip(__be32 address)
 }
 
 /*
- * Reports whether a flow goes to a ClusterSetIP and is served by this cluster (own: its index). f: the entry of key,
- * of DIRECTION_OUT.
+ * Reports whether a flow goes to a ClusterSetIP and is served by this cluster (own: its index). f:
+ * the entry of key, of DIRECTION_OUT.
  */
 static __always_inline int flow_to_own_vip(const struct flow_key *key, const struct flow *f, __u16 own)
 {
@@ -92,9 +93,9 @@ struct vip_client {
 };
 
 /*
- * Chooses the target of a new connection; returns its position plus 1. With session affinity the client's previous
- * cluster, else that of the slot, else any that is reachable. If no cluster is reachable, that of the slot all the
- * same, as for gateways. 0: there is none.
+ * Chooses the target of a new connection; returns its position plus 1. With session affinity the
+ * client's previous cluster, else that of the slot, else any that is reachable. If no cluster is
+ * reachable, that of the slot all the same, as for gateways. 0: there is none.
  */
 static __always_inline __u32 vip_choose(const struct node_settings *s, const struct vip *v, const struct vip_client *c)
 {
@@ -134,7 +135,10 @@ enum vip_use {
 	VIP_PEEK = 2, /* no connection follows: session affinity does not record the pick */
 };
 
-/* Picks the target of a packet that opens a flow. VERDICT_CONTINUE: it is in *to. use: enum vip_use. */
+/*
+ * Picks the target of a packet that opens a flow. VERDICT_CONTINUE: it is in *to. use: enum
+ * vip_use.
+ */
 __noinline enum verdict vip_pick(const struct packet *p, __u32 use, struct vip_target *to)
 {
 	const struct node_settings *s = get_settings();
@@ -165,8 +169,9 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 use, struct vip_t
 }
 
 /*
- * Reports whether a flow whose cluster is unreachable can move to another cluster that is reachable. If there is
- * none, the flow keeps its cluster, port and node: they are valid again after the outage.
+ * Reports whether a flow whose cluster is unreachable can move to another cluster that is
+ * reachable. If there is none, the flow keeps its cluster, port and node: they are valid again
+ * after the outage.
  */
 static __always_inline int vip_moves(const struct packet *p, __u32 cluster, __u32 use)
 {
@@ -223,10 +228,10 @@ __noinline int vip_flow_state(const struct flow_key *of, const struct flow *f, c
 }
 
 /*
- * Reports whether the flow of a packet to a ClusterSetIP must choose its cluster again. TCP: on a SYN, if the
- * connection on the tuple is over or its cluster no longer serves the port; a handshake interrupted by the failure
- * of a cluster continues with another one. Other protocols: if the cluster no longer serves the port, which is
- * checked once a second. use: enum vip_use.
+ * Reports whether the flow of a packet to a ClusterSetIP must choose its cluster again. TCP: on a
+ * SYN, if the connection on the tuple is over or its cluster no longer serves the port; a handshake
+ * interrupted by the failure of a cluster continues with another one. Other protocols: if the
+ * cluster no longer serves the port, which is checked once a second. use: enum vip_use.
  */
 static __always_inline int vip_chooses_again(const struct flow_key *key, const struct flow *f, const struct packet *p,
 					     __u32 use)

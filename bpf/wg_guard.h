@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Rate-limits WireGuard handshake initiations from unknown addresses: answering one costs about a thousand times what
- * sending it costs. Everything else passes from any address: peers roam, and WireGuard authenticates them.
+ * Rate-limits WireGuard handshake initiations from unknown addresses: answering one costs about a
+ * thousand times what sending it costs. Everything else passes from any address: peers roam, and
+ * WireGuard authenticates them.
  */
 #pragma once
 #include "rx.h"
@@ -14,9 +15,10 @@
 #define HANDSHAKE_INITIATION 1 /* WireGuard: type in the first 32 bits, little endian */
 
 /*
- * Reports whether an initiation from an address passes. Up to a global rate all do; above it, those from networks (/24)
- * that send few. So one network cannot lock out peers that roam elsewhere, and forged addresses of all networks remain
- * bounded. Networks are hashed with a secret, so that an attacker cannot choose one that shares another's bucket.
+ * Reports whether an initiation from an address passes. Up to a global rate all do; above it, those
+ * from networks (/24) that send few. So one network cannot lock out peers that roam elsewhere, and
+ * forged addresses of all networks remain bounded. Networks are hashed with a secret, so that an
+ * attacker cannot choose one that shares another's bucket.
  */
 static __always_inline int wg_may_call(__be32 from)
 {

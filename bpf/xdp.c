@@ -2,9 +2,9 @@
 //go:build ignore
 
 /*
- * XDP on a gateway's uplinks: drops invalid packets to our ports, reflects probes and does the common case of
- * switching, all before the kernel allocates a socket buffer. Anything else passes unchanged to uplink_in, which is
- * complete.
+ * XDP on a gateway's uplinks: drops invalid packets to our ports, reflects probes and does the
+ * common case of switching, all before the kernel allocates a socket buffer. Anything else passes
+ * unchanged to uplink_in, which is complete.
  */
 #include "rx.h"
 #include "wg_guard.h"
@@ -15,8 +15,8 @@ static __always_inline const struct uplink *get_uplink(__u32 ifindex)
 }
 
 /*
- * Resolves the MAC addresses towards a neighbour. Returns 0 if the neighbour is unknown to the kernel, the route
- * leads out by another device, or the device cannot send from XDP.
+ * Resolves the MAC addresses towards a neighbour. Returns 0 if the neighbour is unknown to the
+ * kernel, the route leads out by another device, or the device cannot send from XDP.
  */
 static __always_inline int resolve(struct xdp_md *xdp, __be32 from, __be32 to, __u32 ifindex,
 				   struct bpf_fib_lookup *way)
@@ -46,7 +46,10 @@ static __always_inline int send_frame(struct xdp_md *xdp, const struct bpf_fib_l
 	return way->ifindex == xdp->ingress_ifindex ? XDP_TX : bpf_redirect(way->ifindex, 0);
 }
 
-/* Reflects a probe over the route of packets to its sender, so that a reply proves that this route works. */
+/*
+ * Reflects a probe over the route of packets to its sender, so that a reply proves that this route
+ * works.
+ */
 static __always_inline int reflect_frame(struct xdp_md *xdp, const struct node_settings *s, const struct rx *rx,
 					 __be32 own, __be32 peer)
 {
@@ -61,8 +64,8 @@ static __always_inline int reflect_frame(struct xdp_md *xdp, const struct node_s
 }
 
 /*
- * Switches a packet in the simple case: no fragment, the path good, and no probe to be sent with the packet,
- * which only tc can do.
+ * Switches a packet in the simple case: no fragment, the path good, and no probe to be sent with
+ * the packet, which only tc can do.
  */
 static __always_inline int switch_frame(struct xdp_md *xdp, const struct node_settings *s, const struct rx *rx)
 {
