@@ -10,7 +10,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Line is a TCP connection to a server that can be cut and healed: the network path of a remote client.
+// Line is a TCP connection to a server that can be cut and healed: the network path of a remote
+// client.
 type Line struct {
 	t       testing.TB
 	config  *rest.Config
@@ -18,7 +19,8 @@ type Line struct {
 	target  string
 
 	mu       sync.Mutex
-	listener net.Listener // nil while cut
+	listener net.Listener  // nil while cut
+	ended    chan struct{} // closed when the listener accepts no more
 	conns    map[net.Conn]bool
 }
 
@@ -39,7 +41,8 @@ func NewLine(t testing.TB, config *rest.Config) *Line {
 // Address is the host:port of the near end.
 func (l *Line) Address() string { return l.address }
 
-// Config is access to the server over the line, with the rights of the config that the line was made for.
+// Config is access to the server over the line, with the rights of the config that the line was
+// made for.
 func (l *Line) Config() *rest.Config {
 	c := rest.CopyConfig(l.config)
 	c.Host = "https://" + l.address
@@ -55,8 +58,10 @@ func (l *Line) Heal() {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.listener = listener
+	ended := make(chan struct{})
+	l.listener, l.ended = listener, ended
 	go func() {
+		defer close(ended)
 		for {
 			near, err := listener.Accept()
 			if err != nil {
@@ -75,6 +80,7 @@ func (l *Line) Cut() {
 		return
 	}
 	closeAll(l.listener)
+	<-l.ended // the kernel completes connections until Accept has returned
 	l.listener = nil
 	for c := range l.conns {
 		closeAll(c)
