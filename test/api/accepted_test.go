@@ -31,8 +31,8 @@ var defaults = map[string]any{
 	"rules[0].failedHistoryLimit":             int64(3),
 }
 
-// Every manifest is taken under strict validation and comes back with all that it said, from the server and through the Go
-// types, and with nothing more but the defaults.
+// Every manifest is taken under strict validation and comes back with all that it said, from the
+// server and through the Go types, and with nothing more but the defaults.
 func TestAcceptedManifestsKeepEveryField(t *testing.T) {
 	c := connect(t)
 	added := map[string]bool{}
@@ -112,12 +112,14 @@ func isDefault(line string) bool {
 	return false
 }
 
-// alike compares leaves as a Go type gives them back: zero values are left out, a number may have become another type.
+// alike compares leaves as a Go type gives them back: zero values are left out, a number may have
+// become another type.
 func alike(want, have any) bool {
 	return have == nil && reflect.ValueOf(want).IsZero() || fmt.Sprint(want) == fmt.Sprint(have)
 }
 
-// missing lists the leaves of want, as "path = value", that have is without or has with a value that is not the same.
+// missing lists the leaves of want, as "path = value", that have is without or has with a value
+// that is not the same.
 func missing(path string, want, have any, same func(want, have any) bool) []string {
 	var lines []string
 	switch want := want.(type) {
@@ -146,8 +148,8 @@ func missing(path string, want, have any, same func(want, have any) bool) []stri
 	return lines
 }
 
-// The manifests show every field of spec and status. Fields that are Kubernetes' own stand for themselves; a binding's copy
-// of placement and failover is shown by policies.
+// The manifests show every field of spec and status. Fields that are Kubernetes' own stand for
+// themselves; a binding's copy of placement and failover is shown by policies.
 func TestAcceptedManifestsShowEveryField(t *testing.T) {
 	shown := map[string]bool{}
 	for _, m := range manifests(t, "../../api/examples/*/*.yaml", "testdata/accepted/*.yaml") {

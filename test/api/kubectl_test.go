@@ -48,7 +48,8 @@ func folders(t *testing.T) []string {
 	return all
 }
 
-// A folder of manifests for each kind is applied as it is; applied again it changes nothing, which GitOps tools ask for.
+// A folder of manifests for each kind is applied as it is; applied again it changes nothing, which
+// GitOps tools ask for.
 func examples(t *testing.T, c *apiserver.Cluster, kubectl kubectl) {
 	shown := map[string]bool{}
 	for _, path := range append(folders(t), "testdata/accepted") {
@@ -103,7 +104,8 @@ func generations(t *testing.T, c *apiserver.Cluster, objects []*unstructured.Uns
 // field is the path of a field, or the name, which stands beside spec.
 var field = regexp.MustCompile(`\b(spec|metadata|name)\b`)
 
-// Folders of invalid manifests, one for each kind: each file is refused, and the answer names the field.
+// Folders of invalid manifests, one for each kind: each file is refused, and the answer names the
+// field.
 func invalid(t *testing.T, kubectl kubectl) {
 	root, before := t.TempDir(), t.TempDir()
 	byFile := map[string]refusal{}
@@ -153,8 +155,8 @@ func invalid(t *testing.T, kubectl kubectl) {
 	}
 }
 
-// answerFor finds in what kubectl says of a folder what it says of one manifest: it names the file or, if that is the only one
-// that was refused, the object.
+// answerFor finds in what kubectl says of a folder what it says of one manifest: it names the file
+// or, if that is the only one that was refused, the object.
 func answerFor(said, file, object string) (answer string, ok bool) {
 	for _, answer := range strings.Split("\n"+said, "\nError from server") {
 		if strings.Contains(answer, file) || strings.Contains(answer, `"`+object+`" is invalid`) {
@@ -178,7 +180,8 @@ func write(t *testing.T, file string, o *unstructured.Unstructured) {
 	}
 }
 
-// What schemas and rules cannot see is refused by the admission policies, in words that name the label.
+// What schemas and rules cannot see is refused by the admission policies, in words that name the
+// label.
 func policies(t *testing.T, kubectl kubectl) {
 	const id = "propagationpolicy.karmada.io/permanent-id"
 	labelled := func(label, value string) string {

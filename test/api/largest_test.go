@@ -18,8 +18,8 @@ func times(n int, text func(i int) string) string {
 	return "[" + strings.Join(texts, ",") + "]"
 }
 
-// The bounds are kept so that an API server takes the rules; objects at the bounds must not run out of its budget for
-// evaluating them, and one more is refused.
+// The bounds are kept so that an API server takes the rules; objects at the bounds must not run out
+// of its budget for evaluating them, and one more is refused.
 func TestLargestObjects(t *testing.T) {
 	policy := func(spec string) string {
 		return `{"apiVersion":"policy.karmada.io/v1alpha1","kind":"PropagationPolicy","metadata":{"name":"largest","namespace":"default"},"spec":` + spec + `}`

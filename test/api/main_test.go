@@ -1,4 +1,5 @@
-// Package api_test asks a real API server what it makes of manifests: which it takes, whole, which it refuses, and why.
+// Package api_test asks a real API server what it makes of manifests: which it takes, whole, which
+// it refuses, and why.
 package api_test
 
 import (

@@ -18,7 +18,8 @@ import (
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
-// refusal is an entry of testdata/refused.yaml. The spec is given whole, or as the one part that matters.
+// refusal is an entry of testdata/refused.yaml. The spec is given whole, or as the one part that
+// matters.
 type refusal struct {
 	Want, Kind, Name string
 	Before, Spec     map[string]any
@@ -84,8 +85,8 @@ func refused(t *testing.T) []refusal {
 	return all
 }
 
-// invalidValue matches what an answer gives before the message of a rule in CEL: the value, which newer releases of Kubernetes
-// give of scalars, or the name of its type.
+// invalidValue matches what an answer gives before the message of a rule in CEL: the value, which
+// newer releases of Kubernetes give of scalars, or the name of its type.
 var invalidValue = regexp.MustCompile(`(Invalid value: )(?:"(?:[^"\\]|\\.)*"|[-.\w]+): `)
 
 // says reports whether an answer gives a reason, which names the value or does not.
@@ -168,7 +169,8 @@ func refuse(t *testing.T, c *apiserver.Cluster, r refusal) error {
 	return c.Update(t.Context(), obj)
 }
 
-// Clients of Karmada, whose API server does not validate status, write conditions of Clusters without a reason. All else is validated.
+// Clients of Karmada, whose API server does not validate status, write conditions of Clusters
+// without a reason. All else is validated.
 func TestConditionsOfClusters(t *testing.T) {
 	c := connect(t)
 	cluster := refusal{Kind: "Cluster", Name: "conditions"}.object(map[string]any{"syncMode": "Pull"})

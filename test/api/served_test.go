@@ -19,11 +19,12 @@ import (
 // served is what users see of a kind before they open an object.
 type served struct {
 	Version, Kind, Scope, ShortNames, Categories string
-	Columns                                      string // of `kubectl get`; those of `-o wide` in brackets
+	// of `kubectl get`; those of `-o wide` in brackets
+	Columns string
 }
 
-// Each kind is served in exactly one version, under the short names and with the columns that users know. ResourceRegistry has a second one,
-// for pelago-hub, with the same schema.
+// Each kind is served in exactly one version, under the short names and with the columns that users
+// know. ResourceRegistry has a second one, for pelago-hub, with the same schema.
 func TestKindsAsUsersSeeThem(t *testing.T) {
 	policy := "NAME CONFLICT-RESOLUTION PRIORITY AGE"
 	binding := "NAME SCHEDULED FULLYAPPLIED AGE"
@@ -74,7 +75,8 @@ func TestKindsAsUsersSeeThem(t *testing.T) {
 	}
 }
 
-// The definitions are structural, established, and small enough for the annotation of `kubectl apply`.
+// The definitions are structural, established, and small enough for the annotation of `kubectl
+// apply`.
 func TestDefinitionsStayWithinTheLimitsOfAnAPIServer(t *testing.T) {
 	const annotationLimit = 256 << 10
 	c := connect(t)
@@ -87,7 +89,8 @@ func TestDefinitionsStayWithinTheLimitsOfAnAPIServer(t *testing.T) {
 			conditions[condition.Type] = condition.Status
 		}
 		want := map[apiextensionsv1.CustomResourceDefinitionConditionType]apiextensionsv1.ConditionStatus{"Established": "True", "NamesAccepted": "True"}
-		if strings.HasSuffix(crd.Spec.Group, ".k8s.io") { // a group of Kubernetes itself names the approval of its API
+		// a group of Kubernetes itself names the approval of its API
+		if strings.HasSuffix(crd.Spec.Group, ".k8s.io") {
 			want["KubernetesAPIApprovalPolicyConformant"] = "True"
 		}
 		if diff := cmp.Diff(want, conditions); diff != "" {

@@ -1,8 +1,9 @@
-// Package apiserver runs real Kubernetes API servers for tests: etcd, kube-apiserver and, on request, some
-// controllers of kube-controller-manager, as processes on the loopback interface.
+// Package apiserver runs real Kubernetes API servers for tests: etcd, kube-apiserver and, on
+// request, some controllers of kube-controller-manager, as processes on the loopback interface.
 //
-// A server belongs to one test (Start), to the tests of one package (Shared) or to a program that measures (Open). It ends with
-// them, also when their process is killed, and leaves no file behind. Nothing runs workloads: there is no kubelet.
+// A server belongs to one test (Start), to the tests of one package (Shared) or to a program that
+// measures (Open). It ends with them, also when their process is killed, and leaves no file behind.
+// Nothing runs workloads: there is no kubelet.
 package apiserver
 
 import (
@@ -21,7 +22,8 @@ import (
 	"github.com/pelago-net/pelago/test/need"
 )
 
-// startTimeout bounds the start of each process, which takes half a minute when both cores are busy.
+// startTimeout bounds the start of each process, which takes half a minute when both cores are
+// busy.
 const startTimeout = 5 * time.Minute
 
 // Option changes what a server is made of.
@@ -37,32 +39,36 @@ type options struct {
 	hub         bool
 }
 
-// Environment variables that set the version of Kubernetes of hubs (HubControllers) and of all other servers, one of those that
-// binaries.KubernetesRelease builds, for tests of what a release of Pelago supports (test/versions).
+// Environment variables that set the version of Kubernetes of hubs (HubControllers) and of all
+// other servers, one of those that binaries.KubernetesRelease builds, for tests of what a release
+// of Pelago supports (test/versions).
 const (
 	HubVersion    = "PELAGO_HUB_KUBERNETES"
 	MemberVersion = "PELAGO_MEMBER_KUBERNETES"
 )
 
-// CRDs installs the definitions of deploy/crds and those of the MCS API, or only the named ones of them (such as
-// "portblocks.pelago.io"), and waits until they are served.
+// CRDs installs the definitions of deploy/crds and those of the MCS API, or only the named ones of
+// them (such as "portblocks.pelago.io"), and waits until they are served.
 func CRDs(names ...string) Option {
 	return func(o *options) { o.crds = &crdSelection{names: names} }
 }
 
-// InstalledCRDs is CRDs with a label on each of the named definitions, by which an installation recognizes its own: it finds them as an
-// earlier one has left them, and need not wait until they are served.
+// InstalledCRDs is CRDs with a label on each of the named definitions, by which an installation
+// recognizes its own: it finds them as an earlier one has left them, and need not wait until they
+// are served.
 func InstalledCRDs(label, value string, names ...string) Option {
 	return func(o *options) { o.crds = &crdSelection{names: names, labels: map[string]string{label: value}} }
 }
 
 // Controllers runs kube-controller-manager with the named controllers (its own names, such as
-// "namespace-controller"). Without serviceaccount-controller pods can be created without a ServiceAccount.
+// "namespace-controller"). Without serviceaccount-controller pods can be created without a
+// ServiceAccount.
 func Controllers(names ...string) Option {
 	return func(o *options) { o.controllers = append(o.controllers, names...) }
 }
 
-// HubControllers are the controllers that a hub runs: those that serve the API itself and start no workload.
+// HubControllers are the controllers that a hub runs: those that serve the API itself and start no
+// workload.
 func HubControllers() Option {
 	controllers := Controllers("namespace-controller", "garbage-collector-controller", "serviceaccount-controller",
 		"serviceaccount-token-controller", "root-ca-certificate-publisher-controller",
@@ -76,8 +82,8 @@ func HubControllers() Option {
 	}
 }
 
-// WorkloadControllers runs all controllers of a cluster that runs workloads, except those that monitor node heartbeats, and
-// kube-scheduler. Pods then need something that plays their kubelet.
+// WorkloadControllers runs all controllers of a cluster that runs workloads, except those that
+// monitor node heartbeats, and kube-scheduler. Pods then need something that plays their kubelet.
 func WorkloadControllers() Option {
 	return func(o *options) {
 		o.controllers, o.scheduler = []string{"*", "serviceaccount-controller", "-node-lifecycle-controller"}, true
@@ -89,7 +95,8 @@ func Flags(flags ...string) Option {
 	return func(o *options) { o.flags = append(o.flags, flags...) }
 }
 
-// Audit has the API server write its audit log, which policy (audit.k8s.io/v1, YAML) chooses from; see Server.AuditLog.
+// Audit has the API server write its audit log, which policy (audit.k8s.io/v1, YAML) chooses from;
+// see Server.AuditLog.
 func Audit(policy string) Option {
 	return func(o *options) { o.audit = []byte(policy) }
 }
@@ -99,8 +106,8 @@ func ServiceCIDR(prefix string) Option {
 	return func(o *options) { o.serviceCIDR = prefix }
 }
 
-// Start runs an API server that ends with the test and returns an administrator's access to it, without
-// client-side rate limits. Several servers may run in one test.
+// Start runs an API server that ends with the test and returns an administrator's access to it,
+// without client-side rate limits. Several servers may run in one test.
 func Start(t testing.TB, opts ...Option) *rest.Config {
 	t.Helper()
 	need.Kubernetes(t)
@@ -200,8 +207,9 @@ func (s *server) stop() error {
 	return s.dir.remove()
 }
 
-// binDirectory holds etcd, kube-apiserver and kube-controller-manager: the cached build of the version asked for, by default the
-// lab's, or PELAGO_KUBE_BIN. A test does not build them itself, that takes longer than a test may run.
+// binDirectory holds etcd, kube-apiserver and kube-controller-manager: the cached build of the
+// version asked for, by default the lab's, or PELAGO_KUBE_BIN. A test does not build them itself,
+// that takes longer than a test may run.
 func binDirectory(hub bool) (string, error) {
 	dir, version := os.Getenv("PELAGO_KUBE_BIN"), os.Getenv(MemberVersion)
 	if hub {

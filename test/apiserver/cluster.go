@@ -13,7 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Cluster is a server as one test works with it. What the capital verbs below do must succeed, else the test ends.
+// Cluster is a server as one test works with it. What the capital verbs below do must succeed, else
+// the test ends.
 type Cluster struct {
 	testing.TB
 	client.Client
@@ -36,8 +37,9 @@ func Connect(t testing.TB, config *rest.Config, add ...func(*runtime.Scheme) err
 	return &Cluster{TB: t, Client: c, Config: config}
 }
 
-// Empty deletes all objects of the kinds that earlier tests left on a shared server; of namespaced kinds those in namespace default.
-// There is no garbage collector: with the default policy of Jobs, which is to orphan, they would never be gone.
+// Empty deletes all objects of the kinds that earlier tests left on a shared server; of namespaced
+// kinds those in namespace default. There is no garbage collector: with the default policy of Jobs,
+// which is to orphan, they would never be gone.
 func (c *Cluster) Empty(kinds ...client.Object) {
 	c.Helper()
 	for _, kind := range kinds {

@@ -14,18 +14,19 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// bindAttempts bounds how often a process that ended at its start is started on another port: another
-// process may take the free port before it is used.
+// bindAttempts bounds how often a process that ended at its start is started on another port:
+// another process may take the free port before it is used.
 const bindAttempts = 3
 
-// URLs of etcd: unix sockets in the working directory of its processes, in the form host:port that etcd requires. They use no
-// port, and other users of the machine cannot reach them.
+// URLs of etcd: unix sockets in the working directory of its processes, in the form host:port that
+// etcd requires. They use no port, and other users of the machine cannot reach them.
 const (
 	etcdClientURL = "unix://client:0"
 	etcdPeerURL   = "unix://peer:0"
 )
 
-// etcd starts an etcd without fsync. Sockets of a killed one are removed first, because a socket file means that etcd serves.
+// etcd starts an etcd without fsync. Sockets of a killed one are removed first, because a socket
+// file means that etcd serves.
 func (s *server) etcd(ctx context.Context) error {
 	for _, socket := range []string{"client:0", "peer:0"} {
 		if err := os.Remove(filepath.Join(s.dir.path, socket)); err != nil && !os.IsNotExist(err) {
@@ -104,7 +105,8 @@ func (s *server) apiserverFlags(port int) []string {
 	return flags
 }
 
-// awaitAPI waits until the server is ready and has made its namespaces, which it does after readiness.
+// awaitAPI waits until the server is ready and has made its namespaces, which it does after
+// readiness.
 func awaitAPI(ctx context.Context, p *process, config *rest.Config) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -124,7 +126,8 @@ func awaitAPI(ctx context.Context, p *process, config *rest.Config) error {
 	})
 }
 
-// adminKubeconfig is a file with an administrator's access, for the other programs of the control plane.
+// adminKubeconfig is a file with an administrator's access, for the other programs of the control
+// plane.
 func (s *server) adminKubeconfig() (string, error) {
 	file := filepath.Join(s.dir.path, "admin.kubeconfig")
 	text, err := Kubeconfig(s.config)
@@ -137,7 +140,8 @@ func (s *server) adminKubeconfig() (string, error) {
 	return file, nil
 }
 
-// controllerManager starts kube-controller-manager with the chosen controllers as the administrator.
+// controllerManager starts kube-controller-manager with the chosen controllers as the
+// administrator.
 func (s *server) controllerManager(ctx context.Context) error {
 	return s.controlPlane(ctx, "kube-controller-manager", "--allocate-node-cidrs=false",
 		"--service-account-private-key-file="+s.pki.serviceAccountKeyFile, "--root-ca-file="+s.pki.caFile,
@@ -145,7 +149,8 @@ func (s *server) controllerManager(ctx context.Context) error {
 		"--controllers="+strings.Join(s.options.controllers, ","))
 }
 
-// controlPlane starts a program of the control plane as the administrator and waits until it listens.
+// controlPlane starts a program of the control plane as the administrator and waits until it
+// listens.
 func (s *server) controlPlane(ctx context.Context, name string, flags ...string) error {
 	admin, err := s.adminKubeconfig()
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 	"github.com/pelago-net/pelago/test/lab/binaries"
 )
 
-// crdSelection names the definitions to install; all of them if it names none. labels are added to each.
+// crdSelection names the definitions to install; all of them if it names none. labels are added to
+// each.
 type crdSelection struct {
 	names  []string
 	labels map[string]string

@@ -11,8 +11,8 @@ import (
 
 const directoryPrefix = "pelago-apiserver-"
 
-// directory holds the files of one server. A lock file shows whether its owner is alive, so that the next start
-// removes what a killed test process left.
+// directory holds the files of one server. A lock file shows whether its owner is alive, so that
+// the next start removes what a killed test process left.
 type directory struct {
 	path string
 	lock *os.File
@@ -52,9 +52,11 @@ func lockDirectory(path string) (*os.File, error) {
 	return f, nil
 }
 
-// removeStale removes directories whose owner is gone. A young one may not have its lock yet; it is left alone.
+// removeStale removes directories whose owner is gone. A young one may not have its lock yet; it is
+// left alone.
 func removeStale() {
-	paths, _ := filepath.Glob(filepath.Join(os.TempDir(), directoryPrefix+"*")) // the pattern is well-formed
+	// the pattern is well-formed
+	paths, _ := filepath.Glob(filepath.Join(os.TempDir(), directoryPrefix+"*"))
 	for _, path := range paths {
 		if info, err := os.Stat(path); err != nil || time.Since(info.ModTime()) < time.Minute {
 			continue

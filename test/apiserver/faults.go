@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// Faults breaks the connection between a manager and its API server at some writes. Half of these writes reach the server
-// although the manager gets an error; the others do not reach it.
+// Faults breaks the connection between a manager and its API server at some writes. Half of these
+// writes reach the server although the manager gets an error; the others do not reach it.
 type Faults struct {
 	// Every is how many writes there are to one broken one, on average.
 	Every int
@@ -25,7 +25,8 @@ type Faults struct {
 // Dead reports whether the fatal write has been made.
 func (f *Faults) Dead() bool { return f.dead.Load() }
 
-// AwaitDeath waits until the fatal write has come, for a limited time: a process with nothing left to write survives.
+// AwaitDeath waits until the fatal write has come, for a limited time: a process with nothing left
+// to write survives.
 func (f *Faults) AwaitDeath() {
 	for end := time.Now().Add(2 * time.Second); !f.Dead() && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 	}

@@ -8,7 +8,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Kubeconfig is the text of a kubeconfig file with the access that c gives; its one context is called "test".
+// Kubeconfig is the text of a kubeconfig file with the access that c gives; its one context is
+// called "test".
 func Kubeconfig(c *rest.Config) ([]byte, error) {
 	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"test": {Server: c.Host, CertificateAuthorityData: c.CAData}},

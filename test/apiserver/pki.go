@@ -15,16 +15,17 @@ import (
 	"time"
 )
 
-// pki is a certificate authority of one server and what it has signed: paths of PEM files, and the PEM texts that a
-// client needs.
+// pki is a certificate authority of one server and what it has signed: paths of PEM files, and the
+// PEM texts that a client needs.
 type pki struct {
 	caFile, caKeyFile         string
 	serverFile, serverKeyFile string
 	serviceAccountKeyFile     string // signs ServiceAccount tokens
 	serviceAccountPubFile     string
-	frontCAFile               string // signs the client certificate by which aggregated APIs recognize the API server
-	frontFile, frontKeyFile   string
-	ca, admin, adminKey       []byte
+	// signs the client certificate by which aggregated APIs recognize the API server
+	frontCAFile             string
+	frontFile, frontKeyFile string
+	ca, admin, adminKey     []byte
 }
 
 // frontName is that of the API server at aggregated APIs.

@@ -22,8 +22,9 @@ type process struct {
 	done chan struct{} // closed once the process has ended
 }
 
-// spawn starts a program of the server; its output is appended to the log of that name. The process ends with ours: the kernel
-// sends the parent-death signal when the *thread* that started it ends, so a goroutine keeps that thread.
+// spawn starts a program of the server; its output is appended to the log of that name. The process
+// ends with ours: the kernel sends the parent-death signal when the *thread* that started it ends,
+// so a goroutine keeps that thread.
 func (s *server) spawn(name string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(s.dir.path, name+".log"), done: make(chan struct{})}
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)

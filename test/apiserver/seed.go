@@ -27,8 +27,9 @@ const seedAge = 7 * 24 * time.Hour
 // seedFormat changes with what makeSeed does to the data.
 const seedFormat = 2
 
-// seed puts the data of an etcd in place in which an API server of the same options has served once:
-// its own objects and the CRDs exist. That data is made once per machine and copied from the cache.
+// seed puts the data of an etcd in place in which an API server of the same options has served
+// once: its own objects and the CRDs exist. That data is made once per machine and copied from the
+// cache.
 func (s *server) seed(ctx context.Context) error {
 	key, err := s.options.seedKey(s.bin)
 	if err != nil {

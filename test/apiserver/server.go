@@ -13,7 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Server is a server of a program that measures, or of a test that breaks it. It ends with the process, or by Close.
+// Server is a server of a program that measures, or of a test that breaks it. It ends with the
+// process, or by Close.
 type Server struct{ server *server }
 
 // Open starts a server that belongs to no test.
@@ -28,13 +29,16 @@ func Open(opts ...Option) (*Server, error) {
 // Close ends the server and removes its files.
 func (s *Server) Close() error { return s.server.stop() }
 
-// Config is an administrator's access to the server; it stays valid over KillAPI, StartAPI and Restore.
+// Config is an administrator's access to the server; it stays valid over KillAPI, StartAPI and
+// Restore.
 func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.server.config) }
 
-// AuditLog is the file with the audit log, a JSON object a line; it exists if the option Audit was given.
+// AuditLog is the file with the audit log, a JSON object a line; it exists if the option Audit was
+// given.
 func (s *Server) AuditLog() string { return s.server.auditLog() }
 
-// Directory is the working directory of etcd and kube-apiserver; etcd listens at the socket client:0 in it.
+// Directory is the working directory of etcd and kube-apiserver; etcd listens at the socket
+// client:0 in it.
 func (s *Server) Directory() string { return s.server.dir.path }
 
 // KillAPI ends kube-apiserver by SIGKILL. etcd and what it holds stay.
@@ -52,7 +56,8 @@ func (s *Server) StartAPI(ctx context.Context) error {
 	return nil
 }
 
-// Backup copies etcd's data into a directory that does not exist yet. The API server is stopped meanwhile.
+// Backup copies etcd's data into a directory that does not exist yet. The API server is stopped
+// meanwhile.
 func (s *Server) Backup(ctx context.Context, dir string) error {
 	s.server.end("kube-apiserver", "etcd")
 	err := os.CopyFS(dir, os.DirFS(s.server.data()))
@@ -62,8 +67,9 @@ func (s *Server) Backup(ctx context.Context, dir string) error {
 	return s.StartAPI(ctx)
 }
 
-// Restore replaces etcd's data by a Backup: objects and resourceVersions are those of then. kube-controller-manager is restarted, as
-// in a restored control plane: its watches would wait for resourceVersions that are still to come.
+// Restore replaces etcd's data by a Backup: objects and resourceVersions are those of then.
+// kube-controller-manager is restarted, as in a restored control plane: its watches would wait for
+// resourceVersions that are still to come.
 func (s *Server) Restore(ctx context.Context, dir string) error {
 	s.server.end("kube-controller-manager", "kube-apiserver", "etcd")
 	err := os.RemoveAll(s.server.data())

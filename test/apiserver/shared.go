@@ -11,7 +11,8 @@ import (
 	"github.com/pelago-net/pelago/test/need"
 )
 
-// Shared is one server for all tests of a package, started on first use. Tests use namespaces of their own.
+// Shared is one server for all tests of a package, started on first use. Tests use namespaces of
+// their own.
 //
 //	var server = apiserver.NewShared(apiserver.CRDs())
 //
@@ -45,7 +46,8 @@ func (s *Shared) Config(t testing.TB) *rest.Config {
 	return rest.CopyConfig(srv.config)
 }
 
-// Run runs the tests, then stops the server if one was started, and returns the exit code of the test binary.
+// Run runs the tests, then stops the server if one was started, and returns the exit code of the
+// test binary.
 func (s *Shared) Run(m *testing.M) int { return Run(m, s) }
 
 // Run is Shared.Run for a package whose tests need servers of several configurations.

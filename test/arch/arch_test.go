@@ -13,8 +13,8 @@ import (
 
 const module = "github.com/pelago-net/pelago/"
 
-// rule: packages at or below path may import, of what is not the standard library, only what begins with one of allow.
-// Entries without a dot in the first element are packages of this module.
+// rule: packages at or below path may import, of what is not the standard library, only what begins
+// with one of allow. Entries without a dot in the first element are packages of this module.
 type rule struct {
 	path  string
 	exact bool // the package itself, not those below
@@ -68,8 +68,9 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// rooms are the packages below control and what each may import of this module besides api. Paths are exact: a package
-// that is not listed fails, so that a new one is a decision. agent, hub and node never import each other.
+// rooms are the packages below control and what each may import of this module besides api. Paths
+// are exact: a package that is not listed fails, so that a new one is a decision. agent, hub and
+// node never import each other.
 var rooms = map[string][]string{
 	"control/config":           {},
 	"control/kube":             {},

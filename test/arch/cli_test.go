@@ -12,8 +12,8 @@ var linuxOnly = []string{
 	"github.com/mdlayher/", "github.com/strongswan/", "github.com/vishvananda/", "golang.zx2c4.com/",
 }
 
-// The CLI runs on laptops: on other systems than Linux it imports nothing that works on Linux only. That it compiles there is a matter
-// of the cross-builds.
+// The CLI runs on laptops: on other systems than Linux it imports nothing that works on Linux only.
+// That it compiles there is a matter of the cross-builds.
 func TestCLIIsPortable(t *testing.T) {
 	for _, system := range []string{"darwin", "windows"} {
 		for _, p := range list(t, append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0"), "-deps", module+"cmd/pelago") {

@@ -25,8 +25,8 @@ const (
 	readmeWords = 40_000
 )
 
-// TestDocs: docs/reference.md has every metric with our prefix, and each file that a README names in backquotes is in its folder, in one
-// below it, or at that path from the root.
+// TestDocs: docs/reference.md has every metric with our prefix, and each file that a README names
+// in backquotes is in its folder, in one below it, or at that path from the root.
 func TestDocs(t *testing.T) {
 	root := filepath.Join("..", "..")
 	var files, readmes []string
@@ -94,9 +94,10 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestMarkdown: relative links lead to files of the tree; no cell of a table is longer than 200 characters; prose wraps at 100 columns
-// (tables, code, and lines with a link may be longer); the README has at most 150 lines; the READMEs (all pages outside of docs but
-// CHANGELOG.md and CONTRIBUTING.md) have at most 40,000 words together.
+// TestMarkdown: relative links lead to files of the tree; no cell of a table is longer than 200
+// characters; prose wraps at 100 columns (tables, code, and lines with a link may be longer); the
+// README has at most 150 lines; the READMEs (all pages outside of docs but CHANGELOG.md and
+// CONTRIBUTING.md) have at most 40,000 words together.
 func TestMarkdown(t *testing.T) {
 	root := filepath.Join("..", "..")
 	words := 0

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// TestRateLimiters: each controller of the hub and of Works sets its rate limiter. With controller-runtime's default, an object waits after an
-// outage of the hub for as long again, up to 1000 s.
+// TestRateLimiters: each controller of the hub and of Works sets its rate limiter. With
+// controller-runtime's default, an object waits after an outage of the hub for as long again, up to
+// 1000 s.
 func TestRateLimiters(t *testing.T) {
 	fset := token.NewFileSet()
 	for _, root := range []string{"../../control/hub", "../../control/execute"} {

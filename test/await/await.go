@@ -1,4 +1,5 @@
-// Package await polls for what a test expects of something that runs concurrently: that a condition becomes true, or stays false.
+// Package await polls for what a test expects of something that runs concurrently: that a condition
+// becomes true, or stays false.
 package await
 
 import (
@@ -11,8 +12,8 @@ import (
 const (
 	// limit ends a test that fails. It is far above what a busy machine needs.
 	limit = 3 * time.Minute
-	// A condition that becomes true is polled with pauses that grow, so that a long wait costs an API server little; one that must
-	// stay false with short pauses throughout.
+	// A condition that becomes true is polled with pauses that grow, so that a long wait costs an
+	// API server little; one that must stay false with short pauses throughout.
 	firstPause, longestPause, neverPause = 5 * time.Millisecond, 50 * time.Millisecond, 20 * time.Millisecond
 )
 
@@ -25,7 +26,8 @@ func Equal[T any](t testing.TB, want T, got func() T) {
 	}
 }
 
-// Never polls for d, and ends the test if the condition becomes true. d is several times what it would take.
+// Never polls for d, and ends the test if the condition becomes true. d is several times what it
+// would take.
 func Never(t testing.TB, d time.Duration, what string, happens func() bool) {
 	t.Helper()
 	if begin := time.Now(); within(d, neverPause, neverPause, happens) {
@@ -41,8 +43,8 @@ func True(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// within polls until holds returns true or d is over, and then once more. Each pause is half as long again as the one before, up to
-// the longest.
+// within polls until holds returns true or d is over, and then once more. Each pause is half as
+// long again as the one before, up to the longest.
 func within(d, pause, longest time.Duration, holds func() bool) bool {
 	end := time.After(d)
 	for ; ; pause = min(pause+pause/2, longest) {

@@ -19,8 +19,8 @@ const (
 	protocolOffset = 16 // struct __sk_buff.protocol, network byte order
 )
 
-// floor is the least that this topology can cost: every hop is one bpf_redirect, with neither encapsulation nor
-// translation nor the stack of any node.
+// floor is the least that this topology can cost: every hop is one bpf_redirect, with neither
+// encapsulation nor translation nor the stack of any node.
 func floor() Variant {
 	return Variant{Name: "floor", Setup: redirectHops, Target: plainB}
 }
@@ -52,8 +52,8 @@ func redirectHops(t *Topology, _ Scale) (setup, error) {
 	return setup{teardown: detach}, nil
 }
 
-// redirect attaches to the ingress of device from a program that sends every IPv4 packet out of device to, or, intoPod,
-// into the far end of to.
+// redirect attaches to the ingress of device from a program that sends every IPv4 packet out of
+// device to, or, intoPod, into the far end of to.
 func redirect(n *netns.NS, from, to string, intoPod bool) (link.Link, error) {
 	in, err := n.Index(from)
 	if err != nil {
@@ -88,7 +88,8 @@ func redirectProgram(ifindex int, intoPod bool) asm.Instructions {
 	}
 	helper := asm.FnRedirect
 	if intoPod {
-		// The frame carries the MAC address of the first hop; the pod must not take it for somebody else's.
+		// The frame carries the MAC address of the first hop; the pod must not take it for somebody
+		// else's.
 		helper = asm.FnRedirectPeer
 		prog = append(prog,
 			asm.Mov.Imm(asm.R2, packetHost),

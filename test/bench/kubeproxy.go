@@ -12,8 +12,8 @@ const (
 	kubeEndpoints = 3  // endpoints of each
 )
 
-// kubeProxyRules loads the rules of a node that runs kube-proxy in iptables mode: they turn conntrack on for everything
-// that passes the node's stack, as on any real node.
+// kubeProxyRules loads the rules of a node that runs kube-proxy in iptables mode: they turn
+// conntrack on for everything that passes the node's stack, as on any real node.
 func kubeProxyRules(n *netns.NS) error {
 	if _, err := n.RunInput(kubeProxy(), "iptables-nft-restore"); err != nil {
 		return fmt.Errorf("load kube-proxy's ruleset (is the package iptables installed?): %w", err)
@@ -21,9 +21,10 @@ func kubeProxyRules(n *netns.NS) error {
 	return nil
 }
 
-// kubeProxy is the ruleset in the format of iptables-restore: the chains that kube-proxy makes (Kubernetes 1.34,
-// pkg/proxy/iptables, without the nfacct counters), none of whose services the benchmark addresses. A new connection
-// walks the list of services once; every packet is checked for the states INVALID and ESTABLISHED.
+// kubeProxy is the ruleset in the format of iptables-restore: the chains that kube-proxy makes
+// (Kubernetes 1.34, pkg/proxy/iptables, without the nfacct counters), none of whose services the
+// benchmark addresses. A new connection walks the list of services once; every packet is checked
+// for the states INVALID and ESTABLISHED.
 func kubeProxy() string {
 	var nat, chains strings.Builder
 	for s := range kubeServices {

@@ -1,7 +1,8 @@
-// Command bench compares, in one interleaved run, paths from a pod in one cluster through two gateways to a pod in another: the
-// limit of the machine, the floor of the topology, kernel routing, the netfilter datapaths of other projects, and Pelago's. All
-// paths exist at the same time, in network namespaces that the command creates and removes (see Topology), and are measured in
-// turn in short slices; nothing outside the namespaces is changed. `make bench` runs it:
+// Command bench compares, in one interleaved run, paths from a pod in one cluster through two
+// gateways to a pod in another: the limit of the machine, the floor of the topology, kernel
+// routing, the netfilter datapaths of other projects, and Pelago's. All paths exist at the same
+// time, in network namespaces that the command creates and removes (see Topology), and are measured
+// in turn in short slices; nothing outside the namespaces is changed. `make bench` runs it:
 //
 //	go run ./test/bench -rounds 30 -slice 100ms -out out/bench.json
 //	go run ./test/bench -cases gateway-path -variants floor,iptables,pelago-safe
@@ -28,7 +29,8 @@ import (
 	"github.com/pelago-net/pelago/test/resultfile"
 )
 
-// nsPrefix begins the namespaces of a run (behind netns.Prefix); leftovers of a killed run are found by it.
+// nsPrefix begins the namespaces of a run (behind netns.Prefix); leftovers of a killed run are
+// found by it.
 const nsPrefix = "bench-"
 
 func main() { program.Main("bench", run) }
@@ -106,8 +108,9 @@ type bench struct {
 // minShare is the share of its slices that a path must have measured.
 const minShare = 0.5
 
-// run sets all paths up and measures each of them once a round and kind of traffic, in an order that rotates, so that no
-// path always runs after the same other one. A path that fails does not end the run; the error joins all failures.
+// run sets all paths up and measures each of them once a round and kind of traffic, in an order
+// that rotates, so that no path always runs after the same other one. A path that fails does not
+// end the run; the error joins all failures.
 func (b bench) run(ctx context.Context, chosen []Case) (samples Samples, err error) {
 	var errs []error
 	var paths []*path
@@ -223,8 +226,8 @@ func check(rounds int, slice time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// lock refuses a second run, which would share the namespaces and processors of this one. An abstract socket needs no file
-// and ends with the process.
+// lock refuses a second run, which would share the namespaces and processors of this one. An
+// abstract socket needs no file and ends with the process.
 func lock() (unlock func() error, err error) {
 	l, err := net.Listen("unix", "@pelago-bench")
 	if err != nil {

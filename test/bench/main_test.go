@@ -66,7 +66,8 @@ func TestSmoke(t *testing.T) {
 	}
 }
 
-// A variant over which nothing passes is reported with its name, gives no figures, and does not end the run.
+// A variant over which nothing passes is reported with its name, gives no figures, and does not end
+// the run.
 func TestBrokenVariantIsReported(t *testing.T) {
 	netns.Require(t)
 	broken := Variant{Name: "broken", Setup: func(*Topology, Scale) (setup, error) { return setup{}, nil }, Target: plainB}

@@ -25,8 +25,8 @@ const (
 	udpPayload = 36 // bytes: IP packets of 64 bytes
 	udpFlows   = 16
 
-	// maxLoss is the share of UDP packets that may be lost on the path (not at the receiving socket). Beyond it the cost
-	// per packet would be that of an early drop, not of the path.
+	// maxLoss is the share of UDP packets that may be lost on the path (not at the receiving
+	// socket). Beyond it the cost per packet would be that of an early drop, not of the path.
 	maxLoss = 0.01
 
 	portEcho, portSink, portDrain, portTest = 7001, 7002, 7003, 7009
@@ -41,7 +41,8 @@ type measurement struct {
 
 // measurements lists the kinds of traffic in the order in which a round runs them.
 var measurements = []measurement{
-	// A flood of datagrams overruns the queues of a wire in user space, and its sender does not pay for them.
+	// A flood of datagrams overruns the queues of a wire in user space, and its sender does not pay
+	// for them.
 	{"udp", (*path).datagrams, func(name string) bool { return name != caseWireGuard }},
 	{"request/response", (*path).requests, func(name string) bool { return name == caseGatewayPath || name == caseWireGuard }},
 	{"connect/request/response", (*path).connects, func(string) bool { return true }},
@@ -59,7 +60,8 @@ type path struct {
 	echo, server *worker // TCP echo; Sink and Drain
 }
 
-// openPath makes the topology, sets the variant up and starts the workers. A path over which no traffic passes is an error.
+// openPath makes the topology, sets the variant up and starts the workers. A path over which no
+// traffic passes is an error.
 func openPath(ctx context.Context, prefix string, kubeProxy bool, c Case, v Variant) (p *path, err error) {
 	p = &path{Case: c, Variant: v}
 	defer func() {
@@ -110,7 +112,8 @@ func (p *path) Close() error {
 	return errors.Join(errs...)
 }
 
-// slice runs one measurement. Connection tracking starts empty, so that no slice pays for the connections of another.
+// slice runs one measurement. Connection tracking starts empty, so that no slice pays for the
+// connections of another.
 func (p *path) slice(m measurement, d time.Duration) (Values, error) {
 	if err := p.topology.FlushConntrack(); err != nil {
 		return nil, err
@@ -194,7 +197,8 @@ func startWorker(ctx context.Context, n *netns.NS, cpu int) (*worker, error) {
 	if err := n.Start(w.cmd); err != nil {
 		return nil, fmt.Errorf("start a load generator in %s: %w", n.Name, err)
 	}
-	w.cancel = context.AfterFunc(ctx, func() { _ = w.cmd.Process.Kill() }) // fails only if it has ended
+	// fails only if it has ended
+	w.cancel = context.AfterFunc(ctx, func() { _ = w.cmd.Process.Kill() })
 	return w, nil
 }
 

@@ -7,11 +7,13 @@ import (
 	"strings"
 )
 
-// The globalnet way: the kernel overlay, and the gateways translate with netfilter and conntrack. GA gives the pods of A
-// one of eight egress IPs; GB turns the ingress IP into the pod's address. Further clusters and services are further
-// rules, with those of the target in the middle of the list.
+// The globalnet way: the kernel overlay, and the gateways translate with netfilter and conntrack.
+// GA gives the pods of A one of eight egress IPs; GB turns the ingress IP into the pod's address.
+// Further clusters and services are further rules, with those of the target in the middle of the
+// list.
 
-// iptables is the variant that ratios refer to: the back end that current distributions install as `iptables`.
+// iptables is the variant that ratios refer to: the back end that current distributions install as
+// `iptables`.
 func iptables() Variant {
 	return Variant{Name: "iptables", Setup: iptablesGlobalnet("iptables-nft-restore"), Target: ingress}
 }
@@ -104,7 +106,8 @@ func otherService(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{120, 2, byte(1 + i/200), byte(20 + i%200)})
 }
 
-// gatewayRules makes the kernel overlay and feeds the rules atA and atB to the command's standard input.
+// gatewayRules makes the kernel overlay and feeds the rules atA and atB to the command's standard
+// input.
 func gatewayRules(t *Topology, atA, atB string, command ...string) error {
 	if err := kernelOverlay(t); err != nil {
 		return err

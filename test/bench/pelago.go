@@ -25,12 +25,13 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// pelagoSafe is our data path in strict mode: translation at NA and NB behind the node's stack (so conntrack and FORWARD of
-// the kube-proxy ruleset are passed on both), gateways that only switch. It runs the programs and the loader of the
-// product; only the tables are written here instead of being made from API objects.
+// pelagoSafe is our data path in strict mode: translation at NA and NB behind the node's stack (so
+// conntrack and FORWARD of the kube-proxy ruleset are passed on both), gateways that only switch.
+// It runs the programs and the loader of the product; only the tables are written here instead of
+// being made from API objects.
 //
-// A pod uses one egress IP (paired pooling), of which NA owns every block: 16,128 ports towards the server, which a closed
-// flow holds for closed_floor (2 s) at least.
+// A pod uses one egress IP (paired pooling), of which NA owns every block: 16,128 ports towards the
+// server, which a closed flow holds for closed_floor (2 s) at least.
 func pelagoSafe() Variant { return pelago("pelago-safe", dataplane.Strict) }
 
 // pelagoHybrid bypasses the stack with packets of established connections, pelagoFast with all.
@@ -309,7 +310,8 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 	return n.loader.Apply(state)
 }
 
-// fill puts idle flows into a pinned table, two entries each, as of UDP clients with addresses of their own.
+// fill puts idle flows into a pinned table, two entries each, as of UDP clients with addresses of
+// their own.
 func fill(pin string, flows int) error {
 	m, err := ebpf.LoadPinnedMap(pin, nil)
 	if err != nil {
@@ -334,8 +336,9 @@ func fill(pin string, flows int) error {
 	return nil
 }
 
-// state is the node's tables. The clusters are A (index 1), B (2) and, from index 3 on, the others of the scale: each has
-// as many gateways as B, on the far side of the first WAN device, none of which answers.
+// state is the node's tables. The clusters are A (index 1), B (2) and, from index 3 on, the others
+// of the scale: each has as many gateways as B, on the far side of the first WAN device, none of
+// which answers.
 func (n *node) state(remote []netip.Prefix, scale Scale) (dataplane.State, error) {
 	far := 3 - n.cluster
 	s := dataplane.State{

@@ -11,8 +11,8 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// The overlay of the variants that use the kernel's own tunnels, in the shape of Submariner's: one vxlan device inside each
-// cluster (UDP 4800) and one between the gateways (UDP 4500).
+// The overlay of the variants that use the kernel's own tunnels, in the shape of Submariner's: one
+// vxlan device inside each cluster (UDP 4800) and one between the gateways (UDP 4500).
 const (
 	devOverlay = "vx-in"
 	devCable   = "vx-wan"
@@ -27,12 +27,14 @@ var (
 	overNB  = netip.MustParsePrefix("240.2.0.1/24")
 )
 
-// plain is the kernel's routing through its vxlan devices, without translation: the pods' unique addresses.
+// plain is the kernel's routing through its vxlan devices, without translation: the pods' unique
+// addresses.
 func plain() Variant {
 	return Variant{Name: "plain", Setup: func(t *Topology, _ Scale) (setup, error) { return setup{}, kernelOverlay(t) }, Target: plainB}
 }
 
-// kernelOverlay makes the vxlan devices and the routes of both the plain and the global prefixes, over the first gateways.
+// kernelOverlay makes the vxlan devices and the routes of both the plain and the global prefixes,
+// over the first gateways.
 func kernelOverlay(t *Topology) error {
 	un, wan := device(devUn, 1), device(devWAN, 1)
 	for _, d := range []struct {

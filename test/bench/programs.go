@@ -27,7 +27,8 @@ func (p programs) stats() (map[string]ebpf.ProgramStats, error) {
 	return out, nil
 }
 
-// profile measures the time in BPF programs over a slice of datagrams: by program and run, and of all programs by packet.
+// profile measures the time in BPF programs over a slice of datagrams: by program and run, and of
+// all programs by packet.
 func (p *path) profile(d time.Duration) (Values, error) {
 	var packets float64
 	took, err := p.counted(func() error {
@@ -37,7 +38,8 @@ func (p *path) profile(d time.Duration) (Values, error) {
 	})
 	out := Values{}
 	for label, s := range took {
-		if float64(s.RunCount) < packets/4 { // not a program of this path: probes, the other direction
+		// not a program of this path: probes, the other direction
+		if float64(s.RunCount) < packets/4 {
 			continue
 		}
 		out[label] = float64(s.Runtime.Nanoseconds()) / float64(s.RunCount)
@@ -65,8 +67,9 @@ func (p *path) profileConnections(d time.Duration) (Values, error) {
 	return out, err
 }
 
-// counted returns what the kernel counts of each program while do runs. The statistics (bpf(2), BPF_ENABLE_STATS) cost some 20
-// ns a run, part of which they count, so no other figure is measured with them on.
+// counted returns what the kernel counts of each program while do runs. The statistics (bpf(2),
+// BPF_ENABLE_STATS) cost some 20 ns a run, part of which they count, so no other figure is measured
+// with them on.
 func (p *path) counted(do func() error) (took map[string]ebpf.ProgramStats, err error) {
 	closer, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {

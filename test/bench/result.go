@@ -23,13 +23,14 @@ const (
 	// reference is the variant that ratios refer to; ratio rows carry it as a suffix of the metric.
 	reference   = "iptables"
 	ratioSuffix = "_vs_" + reference
-	// directSuffix is of the ratios of a ClusterSetIP, whose variants end in vipSuffix, to the service's own address.
+	// directSuffix is of the ratios of a ClusterSetIP, whose variants end in vipSuffix, to the
+	// service's own address.
 	directSuffix = "_vs_direct"
 	vipSuffix    = "-vip"
 	ratioUnit    = "ratio"
 
-	// metricProgram is the time in BPF programs: the case is the program and its node for a run of one program, and the
-	// case of the path for all programs by packet.
+	// metricProgram is the time in BPF programs: the case is the program and its node for a run of
+	// one program, and the case of the path for all programs by packet.
 	metricProgram = "prog_ns"
 	allPrograms   = ""
 
@@ -45,7 +46,8 @@ var metrics = []metric{
 	{metricRRp50, "us"}, {metricRRp99, "us"}, {metricCRR, "1/s"}, {metricCRRp50, "us"},
 }
 
-// Values holds what the measurements of one round gave: metric name → value in the metric's unit. What failed is missing.
+// Values holds what the measurements of one round gave: metric name → value in the metric's unit.
+// What failed is missing.
 type Values map[string]float64
 
 // Sample is what was measured of one path.
@@ -81,9 +83,10 @@ func (s *Sample) paired(to *Sample, metric string) (ratios []float64) {
 	return ratios
 }
 
-// rows turns the samples into rows: first the metrics, then their paired ratios to the reference, then the programs. A
-// ratio is taken within each round, where both slices were less than a second apart, and the median is taken after that:
-// the machine's speed changes from minute to minute, and this way it cancels out. What was not measured has no row.
+// rows turns the samples into rows: first the metrics, then their paired ratios to the reference,
+// then the programs. A ratio is taken within each round, where both slices were less than a second
+// apart, and the median is taken after that: the machine's speed changes from minute to minute, and
+// this way it cancels out. What was not measured has no row.
 func (all Samples) rows() []resultfile.Row {
 	var out, ratios, programs []resultfile.Row
 	for _, s := range all {

@@ -49,7 +49,8 @@ func TestMedianIsInTheMiddle(t *testing.T) {
 	})
 }
 
-// The machine halves its speed in the second repetition; the paired ratios do not notice, ratios of medians would.
+// The machine halves its speed in the second repetition; the paired ratios do not notice, ratios of
+// medians would.
 func TestRatiosArePaired(t *testing.T) {
 	s := Samples{
 		{Case: "c", Variant: "limit", Rounds: []Values{nil, nil, {metricUDP: 5}}},

@@ -14,8 +14,8 @@ import (
 	"github.com/pelago-net/pelago/test/resultfile"
 )
 
-// printTables writes tables for people: the medians, the medians of the paired ratios with their range, and the BPF
-// programs.
+// printTables writes tables for people: the medians, the medians of the paired ratios with their
+// range, and the BPF programs.
 func printTables(w io.Writer, all []resultfile.Row) error {
 	fmt.Fprintln(w, "medians")
 	errs := []error{printTable(w, all, "", func(r resultfile.Row) string { return short(r.Median) })}

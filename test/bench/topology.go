@@ -22,22 +22,25 @@ const (
 	devWAN  = "wan"   // GA, GB: wan1, wan2, … to each gateway of the other cluster
 )
 
-// Addresses. Both clusters use the same pod and service CIDRs; the globalnet ranges tell them apart.
+// Addresses. Both clusters use the same pod and service CIDRs; the globalnet ranges tell them
+// apart.
 var (
-	podAddr    = netip.MustParseAddr("10.7.1.10")        // PA and PB, overlapping
-	podGateway = netip.MustParseAddr("10.7.1.1")         // NA and NB on devHost
-	podCIDR    = netip.MustParsePrefix("10.7.0.0/16")    // of both clusters
-	plainA     = netip.MustParseAddr("10.8.1.10")        // PA again, unique: the source without NAT
-	plainB     = netip.MustParseAddr("10.9.1.10")        // PB again, unique: the destination without NAT
-	plainCIDRA = netip.MustParsePrefix("10.8.0.0/16")    // routed to cluster A
-	plainCIDRB = netip.MustParsePrefix("10.9.0.0/16")    // routed to cluster B
-	globalA    = netip.MustParsePrefix("120.1.0.0/16")   // GlobalCIDR of A
-	globalB    = netip.MustParsePrefix("120.2.0.0/16")   // GlobalCIDR of B
-	egressLow  = netip.MustParseAddr("120.1.0.1")        // egress IPs of A: first …
-	egressHigh = netip.MustParseAddr("120.1.0.8")        // … and last
-	ingress    = netip.MustParseAddr("120.2.0.5")        // ingress IP in B of the service (or pod) on PB
-	directC    = netip.MustParsePrefix("192.168.9.1/24") // the client of the direct pair
-	directS    = netip.MustParsePrefix("192.168.9.2/24") // its server
+	podAddr    = netip.MustParseAddr("10.7.1.10")     // PA and PB, overlapping
+	podGateway = netip.MustParseAddr("10.7.1.1")      // NA and NB on devHost
+	podCIDR    = netip.MustParsePrefix("10.7.0.0/16") // of both clusters
+	plainA     = netip.MustParseAddr("10.8.1.10")     // PA again, unique: the source without NAT
+	// PB again, unique: the destination without NAT
+	plainB     = netip.MustParseAddr("10.9.1.10")
+	plainCIDRA = netip.MustParsePrefix("10.8.0.0/16")  // routed to cluster A
+	plainCIDRB = netip.MustParsePrefix("10.9.0.0/16")  // routed to cluster B
+	globalA    = netip.MustParsePrefix("120.1.0.0/16") // GlobalCIDR of A
+	globalB    = netip.MustParsePrefix("120.2.0.0/16") // GlobalCIDR of B
+	egressLow  = netip.MustParseAddr("120.1.0.1")      // egress IPs of A: first …
+	egressHigh = netip.MustParseAddr("120.1.0.8")      // … and last
+	// ingress IP in B of the service (or pod) on PB
+	ingress = netip.MustParseAddr("120.2.0.5")
+	directC = netip.MustParsePrefix("192.168.9.1/24") // the client of the direct pair
+	directS = netip.MustParsePrefix("192.168.9.2/24") // its server
 )
 
 // The underlay is one veth pair, thus one /24, for each two neighbours. Gateways count from 1.
@@ -60,8 +63,8 @@ type Shape struct {
 	Gateways  int  // of each cluster; 0 is 1
 }
 
-// Topology is two clusters, each with one pod, its node and one gateway or more, and beside them a direct pair. All of it
-// is network namespaces joined by veth pairs:
+// Topology is two clusters, each with one pod, its node and one gateway or more, and beside them a
+// direct pair. All of it is network namespaces joined by veth pairs:
 //
 //	     cluster A                                              cluster B
 //	PA ---------- NA ---------- GA ============ GB ---------- NB ---------- PB        DC ---------- DS
@@ -75,12 +78,14 @@ type Shape struct {
 //	NB un1   172.3.1.1/24  veth0 10.7.1.1/24; 10.9.1.10 via the pod
 //	DC eth0  192.168.9.1/24    DS eth0 192.168.9.2/24
 //
-// With more gateways, each node has a veth pair to each of its cluster's gateways, and each gateway one to each of the
-// other cluster's. Pods have MTU 1450, everything else 1500. Nodes and gateways forward; IPv6, rp_filter and redirects are
-// off. NA and NB carry the ruleset of a kube-proxy node (see kubeProxy), so that whatever passes their stack passes
-// conntrack and a FORWARD chain; gateways carry nothing. No overlay device, no route to the other cluster and no
-// translation exist: the Variant brings them. UDP 4800 and 4500 are free on all nodes. A topology serves one variant, so
-// that nothing of another one affects it (a legacy nat table, for example, stays in its namespace).
+// With more gateways, each node has a veth pair to each of its cluster's gateways, and each gateway
+// one to each of the other cluster's. Pods have MTU 1450, everything else 1500. Nodes and gateways
+// forward; IPv6, rp_filter and redirects are off. NA and NB carry the ruleset of a kube-proxy node
+// (see kubeProxy), so that whatever passes their stack passes conntrack and a FORWARD chain;
+// gateways carry nothing. No overlay device, no route to the other cluster and no translation
+// exist: the Variant brings them. UDP 4800 and 4500 are free on all nodes. A topology serves one
+// variant, so that nothing of another one affects it (a legacy nat table, for example, stays in its
+// namespace).
 type Topology struct {
 	PA, NA, NB, PB *netns.NS
 	GA, GB         []*netns.NS // gateway 1 is the first
@@ -89,8 +94,8 @@ type Topology struct {
 	all []*netns.NS // in the order of their creation
 }
 
-// NewTopology makes the topology in namespaces named plg-<prefix>pa and so on. A partial topology is removed before an
-// error returns.
+// NewTopology makes the topology in namespaces named plg-<prefix>pa and so on. A partial topology
+// is removed before an error returns.
 func NewTopology(prefix string, shape Shape) (*Topology, error) {
 	t := &Topology{}
 	if err := t.make(prefix, shape); err != nil {
@@ -109,8 +114,8 @@ func (t *Topology) Close() error {
 	return errors.Join(errs...)
 }
 
-// FlushConntrack removes the TCP connections of the last measurement from the tables of every node and gateway. Datagrams
-// keep their flows from one slice to the next.
+// FlushConntrack removes the TCP connections of the last measurement from the tables of every node
+// and gateway. Datagrams keep their flows from one slice to the next.
 func (t *Topology) FlushConntrack() error {
 	var errs []error
 	for _, n := range t.hosts() {

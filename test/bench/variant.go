@@ -8,14 +8,14 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// Variant is one implementation of the path from the client to the server. To add one, write a file with a function that
-// returns it and name the function in variants.
+// Variant is one implementation of the path from the client to the server. To add one, write a file
+// with a function that returns it and name the function in variants.
 type Variant struct {
 	// Name is the variant's name in result files.
 	Name string
 
-	// Setup installs in a fresh topology what the path needs. A Setup that fails has removed what it installed outside the
-	// namespaces.
+	// Setup installs in a fresh topology what the path needs. A Setup that fails has removed what
+	// it installed outside the namespaces.
 	Setup func(*Topology, Scale) (setup, error)
 
 	// Target is the address that the client connects to.
@@ -29,7 +29,8 @@ type Variant struct {
 type setup struct {
 	// programs are the BPF programs on the path; nil if none are measured.
 	programs programs
-	// teardown removes what is outside the namespaces: links, pinned maps, processes; nil if there is nothing.
+	// teardown removes what is outside the namespaces: links, pinned maps, processes; nil if there
+	// is nothing.
 	teardown func() error
 }
 
@@ -57,10 +58,12 @@ func variants() []Variant {
 
 func nameOf(v Variant) string { return v.Name }
 
-// caseGatewayPath is the case with all variants and all measurements; the others have datagrams and connections.
+// caseGatewayPath is the case with all variants and all measurements; the others have datagrams and
+// connections.
 const caseGatewayPath = "gateway-path"
 
-// liveFlows of the cases with many flows: each datagram needs entries that the processor's caches have lost since the last one.
+// liveFlows of the cases with many flows: each datagram needs entries that the processor's caches
+// have lost since the last one.
 const liveFlows = 1000
 
 // cases lists all cases in the order of the tables.

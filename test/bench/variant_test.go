@@ -13,8 +13,8 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// Each variant must really do what its name says, else its figures mean nothing: the server sees the source that the
-// variant's translation (or the lack of it) gives, and the reply comes back.
+// Each variant must really do what its name says, else its figures mean nothing: the server sees
+// the source that the variant's translation (or the lack of it) gives, and the reply comes back.
 func TestVariantsCarryTraffic(t *testing.T) {
 	netns.Require(t)
 	egress := func(a netip.Addr) bool { return a.Compare(egressLow) >= 0 && a.Compare(egressHigh) <= 0 }
@@ -55,7 +55,8 @@ func TestVariantsCarryTraffic(t *testing.T) {
 	}
 }
 
-// The pods' nodes run conntrack for what passes their stack, as kube-proxy makes them, unless told not to.
+// The pods' nodes run conntrack for what passes their stack, as kube-proxy makes them, unless told
+// not to.
 func TestKubeProxyTracksForwardedPackets(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		t.Run(fmt.Sprintf("kube-proxy=%t", on), func(t *testing.T) {
@@ -84,7 +85,8 @@ func TestKubeProxyTracksForwardedPackets(t *testing.T) {
 	}
 }
 
-// connect opens a TCP connection to target, sends a byte each way and returns the source that the server sees.
+// connect opens a TCP connection to target, sends a byte each way and returns the source that the
+// server sees.
 func connect(client, server *netns.NS, target netip.Addr) (netip.Addr, error) {
 	var l net.Listener
 	err := server.Do(func() (err error) {

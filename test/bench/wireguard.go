@@ -19,8 +19,9 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// The wire `wireguard` of the product between the first gateways, for the variants of caseWireGuard. On a kernel without
-// WireGuard it runs in this process, whose time is not part of the sender's.
+// The wire `wireguard` of the product between the first gateways, for the variants of
+// caseWireGuard. On a kernel without WireGuard it runs in this process, whose time is not part of
+// the sender's.
 
 const (
 	caseWireGuard = "wireguard"
@@ -64,7 +65,8 @@ func openWireGuard(t *Topology, dir string) (a, b *wireEnd, err error) {
 	}()
 	for _, e := range []*wireEnd{a, b} {
 		if e.wire, err = cable.OpenWireGuard(cable.WireGuardOptions{
-			Dir: filepath.Join(dir, e.ns.Name), Prefix: fmt.Sprintf("bench%d-", wires.Add(1)), // control sockets are named after devices
+			// control sockets are named after devices
+			Dir: filepath.Join(dir, e.ns.Name), Prefix: fmt.Sprintf("bench%d-", wires.Add(1)),
 		}); err != nil {
 			return a, b, err
 		}
@@ -106,7 +108,8 @@ func closeWires(ends ...*wireEnd) error {
 	return errors.Join(errs...)
 }
 
-// iptablesWireGuard is iptables with the prefixes routed into the wire's device, without VXLAN between the gateways.
+// iptablesWireGuard is iptables with the prefixes routed into the wire's device, without VXLAN
+// between the gateways.
 func iptablesWireGuard() Variant {
 	return Variant{Name: reference, Target: ingress, Setup: func(t *Topology, scale Scale) (setup, error) {
 		if _, err := iptables().Setup(t, scale); err != nil {
@@ -128,8 +131,9 @@ func iptablesWireGuard() Variant {
 	}}
 }
 
-// routeInto routes a prefix into the wire, and has WireGuard accept every address from the other end: in every tunnel, since the other
-// end may have chosen another one, such as the standby while tunnel 0 had no handshake yet.
+// routeInto routes a prefix into the wire, and has WireGuard accept every address from the other
+// end: in every tunnel, since the other end may have chosen another one, such as the standby while
+// tunnel 0 had no handshake yet.
 func (e *wireEnd) routeInto(prefix netip.Prefix) error {
 	return e.ns.Do(func() error {
 		client, err := wgctrl.New()

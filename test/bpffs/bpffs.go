@@ -1,4 +1,5 @@
-// Package bpffs mounts BPF file systems for tests, so that no test pins anything where a running node does.
+// Package bpffs mounts BPF file systems for tests, so that no test pins anything where a running
+// node does.
 package bpffs
 
 import (
@@ -12,8 +13,8 @@ import (
 	"github.com/pelago-net/pelago/test/need"
 )
 
-// Mount mounts a bpffs on a new directory and returns that. It ends with the test, which must have closed by then what
-// it opened there.
+// Mount mounts a bpffs on a new directory and returns that. It ends with the test, which must have
+// closed by then what it opened there.
 func Mount(t testing.TB) string {
 	t.Helper()
 	need.Root(t)
@@ -30,7 +31,8 @@ func Mount(t testing.TB) string {
 	return dir
 }
 
-// At mounts a bpffs on dir. Links and maps live as long as their pins, so a mount that stays busy is an error.
+// At mounts a bpffs on dir. Links and maps live as long as their pins, so a mount that stays busy
+// is an error.
 func At(dir string) (unmount func() error, err error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("mount a bpffs as user %d: this test loads eBPF programs, run it as root", os.Geteuid())

@@ -128,7 +128,8 @@ func fill(o client.Object, content check.Content) {
 	}
 }
 
-// A hub that does what is asked for has no violations, whatever the churn; one that makes an object anew is found out.
+// A hub that does what is asked for has no violations, whatever the churn; one that makes an object
+// anew is found out.
 func TestChurn(t *testing.T) {
 	s, ctx := testStage(t), t.Context()
 	step := func(what string, do func() error) {
@@ -287,7 +288,8 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// Stopped in the middle of a change, the churn makes it to its end: a request that is cut off may still be carried out.
+// Stopped in the middle of a change, the churn makes it to its end: a request that is cut off may
+// still be carried out.
 func TestChangesEndWhole(t *testing.T) {
 	stop := make(chan struct{})
 	asked := 0

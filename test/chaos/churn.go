@@ -35,8 +35,8 @@ var namespaces = []string{"chaos-a", "chaos-b"}
 // name is a namespace and a name in it.
 type name = client.ObjectKey
 
-// churn is the users of the hub. It remembers what they have asked for, tells the history before and after each request, and
-// insists on each until the API server has taken it.
+// churn is the users of the hub. It remembers what they have asked for, tells the history before
+// and after each request, and insists on each until the API server has taken it.
 type churn struct {
 	client  client.Client
 	history *check.History
@@ -98,8 +98,9 @@ func (c *churn) begin(ctx context.Context, templates int) error {
 	return nil
 }
 
-// run makes random changes until stop is closed, with pauses around every. A change that has begun is always completed: an
-// interrupted request might still be executed later, when the model has already moved on.
+// run makes random changes until stop is closed, with pauses around every. A change that has begun
+// is always completed: an interrupted request might still be executed later, when the model has
+// already moved on.
 func (c *churn) run(ctx context.Context, every time.Duration, stop <-chan struct{}) error {
 	total := 0
 	for _, s := range c.steps {
@@ -127,7 +128,8 @@ func (c *churn) run(ctx context.Context, every time.Duration, stop <-chan struct
 	}
 }
 
-// settle gives every group a policy again, so that what is wanted follows from the objects at the hub alone.
+// settle gives every group a policy again, so that what is wanted follows from the objects at the
+// hub alone.
 func (c *churn) settle(ctx context.Context) error {
 	for _, group := range slices.Collect(maps.Keys(c.frozen)) {
 		if err := c.place(ctx, group); err != nil {
@@ -162,7 +164,8 @@ func (c *churn) wanted() (map[check.Place]check.Content, error) {
 	return wanted, nil
 }
 
-// ask makes a change that the model already includes: it tells the history beforehand what may go, and afterwards what is required.
+// ask makes a change that the model already includes: it tells the history beforehand what may go,
+// and afterwards what is required.
 func (c *churn) ask(ctx context.Context, request func(context.Context) error) error {
 	wanted, err := c.wanted()
 	if err != nil {
@@ -172,7 +175,8 @@ func (c *churn) ask(ctx context.Context, request func(context.Context) error) er
 	if err := c.insist(ctx, request); err != nil {
 		return err
 	}
-	if wanted, err = c.wanted(); err != nil { // the UID of a new template is known now, and decides over ties
+	// the UID of a new template is known now, and decides over ties
+	if wanted, err = c.wanted(); err != nil {
 		return err
 	}
 	c.history.Allow(wanted)
@@ -197,7 +201,8 @@ func (c *churn) note(now time.Time, what string, place check.Place) {
 	fmt.Fprintf(c.log, "%s %s: %s\n", now.UTC().Format(time.StampMilli), place, what)
 }
 
-// insist repeats a request until it succeeds: the API server may be away, or its answer may have been lost.
+// insist repeats a request until it succeeds: the API server may be away, or its answer may have
+// been lost.
 func (c *churn) insist(ctx context.Context, request func(context.Context) error) error {
 	for warned := time.Now().Add(time.Minute); ; {
 		err := request(ctx)
@@ -216,7 +221,8 @@ func (c *churn) insist(ctx context.Context, request func(context.Context) error)
 	}
 }
 
-// making creates an object; one that exists and is not being deleted is the one that an earlier try has made.
+// making creates an object; one that exists and is not being deleted is the one that an earlier try
+// has made.
 func (c *churn) making(o client.Object) func(context.Context) error {
 	return func(ctx context.Context) error {
 		o.SetResourceVersion("")
@@ -246,8 +252,8 @@ func changing[T client.Object](c *churn, o T, change func(T)) func(context.Conte
 	}
 }
 
-// deleting deletes this object and no later one of its name: a try whose answer was lost may be carried out late. Of an object that
-// was restored the UID is another than the churn knows.
+// deleting deletes this object and no later one of its name: a try whose answer was lost may be
+// carried out late. Of an object that was restored the UID is another than the churn knows.
 func (c *churn) deleting(o client.Object) func(context.Context) error {
 	return func(ctx context.Context) error {
 		now := o.DeepCopyObject().(client.Object)
@@ -283,8 +289,8 @@ func groupOf(d *appsv1.Deployment) name {
 	return name{Namespace: d.Namespace, Name: d.Labels[groupLabel]}
 }
 
-// steady says whether the group of a template has a policy. Templates of others are only deleted: what becomes of changes to them
-// is not decided before there is a policy again.
+// steady says whether the group of a template has a policy. Templates of others are only deleted:
+// what becomes of changes to them is not decided before there is a policy again.
 func (c *churn) steady(_ name, d *appsv1.Deployment) bool { return c.policies[groupOf(d)] != nil }
 
 func (c *churn) tag() string { return fmt.Sprintf("v%d", c.rng.IntN(1000)) }
@@ -320,7 +326,8 @@ func (c *churn) newTemplate(ctx context.Context) error {
 	if err := c.insist(ctx, c.making(conf)); err != nil {
 		return err
 	}
-	if err := c.insist(ctx, c.making(d)); err != nil { // it was wanted nowhere before: nothing to tell the history yet
+	// it was wanted nowhere before: nothing to tell the history yet
+	if err := c.insist(ctx, c.making(d)); err != nil {
 		return err
 	}
 	c.configMaps[client.ObjectKeyFromObject(conf)], c.deployments[key] = conf, d
@@ -346,7 +353,8 @@ func (c *churn) deleteTemplate(ctx context.Context) error {
 	return c.insist(ctx, c.deleting(conf))
 }
 
-// change alters a template. The history hears of it before and after: another number of replicas may leave a cluster without any.
+// change alters a template. The history hears of it before and after: another number of replicas
+// may leave a cluster without any.
 func (c *churn) change(ctx context.Context, alter func(*appsv1.Deployment)) error {
 	key, ok := pick(c, c.deployments, c.steady)
 	if !ok {

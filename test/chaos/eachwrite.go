@@ -13,11 +13,14 @@ import (
 const (
 	// quiet is how long there are no writes when the hub is done with a change.
 	quiet = 500 * time.Millisecond
-	// misses is how many changes in a row must make fewer writes than the trap waits for before their kind is regarded as done.
+	// misses is how many changes in a row must make fewer writes than the trap waits for before
+	// their kind is regarded as done.
 	misses = 6
-	// maxWrites bounds how many writes a change may cause, before something is thought to go round in circles.
+	// maxWrites bounds how many writes a change may cause, before something is thought to go round
+	// in circles.
 	maxWrites = 200
-	// eachWriteLag is the history's Lag here: every change is waited for, and the API server is always there.
+	// eachWriteLag is the history's Lag here: every change is waited for, and the API server is
+	// always there.
 	eachWriteLag = 20 * time.Second
 )
 
@@ -29,8 +32,8 @@ type kindOfChange struct {
 	ready func(context.Context) error
 }
 
-// eachWrite is the scenario of that name: of each kind of change, pelago-hub is killed at the first write that it causes, at the
-// second and so on, once before and once after the server has it.
+// eachWrite is the scenario of that name: of each kind of change, pelago-hub is killed at the first
+// write that it causes, at the second and so on, once before and once after the server has it.
 func eachWrite(ctx context.Context, s *stage, r *result) error {
 	s.history.Lag = eachWriteLag
 	var err error
@@ -66,7 +69,8 @@ func eachWrite(ctx context.Context, s *stage, r *result) error {
 	return nil
 }
 
-// level has as many templates as at the start, so that there is something to delete, and room for more. Nobody is killed meanwhile.
+// level has as many templates as at the start, so that there is something to delete, and room for
+// more. Nobody is killed meanwhile.
 func (s *stage) level(ctx context.Context) error {
 	s.trap.disarm()
 	for tries := 0; len(s.churn.deployments) != s.options.templates; tries++ {
@@ -84,8 +88,8 @@ func (s *stage) level(ctx context.Context) error {
 	return s.settled(ctx)
 }
 
-// eachWriteOf kills the hub at the first, second … write that a kind of change causes, until there are no more, and returns how
-// many there were.
+// eachWriteOf kills the hub at the first, second … write that a kind of change causes, until there
+// are no more, and returns how many there were.
 func (s *stage) eachWriteOf(ctx context.Context, kind kindOfChange, after bool, r *result) (n int, err error) {
 	for missed := 0; missed < misses; {
 		if n >= maxWrites {
@@ -130,7 +134,8 @@ func (s *stage) eachWriteOf(ctx context.Context, kind kindOfChange, after bool, 
 	return n, nil
 }
 
-// settled waits until the trap has sprung, or the hub has not written for a while and all is as wanted.
+// settled waits until the trap has sprung, or the hub has not written for a while and all is as
+// wanted.
 func (s *stage) settled(ctx context.Context) error {
 	before, since := -1, time.Now()
 	for end := time.Now().Add(s.options.limit); time.Now().Before(end); {

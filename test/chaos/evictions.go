@@ -34,8 +34,9 @@ const (
 	evictingTaint    = "chaos.pelago.io/broken"
 )
 
-// evicted is a template that runs in one of the simulated members and leaves it: the application fails there, or the cluster is tainted,
-// or it is cut off from the hub. With purge mode Directly it must never run in two, and the number of ready replicas goes along as a label.
+// evicted is a template that runs in one of the simulated members and leaves it: the application
+// fails there, or the cluster is tainted, or it is cut off from the hub. With purge mode Directly
+// it must never run in two, and the number of ready replicas goes along as a label.
 type evicted struct {
 	stage   *stage
 	members []string
@@ -110,8 +111,8 @@ func (e *evicted) observe(ctx context.Context, m *hubset.Member) error {
 	return nil
 }
 
-// seen checks a copy that starts: no other copy may run, and it must have the state of the previous one. Events of different members arrive
-// in any order, so the other members are read.
+// seen checks a copy that starts: no other copy may run, and it must have the state of the previous
+// one. Events of different members arrive in any order, so the other members are read.
 func (e *evicted) seen(ctx context.Context, member string, o *metav1.PartialObjectMetadata) {
 	for _, other := range e.members {
 		var d appsv1.Deployment
@@ -140,8 +141,8 @@ func (e *evicted) violations() []check.Violation {
 	return slices.Clone(e.found)
 }
 
-// missing is what is not as wanted yet: one member has the objects, not the one that they have left, by one binding and one Work each, and
-// no eviction is running.
+// missing is what is not as wanted yet: one member has the objects, not the one that they have
+// left, by one binding and one Work each, and no eviction is running.
 func (e *evicted) missing(ctx context.Context) ([]check.Violation, error) {
 	var out []check.Violation
 	say := func(fault check.Fault, format string, args ...any) {
@@ -200,7 +201,8 @@ func (e *evicted) missing(ctx context.Context) ([]check.Violation, error) {
 	return out, nil
 }
 
-// begin returns the member that the template is to leave now, and notes the state with which it begins elsewhere.
+// begin returns the member that the template is to leave now, and notes the state with which it
+// begins elsewhere.
 func (e *evicted) begin(ctx context.Context, ready int) (string, error) {
 	var b workv1alpha2.ResourceBinding
 	if err := e.stage.hub.Get(ctx, client.ObjectKey{Namespace: evictedNamespace, Name: evictedName + "-deployment"}, &b); err != nil {
@@ -253,8 +255,8 @@ func (e *evicted) taint(ctx context.Context) error {
 	})
 }
 
-// failCluster cuts off the template's cluster until the binding has left it. Only then can the copy there be removed, and no other copy may
-// start before that.
+// failCluster cuts off the template's cluster until the binding has left it. Only then can the copy
+// there be removed, and no other copy may start before that.
 func (e *evicted) failCluster(ctx context.Context) error {
 	member, err := e.begin(ctx, evictedReplicas)
 	if err != nil {

@@ -11,10 +11,12 @@ import (
 	"github.com/pelago-net/pelago/test/need"
 )
 
-// testKills is how often the hub is killed here; `make chaos` does it 100 times, with real API servers as members.
+// testKills is how often the hub is killed here; `make chaos` does it 100 times, with real API
+// servers as members.
 const testKills = 4
 
-// A short form of the scenario kills, with the product as it is in this tree. In the end the hub ends by itself.
+// A short form of the scenario kills, with the product as it is in this tree. In the end the hub
+// ends by itself.
 func TestKills(t *testing.T) {
 	need.Kubernetes(t)
 	bin := t.TempDir()

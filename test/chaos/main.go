@@ -1,6 +1,6 @@
-// Command chaos breaks a hub while users change what it propagates, and then compares what is in the members with what the
-// objects at the hub ask for: `make chaos`. It exits with code 1 if anything was duplicated, lost, left behind, recreated or
-// wrongly deleted.
+// Command chaos breaks a hub while users change what it propagates, and then compares what is in
+// the members with what the objects at the hub ask for: `make chaos`. It exits with code 1 if
+// anything was duplicated, lost, left behind, recreated or wrongly deleted.
 //
 //	go run ./test/chaos -kills 100 -seed 1 -out out/chaos.json
 //	go run ./test/chaos -scenarios older,new-uids
@@ -34,8 +34,9 @@ type options struct {
 	every, churn, lag, limit time.Duration
 }
 
-// scenario is one way to break a hub. Ties between clusters for a replica are broken by the template's UID: in a scenario that changes
-// UIDs, a hub may rightly decide differently than before.
+// scenario is one way to break a hub. Ties between clusters for a replica are broken by the
+// template's UID: in a scenario that changes UIDs, a hub may rightly decide differently than
+// before.
 type scenario struct {
 	name, title string
 	run         func(ctx context.Context, s *stage, r *result) error

@@ -128,7 +128,8 @@ func found(ctx context.Context, hub client.Client, members map[string]client.Cli
 	return a, nil
 }
 
-// placeOf is the object that a Work speaks of, nil if it is none that came of a template of the churn.
+// placeOf is the object that a Work speaks of, nil if it is none that came of a template of the
+// churn.
 func placeOf(w *workv1alpha1.Work) (*check.Place, error) {
 	if len(w.Spec.Workload.Manifests) != 1 {
 		return nil, fmt.Errorf("read Work %s/%s: it has %d manifests, want 1", w.Namespace, w.Name, len(w.Spec.Workload.Manifests))

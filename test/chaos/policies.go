@@ -19,8 +19,9 @@ func selectors(group string) []policyv1alpha1.ResourceSelector {
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{groupLabel: group}}}}
 }
 
-// placement is a random one: some members, and Duplicated or divided by weights. It tolerates the taint that evicts one template: what
-// has been divided anew would stay where it is when the taint is gone.
+// placement is a random one: some members, and Duplicated or divided by weights. It tolerates the
+// taint that evicts one template: what has been divided anew would stay where it is when the taint
+// is gone.
 func (c *churn) placement() policyv1alpha1.Placement {
 	chosen := slices.Clone(c.members)
 	c.rng.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
@@ -36,7 +37,8 @@ func (c *churn) placement() policyv1alpha1.Placement {
 	for i, m := range chosen {
 		weight := 1 + c.rng.Int64N(3)
 		if c.decisive {
-			weight = 1 << powers[i] // quotients of different powers of two by odd numbers are different
+			// quotients of different powers of two by odd numbers are different
+			weight = 1 << powers[i]
 		}
 		weights.StaticWeightList = append(weights.StaticWeightList, policyv1alpha1.StaticClusterWeight{
 			TargetCluster: policyv1alpha1.ClusterAffinity{ClusterNames: []string{m}}, Weight: weight})
@@ -71,7 +73,8 @@ func (c *churn) replace(ctx context.Context) error {
 	return c.ask(ctx, changing(c, p, func(p *policyv1alpha1.PropagationPolicy) { p.Spec.Placement = placement }))
 }
 
-// dropPolicy deletes the policy of a group. What has settled in members must stay there; what was on its way may end either way.
+// dropPolicy deletes the policy of a group. What has settled in members must stay there; what was
+// on its way may end either way.
 func (c *churn) dropPolicy(ctx context.Context) error {
 	group, ok := pick(c, c.policies, nil)
 	if !ok {

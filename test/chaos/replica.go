@@ -7,11 +7,13 @@ import (
 	"github.com/pelago-net/pelago/test/hubset"
 )
 
-// restartPause is how long a hub that has ended stays away. A kubelet starts a container again at once, the first time.
+// restartPause is how long a hub that has ended stays away. A kubelet starts a container again at
+// once, the first time.
 const restartPause = 100 * time.Millisecond
 
-// replica is a pelago-hub that is started again under its name whenever it ends, as a kubelet or an init system does: when it is
-// killed, and also when it ends by itself, as it does when it loses its lease.
+// replica is a pelago-hub that is started again under its name whenever it ends, as a kubelet or an
+// init system does: when it is killed, and also when it ends by itself, as it does when it loses
+// its lease.
 type replica struct {
 	set  *hubset.Set
 	name string

@@ -22,10 +22,12 @@ import (
 	"github.com/pelago-net/pelago/test/chaos/check"
 )
 
-// afterwards is how long a restored hub is watched once all is as it should be: deletions that come late are wrong as well.
+// afterwards is how long a restored hub is watched once all is as it should be: deletions that come
+// late are wrong as well.
 const afterwards = 30 * time.Second
 
-// older restores the hub from a backup that is older than the members: what came since then is unknown to it.
+// older restores the hub from a backup that is older than the members: what came since then is
+// unknown to it.
 func (s *stage) older(ctx context.Context) ([]check.Violation, error) {
 	if violations, err := s.churnFor(ctx, s.options.churn); err != nil || len(violations) > 0 {
 		return violations, err
@@ -45,7 +47,8 @@ func (s *stage) older(ctx context.Context) ([]check.Violation, error) {
 	return s.restored(ctx, true)
 }
 
-// What a dump holds, in the order in which it is applied. The second list is what the hub itself has made of the first.
+// What a dump holds, in the order in which it is applied. The second list is what the hub itself
+// has made of the first.
 var (
 	usersKinds = []schema.GroupVersionResource{
 		{Version: "v1", Resource: "secrets"},
@@ -61,8 +64,9 @@ var (
 	}
 )
 
-// newUIDs exports the hub's objects, empties the hub, reinstalls it and imports them: all objects then have other UIDs, and their
-// owner references are dangling. With everything, this includes bindings and Works; without, the hub has to recreate them.
+// newUIDs exports the hub's objects, empties the hub, reinstalls it and imports them: all objects
+// then have other UIDs, and their owner references are dangling. With everything, this includes
+// bindings and Works; without, the hub has to recreate them.
 func (s *stage) newUIDs(ctx context.Context, everything bool) ([]check.Violation, error) {
 	if violations, err := s.moved(ctx, everything, s.emptyBackup()); err != nil || len(violations) > 0 {
 		return violations, err
@@ -70,8 +74,9 @@ func (s *stage) newUIDs(ctx context.Context, everything bool) ([]check.Violation
 	return s.restored(ctx, false)
 }
 
-// newHub moves the hub into a new cluster with another id: the objects in the members then belong to a hub that it does not know.
-// All Works must report this with the remedy; once that is applied, everything continues as before.
+// newHub moves the hub into a new cluster with another id: the objects in the members then belong
+// to a hub that it does not know. All Works must report this with the remedy; once that is applied,
+// everything continues as before.
 func (s *stage) newHub(ctx context.Context) ([]check.Violation, error) {
 	var system corev1.Namespace
 	if err := s.hub.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, &system); err != nil {
@@ -130,7 +135,8 @@ func (s *stage) told(ctx context.Context, words string) error {
 	}
 }
 
-// moved lets the hub do its work, takes it down, and puts its objects into what is left of a backup.
+// moved lets the hub do its work, takes it down, and puts its objects into what is left of a
+// backup.
 func (s *stage) moved(ctx context.Context, everything bool, backup string) ([]check.Violation, error) {
 	if violations, err := s.churnFor(ctx, s.options.churn); err != nil || len(violations) > 0 {
 		return violations, err
@@ -164,7 +170,8 @@ type item struct {
 	object   *unstructured.Unstructured
 }
 
-// export reads objects and takes from them what only their API server knew, as `kubectl get -o yaml` and a cleaning do.
+// export reads objects and takes from them what only their API server knew, as `kubectl get -o
+// yaml` and a cleaning do.
 func export(ctx context.Context, hub dynamic.Interface, resources []schema.GroupVersionResource) (dump []item, err error) {
 	for _, r := range resources {
 		list, err := hub.Resource(r).List(ctx, metav1.ListOptions{})
@@ -238,8 +245,8 @@ func (s *stage) start(ctx context.Context) (err error) {
 	return s.withLastWords(s.set.AwaitReady(ctx))
 }
 
-// restored starts the hub on what was restored, and waits until all that it knows is in the members; nothing may have been deleted
-// then, and for a while longer.
+// restored starts the hub on what was restored, and waits until all that it knows is in the
+// members; nothing may have been deleted then, and for a while longer.
 func (s *stage) restored(ctx context.Context, orphans bool) ([]check.Violation, error) {
 	if err := s.start(ctx); err != nil {
 		return nil, err

@@ -22,7 +22,8 @@ type result struct {
 	violations []check.Violation
 }
 
-// kills is the scenario of that name: the hub is killed during churn, then it may finish, and all is compared.
+// kills is the scenario of that name: the hub is killed during churn, then it may finish, and all
+// is compared.
 func kills(ctx context.Context, s *stage, r *result) (err error) {
 	if r.counts, err = s.kills(ctx, s.options.kills); err != nil {
 		return err

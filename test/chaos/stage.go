@@ -42,7 +42,8 @@ type stage struct {
 	stop    context.CancelFunc
 }
 
-// newStage brings everything up: the servers, an empty backup of the hub, the product, the watches and the first templates.
+// newStage brings everything up: the servers, an empty backup of the hub, the product, the watches
+// and the first templates.
 func newStage(ctx context.Context, o options, sc scenario) (*stage, error) {
 	dir := filepath.Join(o.dir, sc.name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -166,7 +167,8 @@ func connect(config *rest.Config) (client.Client, error) {
 // sayEvery is how often it is said what is waited for.
 const sayEvery = 5 * time.Second
 
-// converged waits until members hold what the hub asks for, and returns what is wrong if they do not within the limit.
+// converged waits until members hold what the hub asks for, and returns what is wrong if they do
+// not within the limit.
 func (s *stage) converged(ctx context.Context, orphans bool) (violations []check.Violation, took time.Duration, err error) {
 	start := time.Now()
 	said := start

@@ -19,7 +19,8 @@ var errDead = errors.New("who wrote this has been killed")
 // errAway is of a server that is cut off.
 var errAway = errors.New("this server is cut off")
 
-// trap is a proxy between the product and the API servers of hub and members, and kills pelago-hub at one of its writes.
+// trap is a proxy between the product and the API servers of hub and members, and kills pelago-hub
+// at one of its writes.
 type trap struct {
 	mu      sync.Mutex
 	ways    []*hubset.Way
@@ -48,7 +49,8 @@ func (t *trap) isAway(name string) bool {
 	return t.away[name]
 }
 
-// set has kill called at the nth write from now on: before it reaches its server, or after that but before its answer does.
+// set has kill called at the nth write from now on: before it reaches its server, or after that but
+// before its answer does.
 func (t *trap) set(n int, after bool, kill func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +60,8 @@ func (t *trap) set(n int, after bool, kill func()) {
 // disarm has nothing killed from now on.
 func (t *trap) disarm() { t.set(0, false, nil) }
 
-// state is the write at which it has killed and when, "" if it has not, and how many writes there were.
+// state is the write at which it has killed and when, "" if it has not, and how many writes there
+// were.
 func (t *trap) state() (sprung string, when time.Time, written int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +87,8 @@ func (t *trap) spring(at string) {
 	t.sprung, t.when = at, time.Now()
 }
 
-// counted says whether a request is a write of propagation: not a read, nothing periodic (Leases, Clusters), and no Event.
+// counted says whether a request is a write of propagation: not a read, nothing periodic (Leases,
+// Clusters), and no Event.
 func counted(r *http.Request) bool {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || !strings.HasPrefix(r.UserAgent(), "pelago-hub") {
 		return false

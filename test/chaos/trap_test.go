@@ -10,7 +10,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The nth write of pelago-hub kills, before it reaches the server or after; what is no write of propagation does not count.
+// The nth write of pelago-hub kills, before it reaches the server or after; what is no write of
+// propagation does not count.
 func TestTrap(t *testing.T) {
 	var mu sync.Mutex
 	var arrived []string

@@ -179,7 +179,8 @@ func (c clusterset) dryRun(t *testing.T, args ...string) []*unstructured.Unstruc
 	return objs
 }
 
-// job takes the objects of the Job that joins away from those of the chart, and returns the Job's arguments.
+// job takes the objects of the Job that joins away from those of the chart, and returns the Job's
+// arguments.
 func (c clusterset) job(t *testing.T, objs []*unstructured.Unstructured) (args []string, rest []*unstructured.Unstructured) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "broker-info.subm")
@@ -205,7 +206,8 @@ func (c clusterset) job(t *testing.T, objs []*unstructured.Unstructured) (args [
 	return args, rest
 }
 
-// TestMemberIsWhatJoinInstalls compares the chart, and what its Job writes, with what `pelago join` with the same options writes.
+// TestMemberIsWhatJoinInstalls compares the chart, and what its Job writes, with what `pelago join`
+// with the same options writes.
 func TestMemberIsWhatJoinInstalls(t *testing.T) {
 	c := newClusterset(t)
 	file := filepath.Join(c.dir, "broker-info.subm")
@@ -249,7 +251,8 @@ func TestMemberIsWhatJoinInstalls(t *testing.T) {
 	}
 }
 
-// TestMemberIsInstalledAndRemoved installs the chart, runs its Jobs with their rights (no kubelet does), and compares what is there.
+// TestMemberIsInstalledAndRemoved installs the chart, runs its Jobs with their rights (no kubelet
+// does), and compares what is there.
 func TestMemberIsInstalledAndRemoved(t *testing.T) {
 	c := newClusterset(t)
 	ctx := t.Context()
@@ -304,7 +307,8 @@ func TestMemberIsInstalledAndRemoved(t *testing.T) {
 	}
 }
 
-// TestUnjoinJob: it runs before each deletion, however the cluster has joined, in a namespace that may enforce the restricted profile.
+// TestUnjoinJob: it runs before each deletion, however the cluster has joined, in a namespace that
+// may enforce the restricted profile.
 func TestUnjoinJob(t *testing.T) {
 	for name, values := range map[string]map[string]any{
 		"joined by hand": nil,
@@ -400,7 +404,8 @@ func TestHub(t *testing.T) {
 	must(t, apiserver.Connect(t, hub).Get(t.Context(), client.ObjectKey{Namespace: manifests.BrokerNamespace, Name: "submariner-globalnet-info"}, book))
 }
 
-// TestHubAndMemberInOneCluster: a hub that runs workloads may be a member. Helm refuses an object that another release has made.
+// TestHubAndMemberInOneCluster: a hub that runs workloads may be a member. Helm refuses an object
+// that another release has made.
 func TestHubAndMemberInOneCluster(t *testing.T) {
 	hub := map[string]any{"propagation": true, "deployHub": true}
 	member := map[string]any{"clusterID": "c1", "brokerInfo": "x"}
@@ -428,13 +433,15 @@ func TestHubAndMemberInOneCluster(t *testing.T) {
 		}
 		delete(later, "createNamespace")
 	}
-	hub["createNamespace"], member["createNamespace"] = nil, nil // as `helm upgrade --reuse-values` from a version that did not have the value
+	// as `helm upgrade --reuse-values` from a version that did not have the value
+	hub["createNamespace"], member["createNamespace"] = nil, nil
 	if diff := cmp.Diff(want, shared()); diff != "" {
 		t.Errorf("without the value: -want +got\n%s", diff)
 	}
 }
 
-// TestJoinJob: the Job that joins has another name for whatever changes its pod, which the API server refuses to change, and no other.
+// TestJoinJob: the Job that joins has another name for whatever changes its pod, which the API
+// server refuses to change, and no other.
 func TestJoinJob(t *testing.T) {
 	job := func(more map[string]any) (name string, pod any) {
 		values := map[string]any{"clusterID": "c1", "brokerInfo": "x"}

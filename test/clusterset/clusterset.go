@@ -1,4 +1,5 @@
-// Package clusterset has the objects and host facts of a small clusterset, as read by a node daemon, for tests of control/node.
+// Package clusterset has the objects and host facts of a small clusterset, as read by a node
+// daemon, for tests of control/node.
 package clusterset
 
 import (
@@ -30,7 +31,8 @@ var Comparable = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.Ad
 // IP parses an address.
 func IP(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// Globalnet is cluster g1 with a gateway n1 and a plain node n2, joined to g2, as node from sees it.
+// Globalnet is cluster g1 with a gateway n1 and a plain node n2, joined to g2, as node from sees
+// it.
 func Globalnet(from string) (tables.Objects, tables.Host) {
 	objs := tables.Objects{
 		Name: from,
@@ -153,7 +155,8 @@ func Import(objs *tables.Objects) {
 	}}
 }
 
-// Imported is the EndpointSlice of service sample/web in a member, with what a cluster has published.
+// Imported is the EndpointSlice of service sample/web in a member, with what a cluster has
+// published.
 func Imported(cluster, address string, port int32) discoveryv1.EndpointSlice {
 	return discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -166,7 +169,8 @@ func Imported(cluster, address string, port int32) discoveryv1.EndpointSlice {
 	}
 }
 
-// Encrypted is Globalnet with the wire wireguard: g2's gateways n1 and n2, of which the first answers.
+// Encrypted is Globalnet with the wire wireguard: g2's gateways n1 and n2, of which the first
+// answers.
 func Encrypted(from string) (tables.Objects, tables.Host) {
 	objs, host := Globalnet(from)
 	objs.Config.CableDriver, objs.Config.FabricCIDR = config.CableWireGuard, netip.MustParsePrefix("241.0.0.0/8")

@@ -1,5 +1,6 @@
-// Command conformance runs the public conformance suite of the MCS API on two real clusters: `make conformance`. It brings the clusters
-// up, installs the product in them, runs the suite against them and keeps its reports.
+// Command conformance runs the public conformance suite of the MCS API on two real clusters: `make
+// conformance`. It brings the clusters up, installs the product in them, runs the suite against
+// them and keeps its reports.
 //
 //	go run ./test/conformance -mode mcs,globalnet -suite ../mcs-api/conformance -out out/conformance
 package main
@@ -26,7 +27,8 @@ import (
 
 func main() { program.Main("conformance", run) }
 
-// mode is a way to join the clusters. The first context of a run is the exporting cluster, whose export is the oldest.
+// mode is a way to join the clusters. The first context of a run is the exporting cluster, whose
+// export is the oldest.
 type mode struct {
 	name     string
 	plain    bool       // without globalnet
@@ -96,7 +98,8 @@ func run(args []string, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// runMode runs the suite once for each order of contexts, on clusters that it brings up and removes.
+// runMode runs the suite once for each order of contexts, on clusters that it brings up and
+// removes.
 func runMode(ctx context.Context, o options, m mode, suite, archive string) (results []result, err error) {
 	defer func() {
 		down := lab.Down(context.WithoutCancel(ctx), o.lab, func(string) {})

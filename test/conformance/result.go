@@ -11,8 +11,8 @@ import (
 	"text/tabwriter"
 )
 
-// minSpecs is how many specs the suite has with two clusters, 14 required and 13 optional. Fewer, or a skipped one, means that it ran
-// with less than two.
+// minSpecs is how many specs the suite has with two clusters, 14 required and 13 optional. Fewer,
+// or a skipped one, means that it ran with less than two.
 const minSpecs = 27
 
 // excluded is a spec that a mode cannot satisfy by its nature.
@@ -52,8 +52,9 @@ func (r result) passed() (n int) {
 	return n
 }
 
-// verdict names the specs that failed or were skipped, and those of excluded that passed: they are not to be excluded any more. A run
-// of all specs in no time was a dry run, which reports that all have passed.
+// verdict names the specs that failed or were skipped, and those of excluded that passed: they are
+// not to be excluded any more. A run of all specs in no time was a dry run, which reports that all
+// have passed.
 func (r result) verdict(exclusions []excluded, focused bool) error {
 	var errs []error
 	total := 0.0
@@ -92,7 +93,8 @@ type junit struct {
 	} `xml:"testsuite>testcase"`
 }
 
-// readJUnit reads the outcomes from the report that Ginkgo writes; names are "[It] description [label, label]".
+// readJUnit reads the outcomes from the report that Ginkgo writes; names are "[It] description
+// [label, label]".
 func readJUnit(file string) ([]spec, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Command deps lists the direct dependencies of all modules of this repository that are behind their newest release.
+// Command deps lists the direct dependencies of all modules of this repository that are behind
+// their newest release.
 package main
 
 import (
@@ -70,7 +71,8 @@ func requirements(ctx context.Context) (all []requirement, err error) {
 	return all, nil
 }
 
-// direct are the modules that a go.mod requires for its own packages or as tools, without those of this repository.
+// direct are the modules that a go.mod requires for its own packages or as tools, without those of
+// this repository.
 func direct(file string, mod *modfile.File) (all []requirement) {
 	for _, r := range mod.Require {
 		have, note := r.Mod, ""
@@ -124,7 +126,8 @@ func releases(ctx context.Context, list []requirement) (map[string]string, error
 	return newest, nil
 }
 
-// release is a module's newest version: of its tagged ones that are no prereleases, otherwise what the proxy calls the latest.
+// release is a module's newest version: of its tagged ones that are no prereleases, otherwise what
+// the proxy calls the latest.
 func release(ctx context.Context, path string) (string, error) {
 	text, err := output(ctx, "go", "list", "-mod=readonly", "-m", "-versions", "-json=Versions", path)
 	if err != nil {
@@ -150,7 +153,8 @@ func newestRelease(versions []string) (newest string) {
 	return newest
 }
 
-// behind says by what a version is older than the newest: "minor", "patch", or "" if it is not older.
+// behind says by what a version is older than the newest: "minor", "patch", or "" if it is not
+// older.
 func behind(have, newest string) string {
 	switch {
 	case semver.Compare(have, newest) >= 0:

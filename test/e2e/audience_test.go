@@ -11,8 +11,9 @@ import (
 
 const audienceNamespace = "audience"
 
-// testAudience: g2 exports a service, with a ClusterSetIP, to clusters that have a label. Without it g1 has no import, no name and no table
-// entry, and its packets to the global IP are dropped; with it the service answers, and no longer once the label is gone.
+// testAudience: g2 exports a service, with a ClusterSetIP, to clusters that have a label. Without
+// it g1 has no import, no name and no table entry, and its packets to the global IP are dropped;
+// with it the service answers, and no longer once the label is gone.
 func testAudience(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	workload, export, _ := strings.Cut(strings.ReplaceAll(vipWorkload, ": vip", ": "+audienceNamespace), "---\napiVersion: multicluster")

@@ -12,9 +12,10 @@ import (
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
-// testAPIServerAway: g2's API server becomes unreachable, and then the daemons of both its gateways are killed, one after the other;
-// their tunnels end with them. The new daemons start from what is saved on their nodes, and packets pass through them again. Then
-// the API server is reachable again.
+// testAPIServerAway: g2's API server becomes unreachable, and then the daemons of both its gateways
+// are killed, one after the other; their tunnels end with them. The new daemons start from what is
+// saved on their nodes, and packets pass through them again. Then the API server is reachable
+// again.
 func testAPIServerAway(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	s.needFreshDaemons(t)
@@ -58,11 +59,13 @@ func testAPIServerAway(t *testing.T, s *clusterset) {
 		})
 	}
 	must(t, s.ReachesAll(t.Context(), l.other, l.web.String(), replicas)) // new connections
-	for _, node := range gateways {                                       // what was done was done without the API server
+	// what was done was done without the API server
+	for _, node := range gateways {
 		must(t, s.metricIs(t.Context(), node, "pelago_node_from_cache", 1))
 	}
 	onlyBrokenOf(t, connections)
-	// The other gateway takes over, the second time one that has its tunnels from what was saved: test/failover measures the gap.
+	// The other gateway takes over, the second time one that has its tunnels from what was saved:
+	// test/failover measures the gap.
 	p := finish[pings](t, datagrams)
 	t.Logf("%d datagrams sent, %d lost, longest gap %.0f ms", p.Sent, p.Lost, p.LongestGapMs)
 

@@ -8,7 +8,8 @@ import (
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
-// testBackends: a backend is added to a service in use, and one is removed. Only the removed pod's connections end.
+// testBackends: a backend is added to a service in use, and one is removed. Only the removed pod's
+// connections end.
 func testBackends(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)

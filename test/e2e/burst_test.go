@@ -20,8 +20,8 @@ type bursted struct {
 	TookMs      float64  `json:"tookMs"`
 }
 
-// testBurst: a pod opens many connections to a service of the other cluster at once, on a node whose daemon has not seen more than a
-// few. None is refused for want of a port.
+// testBurst: a pod opens many connections to a service of the other cluster at once, on a node
+// whose daemon has not seen more than a few. None is refused for want of a port.
 func testBurst(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	burst := func(from walk.Pod, to string) bursted {

@@ -1,4 +1,5 @@
-// Package e2e runs Pelago in real clusters, the way a user does, and asserts what the foundation promises: see README.md.
+// Package e2e runs Pelago in real clusters, the way a user does, and asserts what the foundation
+// promises: see README.md.
 package e2e
 
 import (
@@ -35,7 +36,8 @@ type clusterset struct {
 	load *load // filled by the first that needs it
 }
 
-// newClusterset brings the clusters up and installs the product in them. w selects its gateways, wire and addressing.
+// newClusterset brings the clusters up and installs the product in them. w selects its gateways,
+// wire and addressing.
 func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 	t.Helper()
 	start := time.Now()
@@ -50,8 +52,8 @@ func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 	return s
 }
 
-// bringUp brings the clusters up, with nothing installed. They are taken down when the test has ended, however it ended; those of
-// a killed run are taken down first.
+// bringUp brings the clusters up, with nothing installed. They are taken down when the test has
+// ended, however it ended; those of a killed run are taken down first.
 func bringUp(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 	t.Helper()
 	need.Clusters(t)
@@ -152,8 +154,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// within repeats check until it returns no error, and ends the test if that takes more than walk.Patience. It returns how long
-// it took, for the log.
+// within repeats check until it returns no error, and ends the test if that takes more than
+// walk.Patience. It returns how long it took, for the log.
 func within(t *testing.T, check func() error) time.Duration {
 	t.Helper()
 	start := time.Now()

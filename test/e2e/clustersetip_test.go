@@ -56,8 +56,9 @@ kind: ServiceExport
 metadata: {name: web, namespace: vip, annotations: {lighthouse.submariner.io/use-clusterset-ip: "true"}}
 `
 
-// testClusterSetIP: two clusters export a service with a ClusterSetIP. It is the same in both, leads to the own cluster while that has a
-// ready backend, to the other one if not, by weights if there are some, and stays while one cluster exports the service.
+// testClusterSetIP: two clusters export a service with a ClusterSetIP. It is the same in both,
+// leads to the own cluster while that has a ready backend, to the other one if not, by weights if
+// there are some, and stays while one cluster exports the service.
 func testClusterSetIP(t *testing.T, s *clusterset) {
 	for _, cluster := range []string{"g1", "g2"} {
 		s.applyQuietly(t, cluster, vipWorkload)
@@ -157,8 +158,8 @@ func testClusterSetIP(t *testing.T, s *clusterset) {
 	})
 }
 
-// overflow scales the backends in g1 to 0 under requests from there, until 20 in a row are answered by g2. What fails meanwhile went
-// to a pod that was removed.
+// overflow scales the backends in g1 to 0 under requests from there, until 20 in a row are answered
+// by g2. What fails meanwhile went to a pod that was removed.
 func (s *clusterset) overflow(t *testing.T, client walk.Pod, vip string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), walk.Patience)

@@ -19,7 +19,8 @@ type connection struct {
 	line            string
 }
 
-// translated reports whether conntrack changed an address or a port: then the reply is not the reverse of the original.
+// translated reports whether conntrack changed an address or a port: then the reply is not the
+// reverse of the original.
 func (c connection) translated() bool {
 	return c.original.Source != c.reply.Destination || c.original.Destination != c.reply.Source
 }
@@ -39,7 +40,8 @@ func (c connection) involves(ranges ...string) bool {
 
 var conntrackTuple = regexp.MustCompile(`src=(\S+) dst=(\S+) (?:sport=(\d+) dport=(\d+)|type=\d+ code=\d+ id=(\d+))`)
 
-// parseConntrack reads the entries of TCP, UDP and ICMP. An echo has its identifier in the place of both ports.
+// parseConntrack reads the entries of TCP, UDP and ICMP. An echo has its identifier in the place of
+// both ports.
 func parseConntrack(text string) ([]connection, error) {
 	var out []connection
 	for line := range strings.Lines(text) {

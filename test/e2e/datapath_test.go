@@ -9,15 +9,16 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// allPods is a policy that selects every pod and allows everything: a policy engine may still want to see their connections.
+// allPods is a policy that selects every pod and allows everything: a policy engine may still want
+// to see their connections.
 const allPods = `apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: e2e-datapath, namespace: ` + loadNamespace + `}
 spec: {podSelector: {}, ingress: [{}], egress: [{}], policyTypes: [Ingress, Egress]}
 `
 
-// testDatapaths: the label of a namespace, and a NetworkPolicy, change the way of packets between its pods and the other cluster
-// under load; nothing is lost or broken.
+// testDatapaths: the label of a namespace, and a NetworkPolicy, change the way of packets between
+// its pods and the other cluster under load; nothing is lost or broken.
 func testDatapaths(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	const label = pelagov1alpha1.LabelDatapath
@@ -38,7 +39,8 @@ func testDatapaths(t *testing.T, s *clusterset) {
 			s.kubectl(t, cluster, "label", "--overwrite", "namespace", loadNamespace, label+"="+datapath)
 		}
 	}
-	// bypass waits until at least so many percent of what the client's node sends bypasses its stack, or none of it.
+	// bypass waits until at least so many percent of what the client's node sends bypasses its
+	// stack, or none of it.
 	bypass := func(datapath string, want bool) {
 		t.Helper()
 		count := func() (past, through uint64) {
@@ -68,7 +70,8 @@ func testDatapaths(t *testing.T, s *clusterset) {
 	for _, cluster := range []string{"g1", "g2"} {
 		s.applyQuietly(t, cluster, allPods)
 	}
-	bypass("fast, selected by a policy", true) // that is hybrid: the engine sees one packet a second of each connection
+	// that is hybrid: the engine sees one packet a second of each connection
+	bypass("fast, selected by a policy", true)
 	set("strict")
 	bypass("strict", false)
 	onlyBrokenOf(t, connections)

@@ -12,8 +12,8 @@ import (
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
-// testDeadCluster: a cluster is cut off while the API server of the other is stopped. The name server stops giving out addresses of
-// the dead cluster, and gives them out again when it is back.
+// testDeadCluster: a cluster is cut off while the API server of the other is stopped. The name
+// server stops giving out addresses of the dead cluster, and gives them out again when it is back.
 func testDeadCluster(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	name := "web." + loadNamespace + ".svc.clusterset.local"

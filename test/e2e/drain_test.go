@@ -8,8 +8,8 @@ import (
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
-// testGatewayDrained: a gateway is drained by the command, and one by a cordon, while connections run; no packet is lost.
-// The last gateway of a cluster is not drained.
+// testGatewayDrained: a gateway is drained by the command, and one by a cordon, while connections
+// run; no packet is lost. The last gateway of a cluster is not drained.
 func testGatewayDrained(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)
@@ -42,7 +42,8 @@ func testGatewayDrained(t *testing.T, s *clusterset) {
 	nothingLost(t, datagrams)
 }
 
-// testUpgrade: the node daemons of both clusters are replaced one after the other, as an upgrade does it, while connections run.
+// testUpgrade: the node daemons of both clusters are replaced one after the other, as an upgrade
+// does it, while connections run.
 func testUpgrade(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	connections := s.hold(t, l.client, 100, l.web.String()+":80")

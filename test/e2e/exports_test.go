@@ -29,8 +29,8 @@ spec:
   - {name: http, image: localhost/whereami:dev, imagePullPolicy: IfNotPresent}
 `
 
-// testManyExports: the leading agent is killed repeatedly while it exports services. All are exported in the end, no address is allocated
-// twice, and un-exporting removes everything.
+// testManyExports: the leading agent is killed repeatedly while it exports services. All are
+// exported in the end, no address is allocated twice, and un-exporting removes everything.
 func testManyExports(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + manyNamespace + "}\n"
@@ -110,8 +110,8 @@ func (s *clusterset) agentThatLeads(t *testing.T) (pod string) {
 	return pod
 }
 
-// killAgent kills an agent. Its lease is deleted, so that the test need not wait until it expires, and its pod is replaced, because
-// kubelet would restart it with a growing backoff.
+// killAgent kills an agent. Its lease is deleted, so that the test need not wait until it expires,
+// and its pod is replaced, because kubelet would restart it with a growing backoff.
 func (s *clusterset) killAgent(t *testing.T, pod string) {
 	t.Helper()
 	node := s.kubectl(t, "g2", "-n", "pelago-system", "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}")
@@ -157,7 +157,8 @@ func (s *clusterset) checkAddressesUnique(t *testing.T, atLeast int) {
 	t.Logf("%d addresses are given out, each once", len(owners))
 }
 
-// countOf reports whether each kind of object that exports create exists so many times, in both clusters and at the hub.
+// countOf reports whether each kind of object that exports create exists so many times, in both
+// clusters and at the hub.
 func (s *clusterset) countOf(ctx context.Context, want int) error {
 	for _, kind := range []struct{ cluster, what, namespace, contains string }{
 		{"hub", "servicecontributions", brokerNamespace, "/g2." + manyNamespace + "."},

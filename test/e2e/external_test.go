@@ -12,8 +12,9 @@ import (
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
-// testExternal: a process on the hub's host, outside both clusters, is the only backend of two services of g2 without selector. Pods of
-// g1 reach it by name; it sees the gateway of g2 that has the connection. With globalnet a host outside g2 reaches g1 by a gateway.
+// testExternal: a process on the hub's host, outside both clusters, is the only backend of two
+// services of g2 without selector. Pods of g1 reach it by name; it sees the gateway of g2 that has
+// the connection. With globalnet a host outside g2 reaches g1 by a gateway.
 func testExternal(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)
@@ -60,7 +61,8 @@ func testExternal(t *testing.T, s *clusterset) {
 	}
 }
 
-// externalHostReaches: g2 joins again with the range of a host, which reaches a service of g1 by a gateway and is shown as an egress IP.
+// externalHostReaches: g2 joins again with the range of a host, which reaches a service of g1 by a
+// gateway and is shown as an egress IP.
 func (s *clusterset) externalHostReaches(t *testing.T, host, gateway netip.Addr) {
 	t.Helper()
 	ctx := t.Context()

@@ -32,8 +32,8 @@ spec:
       containers: [{name: whereami, image: "localhost/whereami:dev", imagePullPolicy: Never}]
 `
 
-// testFailover: a cluster that only the hub does not reach keeps its workloads, and one that is cut off from all loses them to the
-// other one.
+// testFailover: a cluster that only the hub does not reach keeps its workloads, and one that is cut
+// off from all loses them to the other one.
 func testFailover(t *testing.T, s *clusterset) {
 	get := func(cluster string, args ...string) string {
 		out, err := s.Quietly(t.Context(), s.Lab.Kubectl(), append([]string{"--context", cluster, "get"}, args...)...)
@@ -91,7 +91,8 @@ func testFailover(t *testing.T, s *clusterset) {
 		return nil
 	}
 	within(t, held)
-	for begin := time.Now(); time.Since(begin) < 15*time.Second; time.Sleep(time.Second) { // nothing may be evicted meanwhile
+	// nothing may be evicted meanwhile
+	for begin := time.Now(); time.Since(begin) < 15*time.Second; time.Sleep(time.Second) {
 		if got := placed(); got != "g1=2 g2=2 " {
 			t.Fatalf("the hub is cut off from g2, whose data plane is reached: the template runs in %s", got)
 		}

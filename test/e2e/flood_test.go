@@ -8,8 +8,8 @@ import (
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
-// testFlood: a pod opens flows as fast as it can, towards the other cluster. Neither the other pods of its node nor those of the node
-// that it floods lose a new connection.
+// testFlood: a pod opens flows as fast as it can, towards the other cluster. Neither the other pods
+// of its node nor those of the node that it floods lose a new connection.
 func testFlood(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	var neighbour walk.Pod // a pod of the node on which sink is
@@ -22,7 +22,8 @@ func testFlood(t *testing.T, s *clusterset) {
 		}
 		return fmt.Errorf("no pod of web runs on %s", l.sinkNode)
 	})
-	// Pods of their own: a pod that has used up its quota opens no flow until some of them expire. With the pod its flows go.
+	// Pods of their own: a pod that has used up its quota opens no flow until some of them expire.
+	// With the pod its flows go.
 	flooder := func(name string) walk.Pod {
 		must(t, s.Apply(t.Context(), "g1", fmt.Sprintf(loadClient, name, l.clientNode, false)))
 		s.kubectl(t, "g1", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod/"+name, walk.WaitFlag)

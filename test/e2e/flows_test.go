@@ -41,7 +41,8 @@ func (f flow) String() string {
 		f.Opening.Source, f.Opening.Destination, f.Translated.Source, f.Translated.Destination)
 }
 
-// flowsTowards lists the flows of both clusters that were opened towards one of the addresses, sorted.
+// flowsTowards lists the flows of both clusters that were opened towards one of the addresses,
+// sorted.
 func (s *clusterset) flowsTowards(t *testing.T, addresses ...netip.Addr) []flow {
 	t.Helper()
 	var out []flow
@@ -55,8 +56,8 @@ func (s *clusterset) flowsTowards(t *testing.T, addresses ...netip.Addr) []flow 
 	return out
 }
 
-// entry is one element of the flow map as `bpftool -j map dump` prints it with the map's BTF. Addresses and ports are in
-// network byte order (bpf/types.h).
+// entry is one element of the flow map as `bpftool -j map dump` prints it with the map's BTF.
+// Addresses and ports are in network byte order (bpf/types.h).
 type entry struct {
 	Formatted struct {
 		Key struct {
@@ -101,7 +102,8 @@ func (e entry) flow(node string) flow {
 // dying reports whether the entry is being removed.
 func (e entry) dying() bool { return e.Formatted.Value.State&1 != 0 }
 
-// touches reports whether an entry, of either direction, belongs to a flow towards one of the addresses.
+// touches reports whether an entry, of either direction, belongs to a flow towards one of the
+// addresses.
 func (e entry) touches(addresses []netip.Addr) bool {
 	k, v := e.Formatted.Key, e.Formatted.Value
 	return slices.ContainsFunc([]uint32{k.Saddr, k.Daddr, v.Saddr, v.Daddr}, func(a uint32) bool {
@@ -125,7 +127,8 @@ func (s *clusterset) dumped(t *testing.T, addresses ...netip.Addr) (out []string
 	return out
 }
 
-// testMapAndList: the pinned map is readable with bpftool, and `pelago nat list` prints the same flows, as a table and as JSON.
+// testMapAndList: the pinned map is readable with bpftool, and `pelago nat list` prints the same
+// flows, as a table and as JSON.
 func testMapAndList(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	connections := s.hold(t, l.client, 5, l.web.String()+":80")

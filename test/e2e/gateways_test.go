@@ -10,7 +10,8 @@ import (
 
 const gatewayLabel = "submariner.io/gateway"
 
-// testGatewayLeaves: in each cluster one of two gateways loses its label, and gets it back, while connections run.
+// testGatewayLeaves: in each cluster one of two gateways loses its label, and gets it back, while
+// connections run.
 func testGatewayLeaves(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	connections := s.hold(t, l.client, 100, l.web.String()+":80")
@@ -45,7 +46,8 @@ func testGatewayLeaves(t *testing.T, s *clusterset) {
 		}
 		return nil
 	})
-	time.Sleep(35*time.Second - time.Since(left)) // the node ends its role for good after 30 s; traffic must not depend on it then
+	// the node ends its role for good after 30 s; traffic must not depend on it then
+	time.Sleep(35*time.Second - time.Since(left))
 	s.pass(t, 2000)
 	for cluster, node := range leaving {
 		if n := s.switched(t, cluster, node) - before[node]; n > 0 {
@@ -75,7 +77,8 @@ func (s *clusterset) switched(t *testing.T, cluster, node string) uint64 {
 	return s.counter(t, cluster, node, "uplink-in", "switched")
 }
 
-// pass waits until the gateways of g1 have switched so many packets more: traffic has gone on under what was changed before.
+// pass waits until the gateways of g1 have switched so many packets more: traffic has gone on under
+// what was changed before.
 func (s *clusterset) pass(t *testing.T, packets uint64) {
 	t.Helper()
 	sum := func() uint64 { return s.switched(t, "g1", "g1-n1") + s.switched(t, "g1", "g1-n2") }

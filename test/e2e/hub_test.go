@@ -14,8 +14,9 @@ import (
 // away is how long the hub cannot be reached.
 const away = time.Minute
 
-// testHubAway: the hub is unreachable for a minute, as behind a broken switch. Established and new connections work, nothing is
-// deleted, and changes made meanwhile are propagated when the hub is back.
+// testHubAway: the hub is unreachable for a minute, as behind a broken switch. Established and new
+// connections work, nothing is deleted, and changes made meanwhile are propagated when the hub is
+// back.
 func testHubAway(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)
@@ -76,7 +77,8 @@ func (s *clusterset) needService(t *testing.T, name string) {
 	s.applyQuietly(t, "g2", fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: %s}\nspec: {ports: [{port: 80}]}\n", name, loadNamespace))
 }
 
-// imported lists what g1 has of the load's services: imports and slices with their addresses, sorted by name.
+// imported lists what g1 has of the load's services: imports and slices with their addresses,
+// sorted by name.
 func (s *clusterset) imported(t *testing.T) string {
 	t.Helper()
 	return s.kubectl(t, "g1", "-n", loadNamespace, "get", "serviceimports,endpointslices", "-l", "!kubernetes.io/service-name", "--sort-by=.metadata.name",

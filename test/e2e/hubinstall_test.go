@@ -20,7 +20,8 @@ import (
 // hostedHub is a hub that `pelago init` has put into cluster g1, with g2 as its member.
 type hostedHub struct{ *clusterset }
 
-// The volumes are those of a node each; their directories belong to nobody, as those of a provisioner.
+// The volumes are those of a node each; their directories belong to nobody, as those of a
+// provisioner.
 const hubVolume = `
 apiVersion: v1
 kind: PersistentVolume
@@ -60,7 +61,8 @@ spec:
       containers: [{name: whereami, image: "localhost/whereami:dev", imagePullPolicy: Never}]
 `
 
-// TestHubInstall: from an ordinary cluster to a hub with a member in three commands; its parts die; it is destroyed and restored.
+// TestHubInstall: from an ordinary cluster to a hub with a member in three commands; its parts die;
+// it is destroyed and restored.
 func TestHubInstall(t *testing.T) {
 	w := walk.Walk{Dir: t.TempDir(), Bin: absolute(t, *binDir), Images: absolute(t, *imageDir), Out: t.Output()}
 	h := hostedHub{&clusterset{Walk: w, load: &load{}}}

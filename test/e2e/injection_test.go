@@ -12,7 +12,8 @@ import (
 	"github.com/pelago-net/pelago/test/packet"
 )
 
-// testInjection: a process in a pod has the secret token and sends packets in the format of the nodes.
+// testInjection: a process in a pod has the secret token and sends packets in the format of the
+// nodes.
 func testInjection(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	text, err := base64.StdEncoding.DecodeString(s.kubectl(t, "g1", "-n", "pelago-system", "get", "secret", "pelago-overlay-token", "-o", "jsonpath={.data.current}"))
@@ -72,6 +73,7 @@ func testInjection(t *testing.T, s *clusterset) {
 func payload(o packet.Overlay) []byte {
 	const outer = 14 + 20 + 8 // Ethernet, IPv4, UDP
 	o.Source, o.Destination = netip.IPv4Unspecified(), netip.IPv4Unspecified()
-	o.InnerSource, o.InnerDestination = [6]byte{2}, [6]byte{0x02, 0x50, 0x45, 0x4c, 0x00, 0x02} // bpf/encap.h
+	// bpf/encap.h
+	o.InnerSource, o.InnerDestination = [6]byte{2}, [6]byte{0x02, 0x50, 0x45, 0x4c, 0x00, 0x02}
 	return o.Encode()[outer:]
 }

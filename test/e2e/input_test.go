@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// testBadInput: user errors on live clusters. The cluster that tries to join is the hub itself, which is no member; it gets a
-// fake node.
+// testBadInput: user errors on live clusters. The cluster that tries to join is the hub itself,
+// which is no member; it gets a fake node.
 func testBadInput(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	const node = "stray"

@@ -12,9 +12,10 @@ import (
 
 const loadNamespace = "load"
 
-// load are the servers and clients of the traffic that tests count: in g2 the service web (HTTP, four pods on any node) and the
-// service sink (UDP echo on port 7, iperf3 on 5201; one pod on the last node, which is no gateway); in g1, on the last
-// node, which is no gateway either, three clients.
+// load are the servers and clients of the traffic that tests count: in g2 the service web (HTTP,
+// four pods on any node) and the service sink (UDP echo on port 7, iperf3 on 5201; one pod on the
+// last node, which is no gateway); in g1, on the last node, which is no gateway either, three
+// clients.
 type load struct {
 	client walk.Pod // an ordinary pod
 	other  walk.Pod // another one
@@ -184,7 +185,8 @@ func (s *clusterset) refused(ctx context.Context, from walk.Pod, host string) bo
 	return err != nil
 }
 
-// needHeadless makes the walk-through's headless service in g2 and returns the addresses of its pods for g1.
+// needHeadless makes the walk-through's headless service in g2 and returns the addresses of its
+// pods for g1.
 func (s *clusterset) needHeadless(t *testing.T, from walk.Pod) []netip.Addr {
 	t.Helper()
 	must(t, s.Workload(t.Context(), "g2"))

@@ -20,7 +20,8 @@ import (
 	"github.com/pelago-net/pelago/test/lab/binaries"
 )
 
-// membersManifest is a web server, a pod that prints what it reads, and the rights of alice in their namespace.
+// membersManifest is a web server, a pod that prints what it reads, and the rights of alice in
+// their namespace.
 const membersManifest = `apiVersion: v1
 kind: Namespace
 metadata: {name: members}
@@ -64,7 +65,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: members}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 `
 
-// metricsServer is metrics-server in the pod network; kubelets of the lab have certificates of their own making.
+// metricsServer is metrics-server in the pod network; kubelets of the lab have certificates of
+// their own making.
 const metricsServer = `apiVersion: v1
 kind: ServiceAccount
 metadata: {name: metrics-server, namespace: kube-system}
@@ -134,8 +136,9 @@ spec:
         readinessProbe: {httpGet: {path: /readyz, port: 10250, scheme: HTTPS}, periodSeconds: 2}
 `
 
-// testMembers: a user of the hub reaches pods of a push member (g2) and of a pull member (g1), whose API server the hub cannot reach,
-// through the hub, and only those of the namespace that is hers. A Deployment made there is taken to the hub without a restart.
+// testMembers: a user of the hub reaches pods of a push member (g2) and of a pull member (g1),
+// whose API server the hub cannot reach, through the hub, and only those of the namespace that is
+// hers. A Deployment made there is taken to the hub without a restart.
 func testMembers(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	s.installMetricsServer(t)
@@ -237,7 +240,8 @@ func (s *clusterset) installMetricsServer(t *testing.T) {
 	}
 }
 
-// closeInbound lets the router drop what the hub opens to g1, as a NAT does, until the test has ended.
+// closeInbound lets the router drop what the hub opens to g1, as a NAT does, until the test has
+// ended.
 func (s *clusterset) closeInbound(t *testing.T) {
 	t.Helper()
 	config, err := s.Lab.RESTConfig("hub")

@@ -14,9 +14,10 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// TestMigrateSubmariner runs `pelago migrate submariner --switch` in two clusters at the same time, under traffic, and reports the
-// interruption. It needs none of Submariner's images: pods that sleep stand for its components, and devices and routes of the names,
-// numbers and addresses of its cable driver vxlan carry the traffic until its gateway pods end.
+// TestMigrateSubmariner runs `pelago migrate submariner --switch` in two clusters at the same time,
+// under traffic, and reports the interruption. It needs none of Submariner's images: pods that
+// sleep stand for its components, and devices and routes of the names, numbers and addresses of its
+// cable driver vxlan carry the traffic until its gateway pods end.
 func TestMigrateSubmariner(t *testing.T) {
 	s := bringUp(t, lab.Options{Name: *labName + "mig", Nodes: 2, Masquerade: lab.MasqueradeUplink}, walk.Walk{Plain: true, Wire: "vxlan"})
 	ctx := t.Context()
@@ -141,8 +142,8 @@ spec:
         securityContext: {privileged: true}
 `
 
-// submariner makes Submariner's objects in a cluster, and its data path on the nodes: a cable between the first nodes, an overlay from
-// the second node to the first.
+// submariner makes Submariner's objects in a cluster, and its data path on the nodes: a cable
+// between the first nodes, an overlay from the second node to the first.
 func (s *clusterset) submariner(t *testing.T, cluster string) {
 	t.Helper()
 	crds, err := manifests.MemberCRDs()
@@ -183,7 +184,8 @@ spec: {clusterID: %s, cableDriver: vxlan, clusterCIDR: %s, serviceCIDR: %s, natE
 	other := map[string]string{"g1": "g2", "g2": "g1"}[cluster]
 	gateway, plain, remote := s.address(t, cluster, 0), s.address(t, cluster, 1), s.address(t, other, 0)
 	ip := func(node, line string) { s.node(t, node, append([]string{"ip"}, strings.Fields(line)...)...) }
-	// within is an address of Submariner's networks on its devices: the first octet of the node's address is replaced.
+	// within is an address of Submariner's networks on its devices: the first octet of the node's
+	// address is replaced.
 	within := func(first, address string) string {
 		_, rest, _ := strings.Cut(address, ".")
 		return first + "." + rest

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// sharedManifests are a Deployment and its Service that a policy places in g1, whose Service g2 consumes.
+// sharedManifests are a Deployment and its Service that a policy places in g1, whose Service g2
+// consumes.
 const sharedManifests = `apiVersion: v1
 kind: Namespace
 metadata: {name: shared}
@@ -53,8 +54,8 @@ spec:
   consumerClusters: [{name: g2}]
 `
 
-// testMultiClusterService: a consumer uses the plain name of a service that another cluster provides, also while the hub writes that
-// Service, which a policy has placed.
+// testMultiClusterService: a consumer uses the plain name of a service that another cluster
+// provides, also while the hub writes that Service, which a policy has placed.
 func testMultiClusterService(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	t.Cleanup(func() {

@@ -11,7 +11,8 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// TestBehindNAT: a router begins to masquerade g2 and to block everything inbound from g1, while both clusters run.
+// TestBehindNAT: a router begins to masquerade g2 and to block everything inbound from g1, while
+// both clusters run.
 func TestBehindNAT(t *testing.T) {
 	s := newClusterset(t, lab.Options{Name: *labName + "na", Nodes: 3}, walk.Walk{Gateways: 2, Wire: "wireguard"})
 	s.run(t, "behind NAT", testBehindNAT)
@@ -37,8 +38,8 @@ func testBehindNAT(t *testing.T, s *clusterset) {
 	t.Logf("g1 reports all connections under the last mapping %.1f s later", took.Seconds())
 }
 
-// masquerade translates UDP from g2 to g1 to the router's address and to the thousand ports from base on, blocks UDP from g1 to g2
-// except replies, and removes the previous mappings.
+// masquerade translates UDP from g2 to g1 to the router's address and to the thousand ports from
+// base on, blocks UDP from g1 to g2 except replies, and removes the previous mappings.
 func (s *clusterset) masquerade(t *testing.T, base int) {
 	t.Helper()
 	one, two := s.underlay(t, "g1"), s.underlay(t, "g2")
@@ -59,7 +60,8 @@ func (s *clusterset) underlay(t *testing.T, cluster string) netip.Prefix {
 	return netip.PrefixFrom(a, 24).Masked()
 }
 
-// waitsFor reports whether all gateways of a cluster are connected to all of another, whose packets come from the router's address.
+// waitsFor reports whether all gateways of a cluster are connected to all of another, whose packets
+// come from the router's address.
 func (s *clusterset) waitsFor(cluster, other string, router netip.Addr) error {
 	out, err := s.Quietly(context.Background(), s.Lab.Kubectl(), "--context", cluster, "-n", "pelago-system", "get", "gateways.submariner.io", "-o",
 		`jsonpath={range .items[*].status.connections[*]}{.endpoint.hostname}/{.status}/{.usingIP}{"\n"}{end}`)

@@ -17,8 +17,8 @@ metadata: {name: submariner, namespace: submariner-operator}
 spec: {clusterID: g1, brokerK8sSecret: hub, cableDriver: vxlan}
 `
 
-// testOperator: an operator takes over g1 and rolls out another version node by node under traffic; deleting its object removes Pelago from
-// the cluster. It is the last part of a test.
+// testOperator: an operator takes over g1 and rolls out another version node by node under traffic;
+// deleting its object removes Pelago from the cluster. It is the last part of a test.
 func testOperator(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	for _, node := range s.nodes(t, "g1") {

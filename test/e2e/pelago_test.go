@@ -9,8 +9,8 @@ import (
 
 var twoClusters = walk.Walk{Gateways: 2, Wire: "vxlan", Propagation: true}
 
-// TestTwoClusters runs all its parts in one clusterset. Each part creates what it needs, so that it can be run alone:
-// go test ./test/e2e -run 'TestTwoClusters/gateway' -keep
+// TestTwoClusters runs all its parts in one clusterset. Each part creates what it needs, so that it
+// can be run alone: go test ./test/e2e -run 'TestTwoClusters/gateway' -keep
 func TestTwoClusters(t *testing.T) {
 	s := newClusterset(t, lab.Options{Name: *labName, Nodes: 3}, twoClusters)
 	s.run(t, "the walk-through", testWalkThrough)
@@ -46,7 +46,8 @@ func TestTwoClustersLong(t *testing.T) {
 	s.run(t, "a trace explains", testTrace)
 }
 
-// TestNFTables is the main path with kube-proxy in its other mode, and what shares netfilter with it.
+// TestNFTables is the main path with kube-proxy in its other mode, and what shares netfilter with
+// it.
 func TestNFTables(t *testing.T) {
 	s := newClusterset(t, lab.Options{Name: *labName + "nft", Nodes: 2, KubeProxy: lab.NFTables}, walk.Walk{Wire: "vxlan"})
 	s.run(t, "the walk-through", testWalkThrough)
@@ -56,7 +57,8 @@ func TestNFTables(t *testing.T) {
 }
 
 func testSpread(t *testing.T, s *clusterset) {
-	s.kubectl(t, "hub", "delete", "overridepolicies.policy.karmada.io,propagationpolicies.policy.karmada.io,deployments.apps", "--all") // of an earlier run
+	// of an earlier run
+	s.kubectl(t, "hub", "delete", "overridepolicies.policy.karmada.io,propagationpolicies.policy.karmada.io,deployments.apps", "--all")
 	must(t, s.Spread(t.Context()))
 	must(t, s.Override(t.Context()))
 }

@@ -20,8 +20,8 @@ func TestWithoutGlobalnet(t *testing.T) {
 	s.run(t, "a daemon that is killed", testDaemonKilled)
 }
 
-// testFabric: processes of a node use its fabric address as their source and are reached at it; a host-network pod is a backend like
-// any other.
+// testFabric: processes of a node use its fabric address as their source and are reached at it; a
+// host-network pod is a backend like any other.
 func testFabric(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)
@@ -88,7 +88,8 @@ spec:
   ports: [{port: 8088}]
 `
 
-// testNotExported: pods are reached under their addresses; the ClusterIP of a service that is not exported is unreachable.
+// testNotExported: pods are reached under their addresses; the ClusterIP of a service that is not
+// exported is unreachable.
 func testNotExported(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)

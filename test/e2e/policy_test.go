@@ -9,8 +9,8 @@ import (
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
-// engine is a default-deny policy engine as CNIs bring it: stateful, first in FORWARD. It does not filter traffic inside of a cluster.
-// The format argument holds the rules for new connections.
+// engine is a default-deny policy engine as CNIs bring it: stateful, first in FORWARD. It does not
+// filter traffic inside of a cluster. The format argument holds the rules for new connections.
 const engine = `set -e
 iptables -N E2E-ENGINE
 iptables -A E2E-ENGINE -m conntrack --ctstate INVALID -j DROP
@@ -26,7 +26,8 @@ const noEngine = `
 iptables -D FORWARD -j E2E-ENGINE 2>/dev/null; iptables -F E2E-ENGINE 2>/dev/null; iptables -X E2E-ENGINE 2>/dev/null
 true`
 
-// policyDrop is what Docker and some distributions do to FORWARD, with what a CNI then adds for the inside of its cluster.
+// policyDrop is what Docker and some distributions do to FORWARD, with what a CNI then adds for the
+// inside of its cluster.
 const (
 	policyDrop = `set -e
 iptables -P FORWARD DROP
@@ -40,8 +41,8 @@ iptables -D FORWARD -d 10.7.0.0/16 ! -s ` + walk.GlobalRange + ` -m comment --co
 true`
 )
 
-// testPolicyEngines: a FORWARD policy of DROP does not affect the clusterset, and a default-deny engine that matches conntrack states
-// sees untranslated connections and decides on them.
+// testPolicyEngines: a FORWARD policy of DROP does not affect the clusterset, and a default-deny
+// engine that matches conntrack states sees untranslated connections and decides on them.
 func testPolicyEngines(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)

@@ -33,8 +33,8 @@ func (s *clusterset) stream(t *testing.T, from walk.Pod, to netip.Addr) *traffic
 		" --bitrate 50M --time 3600 --json & echo started >&2; read _; kill -INT $!; wait")
 }
 
-// testDaemonKilled: the daemon of every node on the path is killed while packets flow. No packet is lost, and when the daemons
-// are back the flow maps hold the same flows.
+// testDaemonKilled: the daemon of every node on the path is killed while packets flow. No packet is
+// lost, and when the daemons are back the flow maps hold the same flows.
 func testDaemonKilled(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	s.needFreshDaemons(t)
@@ -45,7 +45,8 @@ func testDaemonKilled(t *testing.T, s *clusterset) {
 	datagrams := s.ping(t, l.client, 1000, l.sink.String()+":7")
 	stream := s.stream(t, l.client, l.sink)
 	within(t, func() error {
-		if n := len(s.live(t, l.sink)); n != 6 { // the echo, iperf3's control and its stream, at both ends
+		// the echo, iperf3's control and its stream, at both ends
+		if n := len(s.live(t, l.sink)); n != 6 {
 			return fmt.Errorf("%d live flows to the sink, want 6", n)
 		}
 		return nil
@@ -75,7 +76,8 @@ func testDaemonKilled(t *testing.T, s *clusterset) {
 	}
 	time.Sleep(2 * time.Second) // traffic under the new daemons' first sweep and purge
 	within(t, func() error {
-		if diff := cmp.Diff(before, s.live(t, l.sink)); diff != "" { // a flow without packets for seconds is not listed as live
+		// a flow without packets for seconds is not listed as live
+		if diff := cmp.Diff(before, s.live(t, l.sink)); diff != "" {
 			return fmt.Errorf("flows to the sink: -before the kill +after it\n%s", diff)
 		}
 		return nil
@@ -126,10 +128,10 @@ func nonzero(counters map[string]int) map[string]int {
 
 // lost bounds the segments of the stream that did not arrive, by the smaller of two upper bounds:
 //
-//   - sent, with retransmissions, minus received. Too large if GRO merged segments and a program then pushed a header, which resets
-//     the number of segments: the receiver counts one.
-//   - retransmitted, minus those that had arrived, and minus those for which the receiver's socket had no room. Too large if an
-//     acknowledgement that reports a duplicate was lost.
+//   - sent, with retransmissions, minus received. Too large if GRO merged segments and a program
+//     then pushed a header, which resets the number of segments: the receiver counts one.
+//   - retransmitted, minus those that had arrived, and minus those for which the receiver's socket
+//     had no room. Too large if an acknowledgement that reports a duplicate was lost.
 func (c endCounters) lost(t *testing.T) int {
 	t.Helper()
 	missing := counter(t, c.sender, "OutSegs") + counter(t, c.sender, "RetransSegs") - counter(t, c.receiver, "InSegs")
@@ -137,8 +139,9 @@ func (c endCounters) lost(t *testing.T) int {
 	return max(0, min(missing, needed))
 }
 
-// unneeded counts the segments that were retransmitted although they had arrived, which the receiver reports (duplicate SACK,
-// RFC 2883): on a busy machine an acknowledgement is late. Reports that were sent and not received count as well.
+// unneeded counts the segments that were retransmitted although they had arrived, which the
+// receiver reports (duplicate SACK, RFC 2883): on a busy machine an acknowledgement is late.
+// Reports that were sent and not received count as well.
 func (c endCounters) unneeded(t *testing.T) int {
 	t.Helper()
 	received := counter(t, c.sender, "TCPDSACKRecv") + counter(t, c.sender, "TCPDSACKOfoRecv")
@@ -146,7 +149,8 @@ func (c endCounters) unneeded(t *testing.T) int {
 	return counter(t, c.sender, "TCPDSACKRecvSegs") + sent - received
 }
 
-// atFullSocket counts the packets that arrived when the receiver's socket had no room, because its program was not scheduled.
+// atFullSocket counts the packets that arrived when the receiver's socket had no room, because its
+// program was not scheduled.
 func (c endCounters) atFullSocket(t *testing.T) (packets int) {
 	t.Helper()
 	for _, name := range []string{"TCPBacklogDrop", "TCPRcvQDrop", "RcvPruned", "OfoPruned"} {
@@ -155,8 +159,8 @@ func (c endCounters) atFullSocket(t *testing.T) (packets int) {
 	return packets
 }
 
-// onePacketPerSegment makes the client send each TCP segment as a separate packet: the number of segments in a larger packet is lost when
-// a program pushes a header.
+// onePacketPerSegment makes the client send each TCP segment as a separate packet: the number of
+// segments in a larger packet is lost when a program pushes a header.
 func (s *clusterset) onePacketPerSegment(t *testing.T, l load) {
 	t.Helper()
 	address := s.kubectl(t, l.client.Cluster, "-n", l.client.Namespace, "get", "pod", l.client.Name, "-o", "jsonpath={.status.podIP}")
@@ -167,8 +171,8 @@ func (s *clusterset) onePacketPerSegment(t *testing.T, l load) {
 	exit 1`)
 }
 
-// needFreshDaemons replaces daemons that were killed by an earlier run with -keep: kubelet would wait before it restarts
-// them once more.
+// needFreshDaemons replaces daemons that were killed by an earlier run with -keep: kubelet would
+// wait before it restarts them once more.
 func (s *clusterset) needFreshDaemons(t *testing.T) {
 	t.Helper()
 	for _, cluster := range []string{"g1", "g2"} {
@@ -181,10 +185,12 @@ func (s *clusterset) needFreshDaemons(t *testing.T) {
 	}
 }
 
-// mostSegments is how many segments, of 1,311 bytes or more, a packet of 64 KiB holds that the kernel has put together.
+// mostSegments is how many segments, of 1,311 bytes or more, a packet of 64 KiB holds that the
+// kernel has put together.
 const mostSegments = 50
 
-// backlogDrops are the packets, of all namespaces, that the kernel dropped because the backlog of a processor was full.
+// backlogDrops are the packets, of all namespaces, that the kernel dropped because the backlog of a
+// processor was full.
 func backlogDrops(t *testing.T) (n int64) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/net/softnet_stat")
@@ -197,8 +203,8 @@ func backlogDrops(t *testing.T) (n int64) {
 	return n
 }
 
-// daemon is the process id of pelago-node on a node, in the node's own numbering; 0 if it does not run. A command that it runs has
-// its name for a moment, too: the daemon is the oldest.
+// daemon is the process id of pelago-node on a node, in the node's own numbering; 0 if it does not
+// run. A command that it runs has its name for a moment, too: the daemon is the oldest.
 func (s *clusterset) daemon(t *testing.T, node string) int {
 	t.Helper()
 	out, err := s.Lab.Exec(t.Context(), node, "pgrep", "--exact", "--oldest", "pelago-node")
@@ -215,7 +221,8 @@ func (s *clusterset) live(t *testing.T, address netip.Addr) []string {
 	t.Helper()
 	var out []string
 	for _, f := range s.flowsTowards(t, address) {
-		// A flow of UDP is in use while datagrams flow; iperf3's control connection is silent for long.
+		// A flow of UDP is in use while datagrams flow; iperf3's control connection is silent for
+		// long.
 		if f.State == "established" || f.State == "active" && f.Idle < 5*time.Second {
 			out = append(out, f.String())
 		}
@@ -223,7 +230,8 @@ func (s *clusterset) live(t *testing.T, address netip.Addr) []string {
 	return out
 }
 
-// checkNoHalfFlows: every flow towards an address has two entries, one for each direction, and no entry is without its flow.
+// checkNoHalfFlows: every flow towards an address has two entries, one for each direction, and no
+// entry is without its flow.
 func (s *clusterset) checkNoHalfFlows(t *testing.T, address netip.Addr) {
 	t.Helper()
 	for _, cluster := range []string{"g1", "g2"} {
@@ -236,7 +244,8 @@ func (s *clusterset) checkNoHalfFlows(t *testing.T, address netip.Addr) {
 				if f := e.flow(node); e.Formatted.Value.Primary == 1 {
 					openers = append(openers, f.String())
 				} else {
-					// The answer's tuple after translation is the opener's before, turned round, and the other way.
+					// The answer's tuple after translation is the opener's before, turned round,
+					// and the other way.
 					f.Opening, f.Translated = f.Translated.turned(), f.Opening.turned()
 					answers = append(answers, f.String())
 				}

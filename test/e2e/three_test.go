@@ -18,8 +18,8 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// TestThreeClusters tests what needs a third cluster: choosing between two others, by weight, by round-trip time, and after a power
-// failure of one of them.
+// TestThreeClusters tests what needs a third cluster: choosing between two others, by weight, by
+// round-trip time, and after a power failure of one of them.
 func TestThreeClusters(t *testing.T) {
 	s := newClusterset(t, lab.Options{Name: *labName + "3", Nodes: 2}, walk.Walk{Clusters: 3, Gateways: 1, Wire: "vxlan", Propagation: true})
 	s.run(t, "weights of a ClusterSetIP", testWeights)
@@ -29,7 +29,8 @@ func TestThreeClusters(t *testing.T) {
 
 const threeNamespace = "three"
 
-// threeClient and threeServers: g1 asks, g2 and g3 answer, on the ClusterSetIP of one service and on the global IPs of another.
+// threeClient and threeServers: g1 asks, g2 and g3 answer, on the ClusterSetIP of one service and
+// on the global IPs of another.
 const threeClient = `apiVersion: v1
 kind: Namespace
 metadata: {name: three}
@@ -113,7 +114,8 @@ func (s *clusterset) needThree(t *testing.T) (client walk.Pod, vip string) {
 	return walk.Pod{Cluster: "g1", Namespace: threeNamespace, Name: "client"}, vip
 }
 
-// testWeights: of 2,000 connections to a ClusterSetIP g2 gets three quarters, less or more by 5 % of all.
+// testWeights: of 2,000 connections to a ClusterSetIP g2 gets three quarters, less or more by 5 %
+// of all.
 func testWeights(t *testing.T, s *clusterset) {
 	client, vip := s.needThree(t)
 	weights := func(of ...string) {
@@ -185,7 +187,8 @@ spec:
       containers: [{name: whereami, image: "localhost/whereami:dev", imagePullPolicy: Never}]
 `
 
-// testNear: with 40 ms between g1 and g2 a template that is to be near g1 runs in g3; when 40 ms are between g1 and g3 instead, it moves.
+// testNear: with 40 ms between g1 and g2 a template that is to be near g1 runs in g3; when 40 ms
+// are between g1 and g3 instead, it moves.
 func testNear(t *testing.T, s *clusterset) {
 	t.Cleanup(func() {
 		_, err := s.Quietly(context.Background(), s.Lab.Kubectl(), "--context", "hub", "delete", "--ignore-not-found",
@@ -267,9 +270,11 @@ type outage struct {
 	dial, slices, dns, moved time.Duration
 }
 
-// testPowerFailures: the nodes and the API server of g3 are gone at once, under new connections from g1 to a ClusterSetIP that g2 and
-// g3 serve. Connections that g2 serves stay, new ones go to g2, g3 leaves EndpointSlices and DNS, its workloads run elsewhere; all of it
-// comes back, nothing runs twice, and when g3 has been healthy for a while its replicas return, without fewer than 9 ready at any time.
+// testPowerFailures: the nodes and the API server of g3 are gone at once, under new connections
+// from g1 to a ClusterSetIP that g2 and g3 serve. Connections that g2 serves stay, new ones go to
+// g2, g3 leaves EndpointSlices and DNS, its workloads run elsewhere; all of it comes back, nothing
+// runs twice, and when g3 has been healthy for a while its replicas return, without fewer than 9
+// ready at any time.
 func testPowerFailures(t *testing.T, s *clusterset) {
 	client, vip := s.needThree(t)
 	var outages []outage

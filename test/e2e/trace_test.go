@@ -28,7 +28,8 @@ type traced struct {
 	} `json:"live"`
 }
 
-// trace runs `pelago trace` from the load's client and checks that the exit status is that of the outcome.
+// trace runs `pelago trace` from the load's client and checks that the exit status is that of the
+// outcome.
 func (s *clusterset) trace(t *testing.T, args ...string) (out traced, err error) {
 	t.Helper()
 	args = append([]string{"trace", "--context", "g1", "--from", loadNamespace + "/client", "-o", "json"}, args...)
@@ -44,7 +45,8 @@ func (s *clusterset) trace(t *testing.T, args ...string) (out traced, err error)
 	return out, nil
 }
 
-// explains awaits a reason; "": the packet is delivered. Tables need a moment to follow the objects.
+// explains awaits a reason; "": the packet is delivered. Tables need a moment to follow the
+// objects.
 func (s *clusterset) explains(t *testing.T, reason, names string, args ...string) (out traced) {
 	t.Helper()
 	within(t, func() (err error) {
@@ -107,7 +109,8 @@ func (s *clusterset) poke(t *testing.T, node, name string, change func(value []b
 	return restore
 }
 
-// stopDaemon stops pelago-node on a node, which would repair its maps, until the returned function is called.
+// stopDaemon stops pelago-node on a node, which would repair its maps, until the returned function
+// is called.
 func (s *clusterset) stopDaemon(t *testing.T, node string) (resume func()) {
 	t.Helper()
 	pid := strconv.Itoa(s.daemon(t, node))
@@ -173,7 +176,8 @@ func testTrace(t *testing.T, s *clusterset) {
 	for _, row := range decode[[]struct{ Key string }](t, routes) {
 		prefixes[row.Key]++
 	}
-	if want := map[string]int{walk.GlobalCIDR1: 3, walk.GlobalCIDR2: 3}; !maps.Equal(prefixes, want) { // the own one is hairpinned
+	// the own one is hairpinned
+	if want := map[string]int{walk.GlobalCIDR1: 3, walk.GlobalCIDR2: 3}; !maps.Equal(prefixes, want) {
 		t.Errorf("the map of routes on three nodes is %s", routes)
 	}
 
@@ -207,7 +211,8 @@ func testTrace(t *testing.T, s *clusterset) {
 	restore := s.poke(t, l.clientNode, "egresses", func(v []byte) { clear(v) }) // no block
 	s.explains(t, "drop-no-egress", l.clientNode, to(web)...)
 	restore()
-	restore = s.poke(t, l.clientNode, "standings", func(v []byte) { clear(v[:8]) }) // confirmed at boot
+	// confirmed at boot
+	restore = s.poke(t, l.clientNode, "standings", func(v []byte) { clear(v[:8]) })
 	s.explains(t, "stale-daemon", l.clientNode, to(web)...)
 	restore()
 	resume()
@@ -227,7 +232,8 @@ func testTrace(t *testing.T, s *clusterset) {
 	scale("4")
 	s.explains(t, "", "", to(name, "--live")...)
 
-	const token, tokens = 36, 8 // offset and size of cable_token and cable_token_old in struct node_settings
+	// offset and size of cable_token and cable_token_old in struct node_settings
+	const token, tokens = 36, 8
 	for _, gateway := range []string{"g2-n1", "g2-n2"} {
 		resume := s.stopDaemon(t, gateway)
 		restore := s.poke(t, gateway, "settings", func(v []byte) {

@@ -15,14 +15,15 @@ import (
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
-// traffic is a program in a pod that runs until its standard input ends and then prints the fate of its packets.
+// traffic is a program in a pod that runs until its standard input ends and then prints the fate of
+// its packets.
 type traffic struct {
 	name   string
 	input  io.Closer
 	output bytes.Buffer
 	ended  chan error
-	// overflowed is how many datagrams of a ping have reached a socket whose reader was not scheduled for so long that its
-	// buffer was full; nil: not counted.
+	// overflowed is how many datagrams of a ping have reached a socket whose reader was not
+	// scheduled for so long that its buffer was full; nil: not counted.
 	overflowed func() int
 }
 
@@ -59,7 +60,8 @@ func (s *clusterset) ping(t *testing.T, from walk.Pod, rate int, to string) *tra
 	return tr
 }
 
-// fullBuffers counts the datagrams that pods dropped because a socket's buffer was full (RcvbufErrors).
+// fullBuffers counts the datagrams that pods dropped because a socket's buffer was full
+// (RcvbufErrors).
 func (s *clusterset) fullBuffers(t *testing.T, pods []walk.Pod) (datagrams int) {
 	t.Helper()
 	for _, pod := range pods {
@@ -68,7 +70,8 @@ func (s *clusterset) fullBuffers(t *testing.T, pods []walk.Pod) (datagrams int) 
 	return datagrams
 }
 
-// kernelCounters reads the counters of a group in a pod's network namespace from a file of two lines for each group: names and values.
+// kernelCounters reads the counters of a group in a pod's network namespace from a file of two
+// lines for each group: names and values.
 func (s *clusterset) kernelCounters(t *testing.T, pod walk.Pod, file, group string) map[string]int {
 	t.Helper()
 	out, err := s.In(t.Context(), pod, "grep", "^"+group+":", file)
@@ -97,13 +100,15 @@ func counter(t *testing.T, counters map[string]int, name string) int {
 	return n
 }
 
-// hold opens connections and sends a request on each of them ten times a second; they are open when this returns.
+// hold opens connections and sends a request on each of them ten times a second; they are open when
+// this returns.
 func (s *clusterset) hold(t *testing.T, from walk.Pod, connections int, to string) *traffic {
 	t.Helper()
 	return s.start(t, from, "whereami", "hold", "-connections", fmt.Sprint(connections), to)
 }
 
-// start starts a program in a pod and waits for its first line on standard error, which it prints when traffic flows.
+// start starts a program in a pod and waits for its first line on standard error, which it prints
+// when traffic flows.
 func (s *clusterset) start(t *testing.T, from walk.Pod, argv ...string) *traffic {
 	t.Helper()
 	cmd, err := s.Command(context.WithoutCancel(t.Context()), from, argv...)
@@ -163,7 +168,8 @@ func nothingLost(t *testing.T, tr *traffic) {
 	}
 }
 
-// onlyBrokenOf ends held connections and fails the test if one broke that was not served by one of the pods.
+// onlyBrokenOf ends held connections and fails the test if one broke that was not served by one of
+// the pods.
 func onlyBrokenOf(t *testing.T, tr *traffic, pods ...string) held {
 	t.Helper()
 	h := finish[held](t, tr)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// testKeysRotated: both gateways of g1 get new keys by the command, while connections run; nothing is lost.
+// testKeysRotated: both gateways of g1 get new keys by the command, while connections run; nothing
+// is lost.
 func testKeysRotated(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	keys := func(node string) string {
@@ -38,8 +39,8 @@ func testKeysRotated(t *testing.T, s *clusterset) {
 	must(t, s.Connected(t.Context()))
 }
 
-// testTunnels: both clusters join again with more tunnels, g1 with three and g2 with two, and once more with one, while connections
-// run. Two are used, and nothing is lost.
+// testTunnels: both clusters join again with more tunnels, g1 with three and g2 with two, and once
+// more with one, while connections run. Two are used, and nothing is lost.
 func testTunnels(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)

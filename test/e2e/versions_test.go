@@ -12,8 +12,8 @@ import (
 // formerVersion is the commit whose maps have the first layout.
 const formerVersion = "2c18591"
 
-// TestVersions: clusters that the former version's own CLI has joined are upgraded to this version and back, both by `join`, while
-// connections run; none breaks and no datagram is lost.
+// TestVersions: clusters that the former version's own CLI has joined are upgraded to this version
+// and back, both by `join`, while connections run; none breaks and no datagram is lost.
 func TestVersions(t *testing.T) {
 	formerBin, formerImages := buildFormer(t)
 	w := walk.Walk{Gateways: 2, Wire: "vxlan"}
@@ -55,7 +55,8 @@ func TestVersions(t *testing.T) {
 	s.run(t, "upgrade again", change(bin, images))
 }
 
-// buildFormer builds the programs and the image of the former version from this repository's history.
+// buildFormer builds the programs and the image of the former version from this repository's
+// history.
 func buildFormer(t *testing.T) (bin, images string) {
 	t.Helper()
 	tree := t.TempDir()

@@ -10,8 +10,8 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// TestWireGuard is the walk of `make test`: the main path with the default wire of join and two gateways in each cluster, as
-// `make demo` shows it.
+// TestWireGuard is the walk of `make test`: the main path with the default wire of join and two
+// gateways in each cluster, as `make demo` shows it.
 func TestWireGuard(t *testing.T) {
 	s := newWire(t, "wg", walk.Walk{Propagation: true})
 	testWire(t, s, "WireGuard data packets", "udp[8] = 4")
@@ -40,7 +40,8 @@ func TestWireGuardLong(t *testing.T) {
 	s.run(t, "more tunnels and fewer", testTunnels)
 }
 
-// TestIPsec is the same with IKE and ESP. Packets of ESP begin with their SPI, 256 or more; IKE has zeros there (RFC 3948 2).
+// TestIPsec is the same with IKE and ESP. Packets of ESP begin with their SPI, 256 or more; IKE has
+// zeros there (RFC 3948 2).
 func TestIPsec(t *testing.T) {
 	s := newWire(t, "ike", walk.Walk{Wire: "ipsec"})
 	testWire(t, s, "packets of ESP", "udp[8:4] > 255")
@@ -62,8 +63,9 @@ func testWire(t *testing.T, s *clusterset, encrypted, filter string) {
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
 }
 
-// testEncrypted captures on the cable's port of a gateway's uplink under traffic: there are encrypted packets, which filter matches,
-// and none with the overlay's header: flags 8, followed by an Ethernet header of type IPv4.
+// testEncrypted captures on the cable's port of a gateway's uplink under traffic: there are
+// encrypted packets, which filter matches, and none with the overlay's header: flags 8, followed by
+// an Ethernet header of type IPv4.
 func testEncrypted(t *testing.T, s *clusterset, encrypted, filter string) {
 	l := s.needLoad(t)
 	connections := s.hold(t, l.client, 20, l.web.String()+":80")
@@ -81,8 +83,9 @@ func testEncrypted(t *testing.T, s *clusterset, encrypted, filter string) {
 	onlyBrokenOf(t, connections)
 }
 
-// testIKEDaemonsKilled: the IKE daemons of all gateways are killed at once; without ESP in the kernel their tunnels end with them. They
-// are restarted and negotiate again, and no connection breaks. A node that is no gateway runs none.
+// testIKEDaemonsKilled: the IKE daemons of all gateways are killed at once; without ESP in the
+// kernel their tunnels end with them. They are restarted and negotiate again, and no connection
+// breaks. A node that is no gateway runs none.
 func testIKEDaemonsKilled(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	if out, err := s.Lab.Exec(t.Context(), "g1-n3", "pgrep", "--exact", "charon"); err == nil {
@@ -100,7 +103,8 @@ func testIKEDaemonsKilled(t *testing.T, s *clusterset) {
 				return fmt.Errorf("%s: no new IKE daemon: %w", node, err)
 			}
 		}
-		// All tunnels were gone, so a packet that passes shows that the new daemons have negotiated.
+		// All tunnels were gone, so a packet that passes shows that the new daemons have
+		// negotiated.
 		if _, err := s.Ask(t.Context(), l.client, l.web.String()); err != nil {
 			return err
 		}

@@ -14,7 +14,8 @@ import (
 // step is something that is done to the clusters on account of a victim, a gateway node.
 type step func(ctx context.Context, s *stage, victim string) error
 
-// fault is one thing that happens to a gateway under load. The steps, of which any but strike may be nil:
+// fault is one thing that happens to a gateway under load. The steps, of which any but strike may
+// be nil:
 //
 //	prepare   before the load starts
 //	between   when all connections are open
@@ -57,8 +58,8 @@ func steps(all ...step) step {
 // nothing is a run without a fault: it shows the noise of the machine itself.
 const nothing = "nothing"
 
-// lossyPatience: with 20 % loss each way, one line in a few thousand has to be retransmitted so often that it exceeds the patience of
-// the other faults, even without any fault.
+// lossyPatience: with 20 % loss each way, one line in a few thousand has to be retransmitted so
+// often that it exceeds the patience of the other faults, even without any fault.
 const lossyPatience = 20 * time.Second
 
 func faults() []fault {
@@ -140,8 +141,8 @@ func withControl(ctx context.Context, s *stage, _ string) error {
 	return errors.Join(errs...)
 }
 
-// withoutDaemon kills pelago-node on the client's node. The kubelet, which would start it again, stands still until the node is
-// healed; the load's output waits for it as well.
+// withoutDaemon kills pelago-node on the client's node. The kubelet, which would start it again,
+// stands still until the node is healed; the load's output waits for it as well.
 func withoutDaemon(ctx context.Context, s *stage, _ string) error {
 	if _, err := s.Lab.Exec(ctx, clientNode, "pkill", "-STOP", "-x", "kubelet"); err != nil {
 		return fmt.Errorf("stop the kubelet: %w", err)
@@ -150,14 +151,16 @@ func withoutDaemon(ctx context.Context, s *stage, _ string) error {
 		return fmt.Errorf("kill pelago-node: %w", err)
 	}
 	return walk.Eventually(ctx, 10*time.Second, func() error {
-		if _, err := s.Lab.Exec(ctx, clientNode, "pgrep", "-x", "pelago-node"); err == nil { // pgrep fails when there is none
+		// pgrep fails when there is none
+		if _, err := s.Lab.Exec(ctx, clientNode, "pgrep", "-x", "pelago-node"); err == nil {
 			return errors.New("pelago-node is still there")
 		}
 		return nil
 	})
 }
 
-// withDaemon also replaces the pod: kubelet would wait longer each time before it starts the same one again.
+// withDaemon also replaces the pod: kubelet would wait longer each time before it starts the same
+// one again.
 func withDaemon(ctx context.Context, s *stage, _ string) error {
 	if err := s.continueKubelet(ctx); err != nil {
 		return err
@@ -208,7 +211,8 @@ func (s *stage) uncordon(ctx context.Context, node string) error {
 	return err
 }
 
-// drainTime is how long a gateway goes on switching for those who have not heard yet that it leaves.
+// drainTime is how long a gateway goes on switching for those who have not heard yet that it
+// leaves.
 const drainTime = 33 * time.Second
 
 // drained waits until the gateway may be switched off.

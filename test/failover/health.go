@@ -21,8 +21,8 @@ import (
 // healLimit bounds how long the clusters take to be as they were.
 const healLimit = 3 * time.Minute
 
-// awaitHealthy waits until nothing is left of a fault: all daemons are ready, every gateway reports all of its connections, and in
-// every node's kernel every path answers.
+// awaitHealthy waits until nothing is left of a fault: all daemons are ready, every gateway reports
+// all of its connections, and in every node's kernel every path answers.
 func (s *stage) awaitHealthy(ctx context.Context) error {
 	if err := walk.Eventually(ctx, healLimit, func() error { return s.healthy(ctx) }); err != nil {
 		return fmt.Errorf("the clusters do not get well: %w", err)
@@ -73,7 +73,8 @@ func (s *stage) healthy(ctx context.Context) error {
 	return nil
 }
 
-// wantPaths is how many paths a node probes: to each gateway of its cluster but itself, and from a gateway to each of the other's.
+// wantPaths is how many paths a node probes: to each gateway of its cluster but itself, and from a
+// gateway to each of the other's.
 func (s *stage) wantPaths(node string) int {
 	n := 0
 	for _, g := range gateways {
@@ -147,7 +148,8 @@ func (s *stage) paths(ctx context.Context, off string) (map[string][]path, error
 	return out, errors.Join(errs...)
 }
 
-// nameNodes maps the keys of the map `paths` to nodes: the address of a node, and on an encrypted wire its fabric address.
+// nameNodes maps the keys of the map `paths` to nodes: the address of a node, and on an encrypted
+// wire its fabric address.
 func (s *stage) nameNodes(ctx context.Context) error {
 	s.names = map[uint32]string{}
 	for _, c := range s.Lab.Plan().Clusters {
@@ -179,8 +181,8 @@ func (s *stage) readPaths(ctx context.Context, node string) (entries []pathEntry
 	return entries, ts.Nano(), nil
 }
 
-// awaitUse waits until packets take the way over a gateway, from its own cluster and from the other one: a gateway that has just
-// come back is not used at once, and would not be missed.
+// awaitUse waits until packets take the way over a gateway, from its own cluster and from the other
+// one: a gateway that has just come back is not used at once, and would not be missed.
 func (s *stage) awaitUse(ctx context.Context, gateway string) error {
 	return walk.Eventually(ctx, healLimit, func() error {
 		all, err := s.paths(ctx, "")

@@ -1,6 +1,7 @@
-// Command failover measures what faults and planned work at gateways cost the traffic between two real clusters: how long
-// flows are without answers, how many packets are lost, how many connections break. It brings up the clusters, installs the
-// product as a user does, and repeats every fault under load: `make failover`.
+// Command failover measures what faults and planned work at gateways cost the traffic between two
+// real clusters: how long flows are without answers, how many packets are lost, how many
+// connections break. It brings up the clusters, installs the product as a user does, and repeats
+// every fault under load: `make failover`.
 //
 //	go run ./test/failover -runs 20 -out out/failover.json -faults gateway-killed,uplink-cut
 package main
@@ -71,7 +72,8 @@ func run(args []string, out io.Writer) error {
 
 func nameOf(f fault) string { return f.name }
 
-// measureAll runs every fault in every repetition, and reports what was measured also if it is interrupted.
+// measureAll runs every fault in every repetition, and reports what was measured also if it is
+// interrupted.
 func measureAll(ctx context.Context, o options, chosen []fault, out io.Writer) (err error) {
 	s, err := newStage(ctx, o)
 	if !o.keep {
@@ -107,7 +109,8 @@ func measureAll(ctx context.Context, o options, chosen []fault, out io.Writer) (
 	return errors.Join(append(failures, err, verdict(results))...)
 }
 
-// verdict fails if a connection broke or a fault was not steered around. Times depend on the machine: they are reported.
+// verdict fails if a connection broke or a fault was not steered around. Times depend on the
+// machine: they are reported.
 func verdict(results map[string][]outcome) error {
 	var errs []error
 	for name, runs := range results {

@@ -26,8 +26,8 @@ const (
 // outcome is what one run of one fault did.
 type outcome struct {
 	victim string
-	// outages of the flows that lost anything from the fault until the beginning of its healing: the longest time without a
-	// datagram that was answered.
+	// outages of the flows that lost anything from the fault until the beginning of its healing:
+	// the longest time without a datagram that was answered.
 	outages []time.Duration
 	// certain is the part of each that nothing but the fault can explain (certainly).
 	certain []time.Duration
@@ -35,7 +35,8 @@ type outcome struct {
 	lost, lostHealing, sent int
 	// stuck flows found no way around the fault.
 	stuck int
-	// broken connections were reset, or an echo did not come in time; failed ones could not be made and used.
+	// broken connections were reset, or an echo did not come in time; failed ones could not be made
+	// and used.
 	broken, failed []failure
 	slowestEcho    time.Duration
 	// stall is the longest time around the fault in which the load itself was not scheduled.
@@ -112,7 +113,8 @@ type times struct {
 	heal           int64 // its healing begins
 }
 
-// keepRaw writes what the load printed into a file, with the times of the fault, for those who look for a cause.
+// keepRaw writes what the load printed into a file, with the times of the fault, for those who look
+// for a cause.
 func (s *stage) keepRaw(name string, t *traffic, at times) error {
 	if s.raw == "" {
 		return nil
@@ -160,7 +162,8 @@ func (s *stage) underLoad(ctx context.Context, f fault, victim string, do func(s
 	return at, deaths, sleep(ctx, coolDown)
 }
 
-// judge says what became of a load around a fault; interval is the time between two datagrams of a flow.
+// judge says what became of a load around a fault; interval is the time between two datagrams of a
+// flow.
 func judge(l loaded, at times, interval time.Duration) outcome {
 	out := outcome{broken: l.Connections.Broken, failed: l.Dials.Failed, slowestEcho: time.Duration(l.Connections.SlowestMs * float64(time.Millisecond))}
 	for _, f := range l.Flows {
@@ -199,8 +202,9 @@ func judge(l loaded, at times, interval time.Duration) outcome {
 	return out
 }
 
-// certainly is the part of an outage that only the fault explains. It begins with the fault (datagrams sent and lost before were in a
-// queue of the victim) and excludes a stall of the load at its end, during which nothing was sent that could have been answered.
+// certainly is the part of an outage that only the fault explains. It begins with the fault
+// (datagrams sent and lost before were in a queue of the victim) and excludes a stall of the load
+// at its end, during which nothing was sent that could have been answered.
 func certainly(run loss, strike int64, stalls []span, interval time.Duration) time.Duration {
 	from, until := max(run.From, strike), run.Until
 	for _, stall := range stalls {

@@ -17,8 +17,9 @@ const (
 	targetMedian = 45 * time.Millisecond
 )
 
-// rows are those of the result file; variant is the product as it is installed here. Of outages, n counts the flows that were hit, of everything else the runs. The median of
-// outage_ms_p99 is that percentile of all flows of all runs.
+// rows are those of the result file; variant is the product as it is installed here. Of outages, n
+// counts the flows that were hit, of everything else the runs. The median of outage_ms_p99 is that
+// percentile of all flows of all runs.
 func rows(variant string, chosen []fault, results map[string][]outcome) (out []resultfile.Row) {
 	for _, f := range chosen {
 		runs := results[f.name]
@@ -59,7 +60,8 @@ func rows(variant string, chosen []fault, results map[string][]outcome) (out []r
 	return out
 }
 
-// outagesOf are those of all flows that were hit, and what of them is certain, in milliseconds, sorted.
+// outagesOf are those of all flows that were hit, and what of them is certain, in milliseconds,
+// sorted.
 func outagesOf(runs []outcome) (outages, certain []float64) {
 	for _, r := range runs {
 		for _, d := range r.outages {
@@ -74,13 +76,15 @@ func outagesOf(runs []outcome) (outages, certain []float64) {
 	return outages, certain
 }
 
-// percentile of sorted values, of which there is at least one: the smallest that the share of them does not exceed.
+// percentile of sorted values, of which there is at least one: the smallest that the share of them
+// does not exceed.
 func percentile(sorted []float64, share float64) float64 {
 	n := int(share*float64(len(sorted)) + 0.999999)
 	return sorted[min(max(n, 1), len(sorted))-1]
 }
 
-// report prints the table and writes the result file. Rows name the product as it is installed: "pelago-WIRE-DATAPATH".
+// report prints the table and writes the result file. Rows name the product as it is installed:
+// "pelago-WIRE-DATAPATH".
 func report(out io.Writer, o options, chosen []fault, results map[string][]outcome) error {
 	r, err := resultfile.New("failover", rows("pelago-"+o.wire+"-"+o.datapath, chosen, results))
 	if err != nil {

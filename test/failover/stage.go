@@ -28,7 +28,8 @@ const (
 // gateways take turns as the victim of a fault: one of the client's cluster, one of the server's.
 var gateways = []string{"g1-n1", "g2-n1", "g1-n2", "g2-n2"}
 
-// stage is two joined clusters with a client pod in g1 and echo servers in g2, none of them on a gateway.
+// stage is two joined clusters with a client pod in g1 and echo servers in g2, none of them on a
+// gateway.
 type stage struct {
 	walk.Walk
 	client  walk.Pod
@@ -39,8 +40,9 @@ type stage struct {
 	load    load
 }
 
-// workload is two services: sink, and direct, which is headless. Pods ask for processor time, else Kubernetes gives them next to
-// none on a busy machine, and it would be the load itself that stands still.
+// workload is two services: sink, and direct, which is headless. Pods ask for processor time, else
+// Kubernetes gives them next to none on a busy machine, and it would be the load itself that stands
+// still.
 const workload = `
 apiVersion: v1
 kind: Namespace
@@ -100,8 +102,8 @@ spec:
     resources: {requests: {cpu: "1"}}
 `
 
-// newStage brings the clusters up, installs the product and makes the workload. What a killed run left is taken down first,
-// unless it is to be kept.
+// newStage brings the clusters up, installs the product and makes the workload. What a killed run
+// left is taken down first, unless it is to be kept.
 func newStage(ctx context.Context, o options) (*stage, error) {
 	s := &stage{raw: o.raw, load: o.load, client: walk.Pod{Cluster: "g1", Namespace: namespace, Name: "client"}}
 	var err error
@@ -149,7 +151,8 @@ func newStage(ctx context.Context, o options) (*stage, error) {
 	return s, nil
 }
 
-// install installs the product in a directory of its own, for broker-info.subm, which is not needed any more afterwards.
+// install installs the product in a directory of its own, for broker-info.subm, which is not needed
+// any more afterwards.
 func (s *stage) install(ctx context.Context) (err error) {
 	slog.Info("installing")
 	if s.Dir, err = os.MkdirTemp("", "pelago-failover-"); err != nil {

@@ -66,7 +66,8 @@ type flowResult struct {
 	Losses   []loss `json:"losses"`
 }
 
-// loss is a run of datagrams without an answer: from the sending of the first to that of the next one with an answer.
+// loss is a run of datagrams without an answer: from the sending of the first to that of the next
+// one with an answer.
 type loss struct {
 	From  int64 `json:"from"`
 	Until int64 `json:"until"`
@@ -85,7 +86,8 @@ type failure struct {
 	Error  string `json:"error"`
 }
 
-// startTraffic starts the load and returns when every flow and every connection has had its first answer.
+// startTraffic starts the load and returns when every flow and every connection has had its first
+// answer.
 func (s *stage) startTraffic(ctx context.Context, wait time.Duration) (*traffic, error) {
 	if wait == 0 {
 		wait = patience

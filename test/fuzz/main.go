@@ -1,5 +1,6 @@
-// Command fuzz runs every fuzz target of the module for a time each. Inputs that extend the coverage are kept in the cache
-// directory, inputs that fail in testdata/fuzz of the package, where `go test` runs them from then on.
+// Command fuzz runs every fuzz target of the module for a time each. Inputs that extend the
+// coverage are kept in the cache directory, inputs that fail in testdata/fuzz of the package, where
+// `go test` runs them from then on.
 package main
 
 import (
@@ -65,8 +66,8 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 	var failed []error
 	for _, t := range targets {
 		fmt.Fprintf(out, "=== %s.%s\n", t.pkg, t.name)
-		// Minimization of one input takes up to a minute by default, during which nothing is fuzzed. The second
-		// -test.fuzzcachedir wins over that of the go command.
+		// Minimization of one input takes up to a minute by default, during which nothing is
+		// fuzzed. The second -test.fuzzcachedir wins over that of the go command.
 		cmd := o.command(ctx, "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+o.time.String(), "-fuzzminimizetime=1s", t.pkg,
 			"-args", "-test.fuzzcachedir="+filepath.Join(cache, filepath.FromSlash(t.pkg)))
 		cmd.Stdout, cmd.Stderr = out, out

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestRun: all targets of a module are found and run, a failing one fails the run, and its input is kept.
+// TestRun: all targets of a module are found and run, a failing one fails the run, and its input is
+// kept.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

@@ -1,6 +1,6 @@
-// Package pelago tests that an implementation of the Gateway API resolves our ServiceImports: the translator of Envoy Gateway, which turns
-// routes into clusters of Envoy, gets what the agent makes of exports (control/agent/services/testdata) and the route of
-// deploy/examples/gateway-api.yaml.
+// Package pelago tests that an implementation of the Gateway API resolves our ServiceImports: the
+// translator of Envoy Gateway, which turns routes into clusters of Envoy, gets what the agent makes
+// of exports (control/agent/services/testdata) and the route of deploy/examples/gateway-api.yaml.
 package pelago
 
 import (
@@ -82,7 +82,8 @@ func defaulted(r *resource.Resources) *resource.Resources {
 	return r
 }
 
-// resolve translates and returns the addresses that Envoy gets for the route, those for which no new requests are marked, and the route's ResolvedRefs condition.
+// resolve translates and returns the addresses that Envoy gets for the route, those for which no
+// new requests are marked, and the route's ResolvedRefs condition.
 func resolve(t *testing.T, r *resource.Resources) (addresses []string, resolved metav1.Condition) {
 	t.Helper()
 	// What its control plane has made for the wire to Envoy.
@@ -127,7 +128,8 @@ func resolve(t *testing.T, r *resource.Resources) (addresses []string, resolved 
 
 const route, imported = "../../deploy/examples/gateway-api.yaml", "../../control/agent/services/testdata/imported.yaml"
 
-// The endpoints are those of the exporting clusters; one that no gateway reaches gets no new requests.
+// The endpoints are those of the exporting clusters; one that no gateway reaches gets no new
+// requests.
 func TestRouteToEndpoints(t *testing.T) {
 	addresses, c := resolve(t, load(t, route, imported))
 	if !slices.Equal(addresses, []string{"120.2.0.9:80", "120.3.0.9:80 draining"}) || c.Status != metav1.ConditionTrue {

@@ -109,7 +109,8 @@ func notReady(ctx context.Context, client dynamic.Interface, members []*Member) 
 }
 
 func isReady(cluster *unstructured.Unstructured) bool {
-	conditions, _, _ := unstructured.NestedSlice(cluster.Object, "status", "conditions") // there are none before the first report
+	// there are none before the first report
+	conditions, _, _ := unstructured.NestedSlice(cluster.Object, "status", "conditions")
 	for _, c := range conditions {
 		if c, ok := c.(map[string]any); ok && c["type"] == "Ready" {
 			return c["status"] == "True"

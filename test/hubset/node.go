@@ -20,14 +20,16 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// nodeSuffix and the name of a member with Options.Workloads make that of its only node, as kind names them.
+// nodeSuffix and the name of a member with Options.Workloads make that of its only node, as kind
+// names them.
 const nodeSuffix = "-control-plane"
 
 // resync repeats what failed for a pod.
 const resync = 5 * time.Second
 
-// node is a simulated node of a real API server: it acts as the kubelet does towards the API, without containers. Pods run at
-// once, those of Jobs complete, and images of other registries than the default cannot be pulled.
+// node is a simulated node of a real API server: it acts as the kubelet does towards the API,
+// without containers. Pods run at once, those of Jobs complete, and images of other registries than
+// the default cannot be pulled.
 type node struct {
 	client  kubernetes.Interface
 	ctx     context.Context
@@ -50,7 +52,8 @@ func startNode(config *rest.Config, member string) (*node, error) {
 		Status: corev1.NodeStatus{Capacity: capacity, Allocatable: capacity,
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}}}
 	_, err = client.CoreV1().Nodes().Create(n.ctx, o, metav1.CreateOptions{})
-	if err == nil { // admission has added the taint not-ready, which the node lifecycle controller would remove
+	// admission has added the taint not-ready, which the node lifecycle controller would remove
+	if err == nil {
 		_, err = client.CoreV1().Nodes().Patch(n.ctx, nodeName, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
 	}
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/pelago-net/pelago/test/need"
 )
 
-// Workloads of a member run as with a kubelet: Deployments become available, Jobs complete, an image that cannot be pulled does not
-// run, and deleted pods are gone.
+// Workloads of a member run as with a kubelet: Deployments become available, Jobs complete, an
+// image that cannot be pulled does not run, and deleted pods are gone.
 func TestWorkloads(t *testing.T) {
 	need.Kubernetes(t)
 	dir := filepath.Join(t.TempDir(), "set")

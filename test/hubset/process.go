@@ -45,8 +45,8 @@ func (s *Set) HubConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// StartHub starts pelago-hub. The name tells replicas apart: two at a time must have two names. A later one of the same name writes
-// behind the former's log, and takes its lease over.
+// StartHub starts pelago-hub. The name tells replicas apart: two at a time must have two names. A
+// later one of the same name writes behind the former's log, and takes its lease over.
 func (s *Set) StartHub(name string) (*Process, error) {
 	address, err := freeAddress()
 	if err != nil {
@@ -75,8 +75,9 @@ func (s *Set) Start(name, program string, args ...string) (*Process, error) {
 	return p, nil
 }
 
-// spawn starts a program whose output goes behind what is in the log. It dies with this process: the kernel sends the signal when
-// the thread that made it ends, hence the goroutine that keeps its thread until then.
+// spawn starts a program whose output goes behind what is in the log. It dies with this process:
+// the kernel sends the signal when the thread that made it ends, hence the goroutine that keeps its
+// thread until then.
 func spawn(log, program string, args ...string) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package hubset is a whole clusterset without nodes for tests and benchmarks of the hub: the hub's API server, members with real
-// or simulated API servers, and the product's own programs, as a user starts them: `pelago init`, `pelago join`, pelago-hub as a
-// child process that can be killed and stopped. Everything ends with the calling process, also when that is killed.
+// Package hubset is a whole clusterset without nodes for tests and benchmarks of the hub: the hub's
+// API server, members with real or simulated API servers, and the product's own programs, as a user
+// starts them: `pelago init`, `pelago join`, pelago-hub as a child process that can be killed and
+// stopped. Everything ends with the calling process, also when that is killed.
 //
 // It knows the product only by its command lines and its API.
 package hubset
@@ -25,8 +26,8 @@ type Options struct {
 	Binaries string
 	// Dir is where kubeconfigs and logs go. It must exist; what is in it stays.
 	Dir string
-	// Workloads has the real members run what a cluster without kubelets can: all workload controllers and kube-scheduler, and
-	// a simulated node whose pods run without containers.
+	// Workloads has the real members run what a cluster without kubelets can: all workload
+	// controllers and kube-scheduler, and a simulated node whose pods run without containers.
 	Workloads bool
 	// Real and Simulated are numbers of members: member1 to memberN, the real ones first.
 	Real, Simulated int
@@ -34,8 +35,8 @@ type Options struct {
 	Member member.Options
 	// Server are options of the hub's API server beside the hub's controllers.
 	Server []apiserver.Option
-	// Through makes the product reach a server ("hub", "member1", …) by another config, for instance through a recorder. The set's own
-	// Configs are not affected. nil: directly.
+	// Through makes the product reach a server ("hub", "member1", …) by another config, for
+	// instance through a recorder. The set's own Configs are not affected. nil: directly.
 	Through func(name string, to *rest.Config) (*rest.Config, error)
 	// HubFlags are flags of pelago-hub beside those that StartHub gives.
 	HubFlags []string
@@ -99,7 +100,8 @@ func (s *Set) open(ctx context.Context) error {
 	return nil
 }
 
-// start serves a member. A real one runs the controllers that the hub's rights and namespaces in it need, and workloads on request.
+// start serves a member. A real one runs the controllers that the hub's rights and namespaces in it
+// need, and workloads on request.
 func (m *Member) start(realOne bool, o Options) (err error) {
 	if !realOne {
 		if m.Simulated, err = member.Start(o.Member); err == nil {

@@ -11,15 +11,18 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Way is a proxy with its own TLS server in front of an API server, in which a test inspects every request.
+// Way is a proxy with its own TLS server in front of an API server, in which a test inspects every
+// request.
 type Way struct {
-	// Config is access to the proxy. All requests are sent on with the credentials of its target, whatever identity the caller presents.
+	// Config is access to the proxy. All requests are sent on with the credentials of its target,
+	// whatever identity the caller presents.
 	Config *rest.Config
 
 	server *httptest.Server
 }
 
-// NewWay starts a proxy to a server. past wraps the transport of the requests; if that returns an error the response is 502.
+// NewWay starts a proxy to a server. past wraps the transport of the requests; if that returns an
+// error the response is 502.
 func NewWay(to *rest.Config, past func(next http.RoundTripper) http.RoundTripper) (*Way, error) {
 	target, err := url.Parse(to.Host)
 	if err != nil {

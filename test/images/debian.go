@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// aptConfig lets apt choose packages for one architecture as if none were installed. Its package lists and downloads are below a
-// directory of their own; sources, keys and proxies are the machine's. %[1]s: the architecture, %[2]s: the directory.
+// aptConfig lets apt choose packages for one architecture as if none were installed. Its package
+// lists and downloads are below a directory of their own; sources, keys and proxies are the
+// machine's. %[1]s: the architecture, %[2]s: the directory.
 const aptConfig = `APT::Architecture "%[1]s";
 APT::Architectures { "%[1]s"; };
 APT::Sandbox::User "";
@@ -22,8 +23,9 @@ Dir::State::status "%[2]s/status";
 Dir::Cache "%[2]s/cache";
 `
 
-// Debian downloads packages for an architecture, with all on which they depend, from the package sources of this machine, and
-// unpacks them into a root directory below dir. Nothing is installed; the machine's dpkg and its package lists stay as they are.
+// Debian downloads packages for an architecture, with all on which they depend, from the package
+// sources of this machine, and unpacks them into a root directory below dir. Nothing is installed;
+// the machine's dpkg and its package lists stay as they are.
 func Debian(ctx context.Context, arch, dir string, packages ...string) (System, error) {
 	s := System{Root: filepath.Join(dir, "root"), Arch: arch}
 	if err := s.download(ctx, dir, packages); err != nil {
@@ -38,7 +40,8 @@ func (s System) download(ctx context.Context, dir string, packages []string) err
 		return err
 	}
 	archives := filepath.Join(dir, "cache", "archives")
-	// Package lists stay, so that apt loads only what has changed. Archives of an earlier run may be older versions.
+	// Package lists stay, so that apt loads only what has changed. Archives of an earlier run may
+	// be older versions.
 	if err := errors.Join(os.RemoveAll(s.Root), os.RemoveAll(archives)); err != nil {
 		return err
 	}
@@ -63,7 +66,8 @@ func (s System) download(ctx context.Context, dir string, packages []string) err
 			return fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(out))
 		}
 	}
-	// As on an installed system, /lib and the others are links: the dynamic linker of a program is named by a path in them.
+	// As on an installed system, /lib and the others are links: the dynamic linker of a program is
+	// named by a path in them.
 	for _, d := range []string{"bin", "sbin", "lib", "lib64"} {
 		if err := errors.Join(os.MkdirAll(filepath.Join(s.Root, "usr", d), 0o755), os.Symlink("usr/"+d, filepath.Join(s.Root, d))); err != nil {
 			return err
@@ -81,7 +85,8 @@ func (s System) download(ctx context.Context, dir string, packages []string) err
 	return nil
 }
 
-// unpack adds the files of a package to root, through links to directories, which dpkg-deb --extract would replace.
+// unpack adds the files of a package to root, through links to directories, which dpkg-deb
+// --extract would replace.
 func unpack(ctx context.Context, deb, root string) error {
 	read := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
 	write := exec.CommandContext(ctx, "tar", "--extract", "--keep-directory-symlink", "--no-same-owner", "--exclude=./usr/share", "--directory", root)

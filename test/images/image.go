@@ -1,6 +1,7 @@
-// Package images assembles container images from local files, without a registry and without a container engine: the image of
-// Pelago, and those of the lab (pause, CoreDNS, whereami). "docker load" and "ctr images import" read the resulting archive, which
-// depends on the contents of the files only: the same input gives the same digest. A release is an OCI archive of Pelago's image
+// Package images assembles container images from local files, without a registry and without a
+// container engine: the image of Pelago, and those of the lab (pause, CoreDNS, whereami). "docker
+// load" and "ctr images import" read the resulting archive, which depends on the contents of the
+// files only: the same input gives the same digest. A release is an OCI archive of Pelago's image
 // for each architecture.
 package images
 

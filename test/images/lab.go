@@ -36,7 +36,8 @@ func MetricsServerImage(program string) Image {
 		Layers: []Layer{{{Path: "/metrics-server", Source: program}}}}
 }
 
-// KubeImage is the static program of test/kube under the names of etcd, its tool, and the parts of a control plane.
+// KubeImage is the static program of test/kube under the names of etcd, its tool, and the parts of
+// a control plane.
 func KubeImage(program string) Image {
 	layer := Layer{{Path: "/usr/bin/kube", Source: program}}
 	for _, name := range []string{"etcd", "etcdutl", "kube-apiserver", "kube-controller-manager"} {
@@ -69,8 +70,9 @@ const (
 	ConformanceServer = "alpine/socat:1.7.4.4"
 )
 
-// ConformanceImage is a shell with what the suite runs in both: the name resolution and connections of its client, socat as its server.
-// Unlike the images of these names it has no entrypoint: the suite gives a command with each.
+// ConformanceImage is a shell with what the suite runs in both: the name resolution and connections
+// of its client, socat as its server. Unlike the images of these names it has no entrypoint: the
+// suite gives a command with each.
 func ConformanceImage() (Image, error) {
 	// Debian's busybox runs its own commands before those of PATH, hence another shell.
 	tools, err := Programs("/usr/bin/dash", "/usr/bin/nslookup", "/usr/bin/nc.openbsd", "/usr/bin/socat")

@@ -59,8 +59,9 @@ func Host() System { return System{Root: "/", Arch: runtime.GOARCH} }
 // Programs returns programs of this machine for an image, see System.Programs.
 func Programs(files ...string) (Layer, error) { return Host().Programs(files...) }
 
-// Programs returns the files of programs for an image: each program at its own path, its ELF interpreter and, transitively, every
-// shared library, each once. A file may also be a shared object such as a plugin. Paths are below the root directory.
+// Programs returns the files of programs for an image: each program at its own path, its ELF
+// interpreter and, transitively, every shared library, each once. A file may also be a shared
+// object such as a plugin. Paths are below the root directory.
 func (s System) Programs(files ...string) (Layer, error) {
 	c := closure{root: s.Root, dirs: libraryDirs(s.Root), paths: map[string]bool{}}
 	for _, file := range files {
@@ -125,7 +126,8 @@ func (c *closure) add(file string) error {
 	return nil
 }
 
-// resolve follows links as if root were the root directory, and returns the path of the file on this machine.
+// resolve follows links as if root were the root directory, and returns the path of the file on
+// this machine.
 func (c *closure) resolve(file string) (string, error) {
 	const maxLinks = 40 // as in the kernel
 	at, rest, links := "/", file, 0
@@ -201,7 +203,8 @@ func interpreterOf(f *elf.File) (string, error) {
 // what /etc/ld.so.conf.d names, then its built-in ones.
 func libraryDirs(root string) []string {
 	var dirs []string
-	files, _ := filepath.Glob(filepath.Join(root, "etc/ld.so.conf.d/*.conf")) // the pattern is well-formed
+	// the pattern is well-formed
+	files, _ := filepath.Glob(filepath.Join(root, "etc/ld.so.conf.d/*.conf"))
 	for _, file := range files {
 		data, err := os.ReadFile(file)
 		if err != nil {

@@ -76,7 +76,8 @@ func (s System) xtables() (Layer, error) {
 	}
 	for _, entry := range entries {
 		extension := filepath.Join(extensions, entry.Name())
-		if target, err := os.Readlink(filepath.Join(s.Root, extension)); err == nil { // implemented by another file
+		// implemented by another file
+		if target, err := os.Readlink(filepath.Join(s.Root, extension)); err == nil {
 			links = append(links, File{Path: extension, Link: target})
 			continue
 		}
@@ -86,8 +87,8 @@ func (s System) xtables() (Layer, error) {
 	return append(layer, links...), err
 }
 
-// charon is the IKE daemon of Debian's strongswan-charon; it loads plugins from the directory below and writes its pid file
-// to /var/run.
+// charon is the IKE daemon of Debian's strongswan-charon; it loads plugins from the directory below
+// and writes its pid file to /var/run.
 const charon = "/usr/lib/ipsec/charon"
 
 // charonPlugins are those that the configuration of the IPsec wire (dataplane/cable) loads.

@@ -25,9 +25,10 @@ import (
 // Architectures returns those of a release, as GOARCH.
 func Architectures() []string { return slices.Sorted(maps.Keys(architectures)) }
 
-// Release builds Pelago's programs for all architectures into dir/linux-ARCH, and its image for all of them into dir/pelago.tar.
-// Debian's programs come from the package sources of this machine, so that its own architecture and packages do not matter. The
-// version is the tag of the image and what the programs report; reference is where the image will be, which they install if none is
+// Release builds Pelago's programs for all architectures into dir/linux-ARCH, and its image for all
+// of them into dir/pelago.tar. Debian's programs come from the package sources of this machine, so
+// that its own architecture and packages do not matter. The version is the tag of the image and
+// what the programs report; reference is where the image will be, which they install if none is
 // named. It returns the digest of the index.
 func Release(ctx context.Context, dir, version, reference string, progress func(string)) (file, digest string, err error) {
 	if _, err := name.NewTag("pelago:" + version); err != nil {
@@ -64,8 +65,9 @@ func Release(ctx context.Context, dir, version, reference string, progress func(
 	return file, digest, err
 }
 
-// WriteIndex assembles the same image for several architectures into file, an OCI image layout as a tar whose only entry is
-// an index of them, named tag. Layers are compressed: the archive goes to a registry. It returns the digest of the index.
+// WriteIndex assembles the same image for several architectures into file, an OCI image layout as a
+// tar whose only entry is an index of them, named tag. Layers are compressed: the archive goes to a
+// registry. It returns the digest of the index.
 func WriteIndex(file, tag string, all ...Image) (digest string, err error) {
 	var index v1.ImageIndex = empty.Index
 	for _, i := range all {

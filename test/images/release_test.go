@@ -105,7 +105,8 @@ func push(t *testing.T, index v1.ImageIndex) name.Reference {
 	return ref
 }
 
-// pull returns the image that a node of the architecture gets, its configuration and the machine of each of its ELF files by path.
+// pull returns the image that a node of the architecture gets, its configuration and the machine of
+// each of its ELF files by path.
 func pull(t *testing.T, ref name.Reference, arch string) (img v1.Image, config *v1.ConfigFile, programs map[string]elf.Machine) {
 	t.Helper()
 	img, err := remote.Image(ref, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: arch}))
@@ -251,7 +252,8 @@ func TestForeignProgram(t *testing.T) {
 	}
 }
 
-// TestSystemOfAnotherRoot: libraries come from below the root directory, and those of other architectures are skipped.
+// TestSystemOfAnotherRoot: libraries come from below the root directory, and those of other
+// architectures are skipped.
 func TestSystemOfAnotherRoot(t *testing.T) {
 	here, err := Programs("/usr/bin/env")
 	if err != nil {
@@ -305,7 +307,8 @@ func TestSystemOfAnotherRoot(t *testing.T) {
 	}
 }
 
-// aptSource makes a package source of programs for both architectures, which apt uses instead of the machine's.
+// aptSource makes a package source of programs for both architectures, which apt uses instead of
+// the machine's.
 func aptSource(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -344,7 +347,8 @@ func TestDebianPackagesOfAnArchitecture(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			layer, err := s.Programs("/usr/bin/thing", "/lib/part.so") // a dependency, in a directory that is a link
+			// a dependency, in a directory that is a link
+			layer, err := s.Programs("/usr/bin/thing", "/lib/part.so")
 			if err != nil {
 				t.Fatal(err)
 			}

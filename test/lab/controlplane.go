@@ -134,7 +134,8 @@ func apiServerArgs(c Cluster, dir string) []string {
 		// Without workload controllers the objects that these wait for are never created.
 		return append(args, "--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection")
 	}
-	// No kube-proxy runs beside the API server. At the hub the Service of pelago-hub is an ExternalName, which this flag excludes.
+	// No kube-proxy runs beside the API server. At the hub the Service of pelago-hub is an
+	// ExternalName, which this flag excludes.
 	return append(args, "--enable-aggregator-routing", "--enable-admission-plugins=NodeRestriction")
 }
 
@@ -145,7 +146,8 @@ func controllerManagerArgs(c Cluster, dir string) []string {
 		"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config,
 		"--bind-address=127.0.0.1",
 		"--leader-elect=false",
-		"--flex-volume-plugin-dir=" + filepath.Join(dir, "volume-plugins"), // else it makes one below /usr
+		// else it makes one below /usr
+		"--flex-volume-plugin-dir=" + filepath.Join(dir, "volume-plugins"),
 		"--use-service-account-credentials",
 		// Its default of 20 requests a second would be used up by making tokens.
 		"--kube-api-qps=500", "--kube-api-burst=1000",

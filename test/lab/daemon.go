@@ -7,8 +7,9 @@ import (
 	"syscall"
 )
 
-// Daemon starts a program in the network of a cluster's control plane, in place of one of that name that runs there. It goes on after
-// the caller and ends with the lab. Its output is in a log that Logs lists.
+// Daemon starts a program in the network of a cluster's control plane, in place of one of that name
+// that runs there. It goes on after the caller and ends with the lab. Its output is in a log that
+// Logs lists.
 func (l *Lab) Daemon(cluster, name string, argv ...string) error {
 	if _, err := l.record.Plan.Cluster(cluster); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
@@ -22,7 +23,8 @@ func (l *Lab) Daemon(cluster, name string, argv ...string) error {
 	return err
 }
 
-// EndDaemon ends a program that Daemon started by a signal, and waits for its end; one that does not run is no error.
+// EndDaemon ends a program that Daemon started by a signal, and waits for its end; one that does
+// not run is no error.
 func (l *Lab) EndDaemon(cluster, name string, by syscall.Signal) error {
 	p := l.recorded(cluster + "/" + name)
 	if err := p.signal(by); err != nil {

@@ -79,7 +79,8 @@ func checkLinks(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// checkPaths: the path between two members is cut, delayed and made to lose packets, and no other path is affected.
+// checkPaths: the path between two members is cut, delayed and made to lose packets, and no other
+// path is affected.
 func checkPaths(t *testing.T, l *lab.Lab) {
 	g1, err := l.Plan().Cluster("g1")
 	if err != nil {

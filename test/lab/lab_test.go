@@ -75,7 +75,8 @@ func showLogs(t *testing.T) {
 				t.Error(err)
 			}
 			for _, log := range logs {
-				out, _ := exec.Command("tail", "-n", "8", log.File).Output() // a log may not exist yet
+				// a log may not exist yet
+				out, _ := exec.Command("tail", "-n", "8", log.File).Output()
 				t.Logf("%s %s:\n%s", n.Name, log.Component, out)
 			}
 		}

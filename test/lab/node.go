@@ -30,7 +30,8 @@ func (l *Lab) nodeDir(name string) string { return filepath.Join(l.dir, "node", 
 // nodeProcess is the name under which a node's first process is recorded.
 func nodeProcess(name string) string { return name + "/init" }
 
-// cgroup is the control group of a node's pods, or with the name programs, which no node has, that of all other processes.
+// cgroup is the control group of a node's pods, or with the name programs, which no node has, that
+// of all other processes.
 func (l *Lab) cgroup(name string) string {
 	return "/" + cgroupParent + "/" + l.record.Plan.Name + "/" + name
 }
@@ -68,10 +69,11 @@ func (l *Lab) prepareNode(c Cluster, n Node) error {
 	}
 	machineID := sha256.Sum256([]byte(l.record.ID + n.Name))
 	for path, text := range map[string]string{
-		"/etc/hostname":    n.Name + "\n",
-		"/etc/hosts":       fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", n.Address, n.Name),
-		"/etc/machine-id":  fmt.Sprintf("%x\n", machineID[:16]),
-		"/etc/resolv.conf": fmt.Sprintf("nameserver %s\n", c.Router), // no name server: refused at once
+		"/etc/hostname":   n.Name + "\n",
+		"/etc/hosts":      fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", n.Address, n.Name),
+		"/etc/machine-id": fmt.Sprintf("%x\n", machineID[:16]),
+		// no name server: refused at once
+		"/etc/resolv.conf": fmt.Sprintf("nameserver %s\n", c.Router),
 	} {
 		if err := writeFile(inNode(path), []byte(text), 0o644); err != nil {
 			return err

@@ -66,8 +66,9 @@ func (p Plan) ends(a, b string) (x, y end, same bool, err error) {
 	return x, y, same, nil
 }
 
-// CutPath cuts one path and leaves the links of both ends as they are: packets between them vanish silently. Ends are two nodes
-// of one cluster, or nodes or clusters (the hub too) on both sides of the router. Within a cluster one path at a time can be cut.
+// CutPath cuts one path and leaves the links of both ends as they are: packets between them vanish
+// silently. Ends are two nodes of one cluster, or nodes or clusters (the hub too) on both sides of
+// the router. Within a cluster one path at a time can be cut.
 func (l *Lab) CutPath(a, b string) error {
 	x, y, same, err := l.record.Plan.ends(a, b)
 	if err == nil && same {
@@ -154,8 +155,9 @@ func ruleFor(from, to end, preference int) *netlink.Rule {
 	return r
 }
 
-// ImpairPath delays and drops packets between nodes or clusters on both sides of the router, in each direction, by a program in
-// the router. One impairment at a time is in force; it may be given to several paths.
+// ImpairPath delays and drops packets between nodes or clusters on both sides of the router, in
+// each direction, by a program in the router. One impairment at a time is in force; it may be given
+// to several paths.
 func (l *Lab) ImpairPath(ctx context.Context, a, b string, i Impairment) error {
 	x, y, same, err := l.record.Plan.ends(a, b)
 	switch {

@@ -128,8 +128,8 @@ type program struct {
 	argv      []string // argv[0] is a path
 	log       string   // file for its output
 	clone     uintptr  // further namespaces to make (CLONE_NEW…)
-	// realtime: the program gives itself a real-time priority, for which a cgroup of v1 has no runtime (CONFIG_RT_GROUP_SCHED), so it
-	// stays outside of the lab's cgroup.
+	// realtime: the program gives itself a real-time priority, for which a cgroup of v1 has no
+	// runtime (CONFIG_RT_GROUP_SCHED), so it stays outside of the lab's cgroup.
 	realtime bool
 }
 

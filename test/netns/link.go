@@ -18,8 +18,8 @@ type End struct {
 	Addrs []netip.Prefix // may be empty
 }
 
-// Veth joins two namespaces with a veth pair, gives each end its addresses and sets both up. Each end has one queue per
-// direction and processor, as a container runtime makes them.
+// Veth joins two namespaces with a veth pair, gives each end its addresses and sets both up. Each
+// end has one queue per direction and processor, as a container runtime makes them.
 func Veth(a, b End) error {
 	if err := veth(a, b); err != nil {
 		return fmt.Errorf("make veth %s/%s - %s/%s: %w", a.NS.Name, a.Name, b.NS.Name, b.Name, err)
@@ -54,8 +54,9 @@ func veth(a, b End) error {
 	return nil
 }
 
-// waitUp waits until the kernel has noticed the carrier of dev. Until then (the kernel works on it asynchronously) the
-// device drops what is sent, and the first packet of a test would be repeated a second later.
+// waitUp waits until the kernel has noticed the carrier of dev. Until then (the kernel works on it
+// asynchronously) the device drops what is sent, and the first packet of a test would be repeated a
+// second later.
 func (n *NS) waitUp(dev string) error {
 	for range 1000 {
 		l, err := n.link(dev)
@@ -88,8 +89,8 @@ func (n *NS) MAC(dev string) (net.HardwareAddr, error) {
 	return l.Attrs().HardwareAddr, nil
 }
 
-// AddAddr gives dev the address p (host bits kept). IPv6 addresses skip duplicate address detection, so that they are
-// usable at once.
+// AddAddr gives dev the address p (host bits kept). IPv6 addresses skip duplicate address
+// detection, so that they are usable at once.
 func (n *NS) AddAddr(dev string, p netip.Prefix) error {
 	l, err := n.link(dev)
 	if err != nil {
@@ -105,8 +106,8 @@ func (n *NS) AddAddr(dev string, p netip.Prefix) error {
 	return nil
 }
 
-// AddRoute routes dst through the next hop via on dev. A zero via makes it an on-link route; a via that no connected
-// prefix covers is taken as on-link.
+// AddRoute routes dst through the next hop via on dev. A zero via makes it an on-link route; a via
+// that no connected prefix covers is taken as on-link.
 func (n *NS) AddRoute(dst netip.Prefix, via netip.Addr, dev string) error {
 	l, err := n.link(dev)
 	if err != nil {

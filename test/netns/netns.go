@@ -1,7 +1,8 @@
-// Package netns makes network namespaces on this machine for tests and benchmarks, joins them with veth pairs and runs
-// code and commands inside them. Namespaces carry names under /run/netns (always with Prefix), so that a person can look
-// into a running test with `ip netns exec`. The package never touches a namespace without that prefix and never changes
-// the network of the namespace in which the caller runs. Only tests and the benchmark import it.
+// Package netns makes network namespaces on this machine for tests and benchmarks, joins them with
+// veth pairs and runs code and commands inside them. Namespaces carry names under /run/netns
+// (always with Prefix), so that a person can look into a running test with `ip netns exec`. The
+// package never touches a namespace without that prefix and never changes the network of the
+// namespace in which the caller runs. Only tests and the benchmark import it.
 package netns
 
 import (
@@ -37,8 +38,9 @@ type NS struct {
 	nl *netlink.Handle
 }
 
-// Create makes the namespace Prefix+name with `lo` up. The caller closes it. A namespace of that name that exists
-// already is an error: call RemoveStale first where leftovers of an earlier run are possible.
+// Create makes the namespace Prefix+name with `lo` up. The caller closes it. A namespace of that
+// name that exists already is an error: call RemoveStale first where leftovers of an earlier run
+// are possible.
 func Create(name string) (*NS, error) {
 	if !validName.MatchString(name) {
 		return nil, fmt.Errorf("create namespace %q: the name must match %s", name, validName)
@@ -65,8 +67,9 @@ func Create(name string) (*NS, error) {
 	return n, nil
 }
 
-// create makes the namespace and brings its thread, which NewNamed leaves inside, home again. (Throwing the thread away
-// instead does not work for the process's main thread: the runtime parks it, and it would hold the namespace for ever.)
+// create makes the namespace and brings its thread, which NewNamed leaves inside, home again.
+// (Throwing the thread away instead does not work for the process's main thread: the runtime parks
+// it, and it would hold the namespace for ever.)
 func create(full string) (vnetns.NsHandle, error) {
 	var fd vnetns.NsHandle
 	err := excursion(func() (err error) {
@@ -76,8 +79,8 @@ func create(full string) (vnetns.NsHandle, error) {
 	return fd, err
 }
 
-// Open finds a namespace that another process made with Create; name is without Prefix. Closing it removes it, so a
-// process that only visits calls Release instead.
+// Open finds a namespace that another process made with Create; name is without Prefix. Closing it
+// removes it, so a process that only visits calls Release instead.
 func Open(name string) (*NS, error) {
 	full := Prefix + name
 	fd, err := vnetns.GetFromName(full)
@@ -106,8 +109,8 @@ func (n *NS) Release() error {
 	return n.fd.Close()
 }
 
-// Close removes the namespace with all devices in it. Processes still inside keep it alive in the kernel until they
-// end; its name is gone at once.
+// Close removes the namespace with all devices in it. Processes still inside keep it alive in the
+// kernel until they end; its name is gone at once.
 func (n *NS) Close() error {
 	err := errors.Join(n.Release(), vnetns.DeleteNamed(n.Name))
 	if err != nil {
@@ -122,11 +125,12 @@ func (n *NS) Path() string { return filepath.Join(dir, n.Name) }
 // FD is the open file descriptor of the namespace; it is valid until Close or Release.
 func (n *NS) FD() int { return int(n.fd) }
 
-// Handle is a netlink handle whose requests act inside the namespace; it is valid until Close or Release.
+// Handle is a netlink handle whose requests act inside the namespace; it is valid until Close or
+// Release.
 func (n *NS) Handle() *netlink.Handle { return n.nl }
 
-// RemoveStale removes every namespace whose name begins with Prefix+name, as an earlier run that was killed leaves
-// them, and returns the names removed.
+// RemoveStale removes every namespace whose name begins with Prefix+name, as an earlier run that
+// was killed leaves them, and returns the names removed.
 func RemoveStale(name string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

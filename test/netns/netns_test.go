@@ -17,7 +17,8 @@ import (
 	"github.com/pelago-net/pelago/test/need"
 )
 
-// pair makes two namespaces joined by a veth with the addresses 10.9.0.1/24 and 10.9.0.2/24 (and fd09::1, fd09::2).
+// pair makes two namespaces joined by a veth with the addresses 10.9.0.1/24 and 10.9.0.2/24 (and
+// fd09::1, fd09::2).
 func pair(t *testing.T) (a, b *NS) {
 	t.Helper()
 	a, b = ForTest(t, "a"), ForTest(t, "b")

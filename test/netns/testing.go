@@ -18,7 +18,8 @@ func Require(t testing.TB) {
 	}
 }
 
-// ForTest makes a namespace that ends with the test; name (short, lower case) need only be unique within the process.
+// ForTest makes a namespace that ends with the test; name (short, lower case) need only be unique
+// within the process.
 func ForTest(t testing.TB, name string) *NS {
 	t.Helper()
 	Require(t)

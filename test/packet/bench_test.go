@@ -10,8 +10,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// BenchmarkPrograms measures the time in each program that a packet passes, as prog_ns. The system call before each run leaves the
-// processor's caches colder than a stream of packets does: compare figures of one run.
+// BenchmarkPrograms measures the time in each program that a packet passes, as prog_ns. The system
+// call before each run leaves the processor's caches colder than a stream of packets does: compare
+// figures of one run.
 func BenchmarkPrograms(b *testing.B) {
 	na, ga, nb := load(b, 1, 2), load(b, 1, 1), load(b, 2, 2)
 	s := state(1, 2)

@@ -14,9 +14,9 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// uplink is what packets come in and leave by. Without a namespace it is lo, the only device that is always there, with an
-// MTU of 65536, and packets meet uplink_in only. With one it is a device that knows all neighbours, and uplink_xdp comes
-// first.
+// uplink is what packets come in and leave by. Without a namespace it is lo, the only device that
+// is always there, with an MTU of 65536, and packets meet uplink_in only. With one it is a device
+// that knows all neighbours, and uplink_xdp comes first.
 var uplink = struct {
 	ns    *netns.NS
 	index int
@@ -83,7 +83,8 @@ func runOptions(frame, out []byte, c xdpMD) *ebpf.RunOptions {
 	return &ebpf.RunOptions{Data: frame, DataOut: out, Context: &c}
 }
 
-// comeIn runs what sits on the uplink on a frame. What uplink_xdp did is told as uplink_in would have done it.
+// comeIn runs what sits on the uplink on a frame. What uplink_xdp did is told as uplink_in would
+// have done it.
 func (k *Kernel) comeIn(t testing.TB, frame []byte) Result {
 	t.Helper()
 	if uplink.ns == nil {
@@ -93,7 +94,8 @@ func (k *Kernel) comeIn(t testing.TB, frame []byte) Result {
 	return r
 }
 
-// throughXDP runs uplink_xdp on a frame and, if it passes it on, uplink_in behind it. byXDP: uplink_xdp decided.
+// throughXDP runs uplink_xdp on a frame and, if it passes it on, uplink_in behind it. byXDP:
+// uplink_xdp decided.
 func (k *Kernel) throughXDP(t testing.TB, frame []byte) (r Result, byXDP bool) {
 	t.Helper()
 	cookie, _, err := k.Loader.Marks()
@@ -151,7 +153,8 @@ func (k *Kernel) tryXDP(frame []byte, cookie uint32, source [6]byte) (Result, bo
 	return r, true, nil
 }
 
-// answered makes every path of the node a good one, on which no probe will be overdue, but for what is changed.
+// answered makes every path of the node a good one, on which no probe will be overdue, but for what
+// is changed.
 func (k *Kernel) answered(t testing.TB, change ...func(*bpf.PelagoPath)) {
 	t.Helper()
 	var key [4]byte
@@ -313,7 +316,8 @@ func TestBothHooksAnyPacket(t *testing.T) {
 	}
 }
 
-// XDP ignores a frame with somebody else's MAC address as destination: the uplink may be in promiscuous mode.
+// XDP ignores a frame with somebody else's MAC address as destination: the uplink may be in
+// promiscuous mode.
 func TestFrameForAnotherHost(t *testing.T) {
 	withXDP(t)
 	k := load(t, 1, 1)

@@ -16,14 +16,16 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// Where a probe is overdue, a packet takes one along as a clone: a small one at once, a large one when it is overdue for long.
+// Where a probe is overdue, a packet takes one along as a clone: a small one at once, a large one
+// when it is overdue for long.
 func TestClonesAreSmall(t *testing.T) {
 	withXDP(t)
 	ga := load(t, 1, 1)
 	s := state(1, 1)
 	s.Settings.Edge = uint32(uplink.index) // where edge_out turns clones into probes
 	ga.Apply(t, s)
-	// The path has a round-trip time of 4 s, so that its interval is half a second: a probe is overdue after 0.75 s.
+	// The path has a round-trip time of 4 s, so that its interval is half a second: a probe is
+	// overdue after 0.75 s.
 	const second = 1e9
 	overdue := func(by uint64) func(*bpf.PelagoPath) {
 		return func(p *bpf.PelagoPath) {
@@ -68,7 +70,8 @@ func TestClonesAreSmall(t *testing.T) {
 	}
 }
 
-// Of a GSO packet no clone is sent, however long a probe is overdue: each of its segments would be a probe with the same number.
+// Of a GSO packet no clone is sent, however long a probe is overdue: each of its segments would be
+// a probe with the same number.
 func TestNoCloneOfGSO(t *testing.T) {
 	withXDP(t)
 	ga := load(t, 1, 1)
@@ -106,7 +109,8 @@ func TestNoCloneOfGSO(t *testing.T) {
 	}
 }
 
-// attach attaches a program to the uplink until the test ends: by TCX, before Linux 6.6 by a clsact filter.
+// attach attaches a program to the uplink until the test ends: by TCX, before Linux 6.6 by a clsact
+// filter.
 func attach(t *testing.T, program *ebpf.Program, at ebpf.AttachType) (tcx bool) {
 	t.Helper()
 	do := func(f func() error) {
@@ -140,7 +144,8 @@ func attach(t *testing.T, program *ebpf.Program, at ebpf.AttachType) (tcx bool) 
 	return tcx
 }
 
-// sendSegments sends an Ethernet frame with UDP in IPv4 by a device, as a GSO packet if segment is its size.
+// sendSegments sends an Ethernet frame with UDP in IPv4 by a device, as a GSO packet if segment is
+// its size.
 func sendSegments(device string, frame []byte, segment uint16) error {
 	const udpAt = 14 + 20
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
@@ -154,7 +159,8 @@ func sendSegments(device string, frame []byte, segment uint16) error {
 	header := make([]byte, 10) // struct virtio_net_hdr
 	if segment > 0 {
 		header[0], header[1] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM, unix.VIRTIO_NET_HDR_GSO_UDP_L4
-		for i, v := range []uint16{udpAt + 8, segment, udpAt, 6} { // lengths and offsets: header, segment, UDP, its checksum
+		// lengths and offsets: header, segment, UDP, its checksum
+		for i, v := range []uint16{udpAt + 8, segment, udpAt, 6} {
 			binary.NativeEndian.PutUint16(header[2+2*i:], v)
 		}
 	}

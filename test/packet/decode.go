@@ -7,7 +7,8 @@ import (
 	"net/netip"
 )
 
-// Decode reads an IPv4 packet and checks its lengths and checksums, the transport's as well where the packet is whole.
+// Decode reads an IPv4 packet and checks its lengths and checksums, the transport's as well where
+// the packet is whole.
 func Decode(b []byte) (Packet, error) {
 	p, rest, err := decodeIPv4(b)
 	if err != nil {
@@ -31,8 +32,9 @@ func Decode(b []byte) (Packet, error) {
 	return p, errors.Join(errs...)
 }
 
-// Quoted reads the packet that an ICMP error quotes in its payload, of which all but the IPv4 header and 8 bytes may be
-// missing: only the header's checksum is checked, and the transport's fields beyond the quote are 0.
+// Quoted reads the packet that an ICMP error quotes in its payload, of which all but the IPv4
+// header and 8 bytes may be missing: only the header's checksum is checked, and the transport's
+// fields beyond the quote are 0.
 func Quoted(b []byte) (Packet, error) {
 	if len(b) < 20 {
 		return Packet{}, fmt.Errorf("the quote has %d bytes, less than an IPv4 header", len(b))

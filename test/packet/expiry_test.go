@@ -17,14 +17,15 @@ import (
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
-// Timers of seconds for minutes, so that a machine that has just booted has lived long enough. Nobody waits for them:
-// age() makes flows older.
+// Timers of seconds for minutes, so that a machine that has just booted has lived long enough.
+// Nobody waits for them: age() makes flows older.
 var testTimers = loader.Timers{
 	UDP: 5 * time.Second, UDPWellKnown: 3 * time.Second, ICMP: 2 * time.Second, TCPEstablished: 20 * time.Second, TCPTransitory: 4 * time.Second, ClosedFloor: 2 * time.Second,
 	Unreplied: 3 * time.Second,
 }
 
-// age makes every flow look d older, at most as old as the boot: an earlier time would be a future one.
+// age makes every flow look d older, at most as old as the boot: an earlier time would be a future
+// one.
 func (k *Kernel) age(t testing.TB, d time.Duration) {
 	t.Helper()
 	for key, f := range k.entries(t) {
@@ -75,8 +76,9 @@ func (k *Kernel) converse(t testing.TB, packets []Packet) {
 	}
 }
 
-// How long a flow stays idle in each state before a sweep may remove it, and before a new flow that needs its port may.
-// UDP: RFC 4787 REQ-5; TCP: RFC 5382 REQ-5 and RFC 7857 section 2; ICMP: RFC 5508 REQ-2.
+// How long a flow stays idle in each state before a sweep may remove it, and before a new flow that
+// needs its port may. UDP: RFC 4787 REQ-5; TCP: RFC 5382 REQ-5 and RFC 7857 section 2; ICMP: RFC
+// 5508 REQ-2.
 func TestTimers(t *testing.T) {
 	k := loadTimers(t, testTimers, 1, 2)
 	type timers struct{ sweep, pressure time.Duration }
@@ -264,7 +266,8 @@ func TestRingFreesExpired(t *testing.T) {
 	k.checkTable(t)
 }
 
-// The first half of a flow that is just being opened is no leftover; one that was left behind goes in its time.
+// The first half of a flow that is just being opened is no leftover; one that was left behind goes
+// in its time.
 func TestHalfOpenedFlow(t *testing.T) {
 	k := loadTimers(t, testTimers, 1, 2)
 	half := func(age time.Duration) {
@@ -299,8 +302,8 @@ func TestHalfOpenedFlow(t *testing.T) {
 	k.checkTable(t)
 }
 
-// An entry whose removal the kernel has refused goes a second later: by a sweep, a purge, or the next packet of its tuple. Sooner its
-// remover may still be at work.
+// An entry whose removal the kernel has refused goes a second later: by a sweep, a purge, or the
+// next packet of its tuple. Sooner its remover may still be at work.
 func TestRefusedRemoval(t *testing.T) {
 	k := load(t, 1, 2)
 	fresh := func(k *Kernel) bool { return k.fromPod(t, udpPacket("x")).Verdict == "edge-out sent" }
@@ -356,8 +359,10 @@ func TestPurge(t *testing.T) {
 	s.Sources[ip("10.7.2.11")] = dataplane.Source{Egress: global(1, 1), Ifindex: podDevice}
 	k.Apply(t, s)
 	k.sent(t, k.fromPod(t, udpPacket("x", from("10.7.2.11"))), "edge-out sent")
-	k.delivered(t, k.arrive(t, overlay(1, 1, 2, clientTCP(SYN, to(global(1, 21))).Encode())))                  // to 10.7.2.10
-	k.delivered(t, k.arrive(t, overlay(1, 1, 2, clientTCP(SYN, to(global(1, 100)), ports(1500, 9)).Encode()))) // to 10.7.2.11
+	// to 10.7.2.10
+	k.delivered(t, k.arrive(t, overlay(1, 1, 2, clientTCP(SYN, to(global(1, 21))).Encode())))
+	// to 10.7.2.11
+	k.delivered(t, k.arrive(t, overlay(1, 1, 2, clientTCP(SYN, to(global(1, 100)), ports(1500, 9)).Encode())))
 	removed, err := k.Loader.PurgeFunc(equals(ip("10.7.2.10")))
 	if err != nil || removed != 101 {
 		t.Errorf("removed %d, %v; want 101", removed, err)
@@ -432,8 +437,8 @@ func TestFlush(t *testing.T) {
 	k.checkTable(t)
 }
 
-// A sweep reports the kinds of flows, the number of flows of an egress IP to its most popular endpoint, and which blocks are in
-// use.
+// A sweep reports the kinds of flows, the number of flows of an egress IP to its most popular
+// endpoint, and which blocks are in use.
 func TestSweepStats(t *testing.T) {
 	k := load(t, 1, 2)
 	for port := uint16(2000); port < 2030; port++ {
@@ -456,7 +461,8 @@ func TestSweepStats(t *testing.T) {
 	wantEqual(t, "sweep", want, got)
 }
 
-// A SYN on the tuple of a connection that is over opens a new one with the same outside port, and asks for a node anew.
+// A SYN on the tuple of a connection that is over opens a new one with the same outside port, and
+// asks for a node anew.
 func TestReopen(t *testing.T) {
 	f := newFleet(t, 2)
 	request := func(flags uint8) Packet { return tcpPacket(flags, to(global(2, 21))) }
@@ -491,7 +497,8 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// Sources that are gone do not fill the table of counters: without a counter a source would have no quota.
+// Sources that are gone do not fill the table of counters: without a counter a source would have no
+// quota.
 func TestSweepRemovesIdleCounters(t *testing.T) {
 	k := load(t, 1, 2)
 	k.sent(t, k.fromPod(t, udpPacket("x")), "edge-out sent")

@@ -7,8 +7,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Outside cluster 1 are hosts of 192.0.2.0/24, reached by device 21 of its gateways. 192.0.2.7:8080 is the backend of service
-// 120.1.0.23, 192.0.2.8 an endpoint with the global IP 120.1.0.101. 10.96.0.0/16 are ClusterIPs that other clusters may send to.
+// Outside cluster 1 are hosts of 192.0.2.0/24, reached by device 21 of its gateways. 192.0.2.7:8080
+// is the backend of service 120.1.0.23, 192.0.2.8 an endpoint with the global IP 120.1.0.101.
+// 10.96.0.0/16 are ClusterIPs that other clusters may send to.
 const externalDevice = podDevice + 1
 
 var beside = Context{IngressIfindex: externalDevice}
@@ -87,8 +88,8 @@ func externalRows() []row {
 	}
 }
 
-// A gateway shows a backend outside the cluster the client's global IP, and the client the service; a host that opens a connection
-// appears under the egress IP, with a port of the gateway's blocks.
+// A gateway shows a backend outside the cluster the client's global IP, and the client the service;
+// a host that opens a connection appears under the egress IP, with a port of the gateway's blocks.
 func TestBackendBesideTheCluster(t *testing.T) {
 	k := load(t, 1, 1)
 	s := state(1, 1)

@@ -87,8 +87,8 @@ func uptime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// fill puts as many flows into the table as it holds: established TCP flows of another pod, or closed ones. Each has its
-// slot in the ring.
+// fill puts as many flows into the table as it holds: established TCP flows of another pod, or
+// closed ones. Each has its slot in the ring.
 func (k *Kernel) fill(t testing.TB, established bool) {
 	t.Helper()
 	const chunk = 4096

@@ -22,7 +22,8 @@ func reassemble(t testing.TB, pieces []Packet) Packet {
 	return decode(t, whole.Encode())
 }
 
-// carry takes the fragments of a packet through send, which is fleet.there or fleet.back, in the given order.
+// carry takes the fragments of a packet through send, which is fleet.there or fleet.back, in the
+// given order.
 func carry(t testing.TB, p Packet, send func(testing.TB, Packet) ([]Overlay, Packet), order ...int) (legs []Overlay, seen Packet) {
 	t.Helper()
 	var pieces []Packet
@@ -45,7 +46,8 @@ func bytesOf(n int) []byte {
 	return b
 }
 
-// Fragments follow their first one: the same translation, gateways and node; put together they are a right packet.
+// Fragments follow their first one: the same translation, gateways and node; put together they are
+// a right packet.
 func TestFragments(t *testing.T) { bothHooks(t, throughFragments) }
 
 func throughFragments(t *testing.T) {
@@ -83,7 +85,8 @@ func throughFragments(t *testing.T) {
 	}
 }
 
-// What comes before its first fragment is dropped and counted, and does no harm to what comes behind.
+// What comes before its first fragment is dropped and counted, and does no harm to what comes
+// behind.
 func TestEarlyFragment(t *testing.T) {
 	k := load(t, 1, 2)
 	pieces := Fragments(udpPacket(string(bytesOf(4000))).Encode(), 1450)
@@ -123,7 +126,8 @@ func TestFragmentsPerSource(t *testing.T) {
 	k.sent(t, k.Run(t, k.EdgeOut, Frame(victim[1]), pod), "edge-out sent")
 }
 
-// A first fragment with the source of another pod does not reach the entries of that pod's datagrams.
+// A first fragment with the source of another pod does not reach the entries of that pod's
+// datagrams.
 func TestForgedFirstFragment(t *testing.T) {
 	const mtu = 1450
 	for name, known := range map[string]bool{"of no flow": false, "of the flow": true} {

@@ -6,8 +6,9 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 )
 
-// FuzzUplinkIn has the receiver look at any inner packet, as it comes from a sender that knows the token: it ends in one
-// verdict, and what is sent on is an overlay packet again, what is delivered an IPv4 packet.
+// FuzzUplinkIn has the receiver look at any inner packet, as it comes from a sender that knows the
+// token: it ends in one verdict, and what is sent on is an overlay packet again, what is delivered
+// an IPv4 packet.
 func FuzzUplinkIn(f *testing.F) {
 	for _, p := range samples() {
 		f.Add(uint8(1), uint8(0), uint16(0), p.with(from("120.2.0.1"), to(global(1, 21))).Encode())
@@ -65,7 +66,8 @@ func check(t *testing.T, k *Kernel, r Result) {
 		switch r.Verdict {
 		case "uplink-in delivered":
 			_, err = DecodeDelivered(r.Frame)
-		case "edge-out drop-no-flow", "edge-out drop-ports-exhausted": // a reset or an ICMP error to the pod
+		case "edge-out drop-no-flow", "edge-out drop-ports-exhausted":
+			// a reset or an ICMP error to the pod
 			_, err = DecodeDelivered(r.Frame)
 		default:
 			_, err = DecodeOverlay(r.Frame)

@@ -2,8 +2,9 @@ package packet
 
 import "testing"
 
-// FuzzBothHooks: whatever a gateway receives on its overlay or its cable, broken headers of the overlay included, ends in the
-// same bytes and the same verdict with uplink_xdp before uplink_in and without.
+// FuzzBothHooks: whatever a gateway receives on its overlay or its cable, broken headers of the
+// overlay included, ends in the same bytes and the same verdict with uplink_xdp before uplink_in
+// and without.
 func FuzzBothHooks(f *testing.F) {
 	for _, p := range samples() {
 		inner := p.with(from("120.1.0.1"), to(global(2, 20))).Encode()
@@ -25,7 +26,8 @@ func FuzzBothHooks(f *testing.F) {
 		}
 		o.Type, o.Flags, o.Node, o.TTL, o.TOS = kind, flags&15, node, ttl, tos
 		frame := o.Encode()
-		// One byte after the UDP header: handshakes to other ports are rate limited, so the first run would drain the second's bucket.
+		// One byte after the UDP header: handshakes to other ports are rate limited, so the first
+		// run would drain the second's bucket.
 		frame[42+int(at)%(len(frame)-42)] ^= change
 		var tc Result
 		if err := uplink.ns.Do(func() error { tc = k.Run(t, k.UplinkIn, frame, Context{}); return nil }); err != nil {

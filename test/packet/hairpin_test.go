@@ -40,8 +40,8 @@ func (k *Kernel) received(t testing.TB, r Result) Packet {
 	return decode(t, inner)
 }
 
-// TestHairpin follows packets of pod 10.7.3.10 to service 120.1.0.21 of its own cluster, whose only backend is pod 10.7.2.10
-// (RFC 4787 REQ-9, RFC 5382 REQ-8).
+// TestHairpin follows packets of pod 10.7.3.10 to service 120.1.0.21 of its own cluster, whose only
+// backend is pod 10.7.2.10 (RFC 4787 REQ-9, RFC 5382 REQ-8).
 func TestHairpin(t *testing.T) { bothHooks(t, throughHairpin) }
 
 func throughHairpin(t *testing.T) {
@@ -138,8 +138,8 @@ func TestHairpinAtGateway(t *testing.T) {
 		}
 	}
 
-	// A GSO packet, whose number of segments the kernel has forgotten by then, goes to the vxlan receiver, from an address that the
-	// reverse path filter expects on pelago0.
+	// A GSO packet, whose number of segments the kernel has forgotten by then, goes to the vxlan
+	// receiver, from an address that the reverse path filter expects on pelago0.
 	r := ga.fromPod(t, tcpPacket(ACK, from("10.7.1.10"), to(global(1, 22))))
 	r = ga.Run(t, ga.EdgeIn, r.Frame, Context{Mark: r.Mark, GSOSize: 10})
 	if o, err := DecodeHandedOver(r.Frame); err != nil || r.Verdict != "hairpin delivered" || r.Action != Next || o.Source != global(1, 1) {

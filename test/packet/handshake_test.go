@@ -23,7 +23,8 @@ func handshakeWithOptions(t testing.TB, frame []byte) []byte {
 	return Frame(p.Encode())
 }
 
-// Unknown addresses share a budget of handshakes; known ones, data and everything else are nothing to the guard.
+// Unknown addresses share a budget of handshakes; known ones, data and everything else are nothing
+// to the guard.
 func TestHandshakes(t *testing.T) { bothHooks(t, throughHandshakes) }
 
 func throughHandshakes(t *testing.T) {
@@ -82,7 +83,8 @@ func throughHandshakes(t *testing.T) {
 	}
 }
 
-// Beyond the rate of all networks each one has a small rate of its own, so that a flood from one does not keep out the others.
+// Beyond the rate of all networks each one has a small rate of its own, so that a flood from one
+// does not keep out the others.
 func TestHandshakesOfOtherNetworks(t *testing.T) { bothHooks(t, throughHandshakesOfOtherNetworks) }
 
 func throughHandshakesOfOtherNetworks(t *testing.T) {

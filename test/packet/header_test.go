@@ -8,8 +8,8 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 )
 
-// The overlay header on the wire, bit by bit. Version N must understand what N-1 sends: these bytes may gain a sibling
-// for a new version, they never change.
+// The overlay header on the wire, bit by bit. Version N must understand what N-1 sends: these bytes
+// may gain a sibling for a new version, they never change.
 func TestHeaderBytes(t *testing.T) {
 	na := load(t, 1, 2)
 	na.Apply(t, oneGateway(1, 2))
@@ -27,9 +27,11 @@ func TestHeaderBytes(t *testing.T) {
 	)
 	whole := strings.Join([]string{
 		ethernet,
-		"45b900530000400040" + "11" + "dfbd" + "ac100102" + "ac100101", // IPv4, TOS copied, DF, TTL 64, UDP, 172.16.1.2 > 172.16.1.1
-		"c000" + "12c0" + "003f" + "0000",                              // UDP to 4800, no checksum
-		"08" + "a0b0c1" + "01" + "0000" + "10",                         // VXLAN with a VNI, token, type forward, no node, version 1, no flags
+		// IPv4, TOS copied, DF, TTL 64, UDP, 172.16.1.2 > 172.16.1.1
+		"45b900530000400040" + "11" + "dfbd" + "ac100102" + "ac100101",
+		"c000" + "12c0" + "003f" + "0000", // UDP to 4800, no checksum
+		// VXLAN with a VNI, token, type forward, no node, version 1, no flags
+		"08" + "a0b0c1" + "01" + "0000" + "10",
 		inner + "020000000000" + "0800",
 	}, "")
 	first := strings.Join([]string{

@@ -16,8 +16,8 @@ func icmpError(p Packet, router, destination netip.Addr, n int) Packet {
 	return Packet{Source: router, Destination: destination, TTL: 63, ICMP: &ICMP{Type: Unreachable, Code: 3}, Payload: quote}
 }
 
-// An ICMP error finds its way from either side to the sender of what it is about, who sees his own packet quoted
-// (RFC 5508 REQ-4 and 5), whether the peer, the peer's node or a router made it.
+// An ICMP error finds its way from either side to the sender of what it is about, who sees his own
+// packet quoted (RFC 5508 REQ-4 and 5), whether the peer, the peer's node or a router made it.
 func TestICMPErrors(t *testing.T) { bothHooks(t, throughICMPErrors) }
 
 func throughICMPErrors(t *testing.T) {
@@ -69,7 +69,8 @@ func throughICMPErrors(t *testing.T) {
 	}
 }
 
-// wantQuote checks that the error quotes the packet as its sender sent it, n bytes of its transport.
+// wantQuote checks that the error quotes the packet as its sender sent it, n bytes of its
+// transport.
 func wantQuote(t testing.TB, sent, got Packet, n int) {
 	t.Helper()
 	want := sent.Encode()
@@ -79,7 +80,8 @@ func wantQuote(t testing.TB, sent, got Packet, n int) {
 	wantEqual(t, "quoted bytes", want[:len(got.Payload)], got.Payload)
 }
 
-// A cluster has no say in a flow between two others (RFC 5927): only the one to which the quoted packet was sent may report an error.
+// A cluster has no say in a flow between two others (RFC 5927): only the one to which the quoted
+// packet was sent may report an error.
 func TestICMPErrorOfAThirdCluster(t *testing.T) { bothHooks(t, throughThirdCluster) }
 
 func throughThirdCluster(t *testing.T) {
@@ -164,8 +166,9 @@ func TestAnyICMPError(t *testing.T) {
 		wantEqual(t, "ICMP header", complaint.ICMP, got.ICMP)
 		want := p.Encode()[:len(got.Payload)]
 		if p.TCP != nil && n == 17 {
-			// The quote ends inside the TCP checksum. Half of the translated one cannot be put right without the other
-			// half, and nobody is to look at it (RFC 5508 REQ-3); all before it is promised.
+			// The quote ends inside the TCP checksum. Half of the translated one cannot be put
+			// right without the other half, and nobody is to look at it (RFC 5508 REQ-3); all
+			// before it is promised.
 			want, got.Payload = want[:len(want)-1], got.Payload[:len(got.Payload)-1]
 		}
 		if string(want) != string(got.Payload) {

@@ -73,7 +73,8 @@ func (k *Kernel) Apply(t testing.TB, s dataplane.State) {
 	}
 }
 
-// Flush clears all flows and fragments, the results of probes, and the handshake guard; the next Apply recreates the paths.
+// Flush clears all flows and fragments, the results of probes, and the handshake guard; the next
+// Apply recreates the paths.
 func (k *Kernel) Flush(t testing.TB) {
 	t.Helper()
 	for _, m := range []*ebpf.Map{k.Flows, k.Fragments, k.Paths, k.Uplinks, k.Usage, k.GatewayLosses} {
@@ -108,7 +109,8 @@ func (k *Kernel) networks(t testing.TB, full uint64) {
 	}
 }
 
-// putPath replaces the state of a path, which otherwise only the programs change, and drops its cached line.
+// putPath replaces the state of a path, which otherwise only the programs change, and drops its
+// cached line.
 func (k *Kernel) putPath(t testing.TB, peer [4]byte, p bpf.PelagoPath) {
 	t.Helper()
 	if err := k.Paths.Put(peer, p); err != nil {
@@ -117,7 +119,8 @@ func (k *Kernel) putPath(t testing.TB, peer [4]byte, p bpf.PelagoPath) {
 	k.forgetLine(t, peer)
 }
 
-// forgetLine empties the line of a peer, nodeIP of its cluster and index: path_slot() of bpf/health.h.
+// forgetLine empties the line of a peer, nodeIP of its cluster and index: path_slot() of
+// bpf/health.h.
 func (k *Kernel) forgetLine(t testing.TB, peer [4]byte) {
 	t.Helper()
 	half := k.PathLines.MaxEntries() / 2

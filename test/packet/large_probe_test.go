@@ -13,7 +13,8 @@ import (
 
 const probeLarge = 2
 
-// sendLarge has the node send a large probe to a peer and returns it, with the beginning of its body.
+// sendLarge has the node send a large probe to a peer and returns it, with the beginning of its
+// body.
 func (k *Kernel) sendLarge(t testing.TB, peer netip.Addr, size int) (Overlay, body) {
 	t.Helper()
 	_, mark, err := k.Loader.Marks()
@@ -41,8 +42,9 @@ func (k *Kernel) largeProbe(t testing.TB, peer netip.Addr) liveness.LargeProbe {
 	return p
 }
 
-// A large probe is as long on the way as the packet whose place it takes, on the overlay and on the cable, and may not be
-// fragmented. It comes back as long, by a peer that knows nothing of large probes, and leaves liveness as it is.
+// A large probe is as long on the way as the packet whose place it takes, on the overlay and on the
+// cable, and may not be fragmented. It comes back as long, by a peer that knows nothing of large
+// probes, and leaves liveness as it is.
 func TestLargeProbe(t *testing.T) { bothHooks(t, throughLargeProbe) }
 
 func throughLargeProbe(t *testing.T) {

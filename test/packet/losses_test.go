@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A gateway advertises a cluster as lossy while it reaches it by paths that lose packets only, and no longer once one of them is
-// good.
+// A gateway advertises a cluster as lossy while it reaches it by paths that lose packets only, and
+// no longer once one of them is good.
 func TestLossesAreAdvertised(t *testing.T) { bothHooks(t, throughLossesAreAdvertised) }
 
 func throughLossesAreAdvertised(t *testing.T) {
@@ -56,8 +56,8 @@ func throughLossesAreAdvertised(t *testing.T) {
 	}
 }
 
-// A reply of a path that loses packets leaves what is advertised, one of a good path clears it: without packets for the cluster
-// the programs learn of its recovery by probes.
+// A reply of a path that loses packets leaves what is advertised, one of a good path clears it:
+// without packets for the cluster the programs learn of its recovery by probes.
 func TestRepliesClearLosses(t *testing.T) {
 	ga := load(t, 1, 1)
 	if err := ga.Loader.Reach(nil, map[uint16]bool{2: true}); err != nil {
@@ -76,8 +76,8 @@ func TestRepliesClearLosses(t *testing.T) {
 	}
 }
 
-// Probes of the former version end where the losses begin: they are reflected as they are, and a reply of a reflector that does
-// not know the losses reports none.
+// Probes of the former version end where the losses begin: they are reflected as they are, and a
+// reply of a reflector that does not know the losses reports none.
 func TestProbesWithoutLosses(t *testing.T) { bothHooks(t, throughProbesWithoutLosses) }
 
 func throughProbesWithoutLosses(t *testing.T) {

@@ -19,12 +19,13 @@ func samples() map[string]Packet {
 	}
 }
 
-// shortest is the length of an Ethernet and an IPv4 header: the kernel runs no program on a shorter frame of IPv4. (In the
-// field such a frame is dropped before our hooks or, if not, packet_at() refuses it as it does any other.)
+// shortest is the length of an Ethernet and an IPv4 header: the kernel runs no program on a shorter
+// frame of IPv4. (In the field such a frame is dropped before our hooks or, if not, packet_at()
+// refuses it as it does any other.)
 const shortest = 34
 
-// A frame cut anywhere is malformed to the edge, and to the uplink either malformed or, where it is too short to be seen
-// as ours, left alone.
+// A frame cut anywhere is malformed to the edge, and to the uplink either malformed or, where it is
+// too short to be seen as ours, left alone.
 func TestCutFrames(t *testing.T) {
 	edge, uplink := load(t, 1, 2), load(t, 1, 2)
 	for name, p := range samples() {
@@ -52,7 +53,8 @@ func TestCutFrames(t *testing.T) {
 	}
 }
 
-// A packet whose length field ends before its transport header does is malformed, whatever follows in the frame.
+// A packet whose length field ends before its transport header does is malformed, whatever follows
+// in the frame.
 func TestShortTotalLength(t *testing.T) {
 	k := load(t, 1, 2)
 	for name, p := range samples() {
@@ -111,7 +113,8 @@ func TestForeignPackets(t *testing.T) {
 			}
 		}
 	}
-	// The guard is about our ports at our peers only: pods may run tunnels of their own to the rest of the world.
+	// The guard is about our ports at our peers only: pods may run tunnels of their own to the rest
+	// of the world.
 	for name, frame := range map[string][]byte{
 		"UDP 4500 to the Internet": change(func(o *Overlay) { o.Destination = ip("192.0.2.9") }),
 		"UDP 4800 to a pod":        change(func(o *Overlay) { o.Destination, o.Port = ip("10.7.3.10"), overlayPort }),

@@ -16,8 +16,8 @@ import (
 	"github.com/pelago-net/pelago/test/need"
 )
 
-// mappedState is the state of a node of cluster 1 whose sources with an egress IP have endpoint-independent mappings; 10.7.N.11 has no
-// address of its own.
+// mappedState is the state of a node of cluster 1 whose sources with an egress IP have
+// endpoint-independent mappings; 10.7.N.11 has no address of its own.
 func mappedState(node uint16, open bool, blocks ...uint16) dataplane.State {
 	s := state(1, node)
 	if len(blocks) == 0 {
@@ -64,8 +64,8 @@ func (k *Kernel) mappings(t testing.TB) (n int) {
 	return n
 }
 
-// A local address and port show one address and port to all remote endpoints (RFC 4787 REQ-1), its own if that is free, and share them
-// with no other.
+// A local address and port show one address and port to all remote endpoints (RFC 4787 REQ-1), its
+// own if that is free, and share them with no other.
 func TestMapping(t *testing.T) {
 	k := mappedNode(t, false)
 	first := k.shown(t, udpPacket("x"))
@@ -106,7 +106,8 @@ func TestMapping(t *testing.T) {
 		}
 	}
 
-	// Other protocols keep one port for each endpoint's use; an answer comes back, and only from the endpoint that was addressed.
+	// Other protocols keep one port for each endpoint's use; an answer comes back, and only from
+	// the endpoint that was addressed.
 	k.sent(t, k.fromPod(t, tcpPacket(SYN)), "edge-out sent")
 	k.sent(t, k.fromPod(t, echoPacket(Echo)), "edge-out sent")
 	got := k.delivered(t, k.arrive(t, overlay(1, 1, 2, unasked(first, from("120.2.0.21"), ports(1024, first)).Encode())))
@@ -123,8 +124,9 @@ func TestMapping(t *testing.T) {
 	k.checkTable(t)
 }
 
-// With endpoint-independent filtering (RFC 4787 REQ-8) every address of an accepted cluster reaches the pod behind a mapping, its
-// answers leave from the mapping's port, and without an answer nothing is stored.
+// With endpoint-independent filtering (RFC 4787 REQ-8) every address of an accepted cluster reaches
+// the pod behind a mapping, its answers leave from the mapping's port, and without an answer
+// nothing is stored.
 func TestOpenMapping(t *testing.T) { bothHooks(t, openMapping) }
 
 func openMapping(t *testing.T) {
@@ -197,8 +199,8 @@ func openMapping(t *testing.T) {
 	k.delivered(t, arrive(unasked(port)))
 }
 
-// A mapping lives as long as its flows, by traffic of either direction (RFC 4787 REQ-6), and as any UDP flow without them. What nobody
-// asked for refreshes nothing.
+// A mapping lives as long as its flows, by traffic of either direction (RFC 4787 REQ-6), and as any
+// UDP flow without them. What nobody asked for refreshes nothing.
 func TestMappingTimers(t *testing.T) {
 	k := loadTimers(t, testTimers, 1, 2)
 	k.Apply(t, mappedState(2, true))
@@ -244,7 +246,8 @@ func TestMappingTimers(t *testing.T) {
 	}
 }
 
-// The ports are bounded: a source has half of them, and one that needs a port gets that of a mapping without replies, but none in use.
+// The ports are bounded: a source has half of them, and one that needs a port gets that of a
+// mapping without replies, but none in use.
 func TestMappingPorts(t *testing.T) {
 	// No mapping is old enough to be evicted before age() makes it so.
 	timers := loader.Timers{UDP: 10 * time.Minute, Unreplied: 30 * time.Second}
@@ -329,7 +332,8 @@ func TestMappingPorts(t *testing.T) {
 	k.checkTable(t)
 }
 
-// A mapping in a withdrawn block, or of an egress IP that its source has no more, opens nothing; its flows keep their port.
+// A mapping in a withdrawn block, or of an egress IP that its source has no more, opens nothing;
+// its flows keep their port.
 func TestMappingWithdrawn(t *testing.T) {
 	k := mappedNode(t, true)
 	port := k.shown(t, udpPacket("x"))
@@ -373,8 +377,8 @@ func TestMappingWithdrawn(t *testing.T) {
 	}
 }
 
-// Flows from before an egress IP was mapped are removed, since their ports could become those of mappings. Until then a packet that
-// would show what another flow shows is dropped.
+// Flows from before an egress IP was mapped are removed, since their ports could become those of
+// mappings. Until then a packet that would show what another flow shows is dropped.
 func TestMappingBegins(t *testing.T) {
 	k := load(t, 1, 2)
 	dependent := mappedState(2, false)
@@ -426,8 +430,8 @@ func TestManyOpenOneMapping(t *testing.T) {
 	}
 }
 
-// Two pods of one cluster reach each other by their mappings (RFC 4787 REQ-9), each seeing the other's egress IP and port, and a pod
-// reaches its own.
+// Two pods of one cluster reach each other by their mappings (RFC 4787 REQ-9), each seeing the
+// other's egress IP and port, and a pod reaches its own.
 func TestMappingHairpin(t *testing.T) {
 	na, ga, nb := load(t, 1, 3), load(t, 1, 1), load(t, 1, 2)
 	one := func(s dataplane.State) dataplane.State { s.Gateways = []uint16{1}; return s }
@@ -476,7 +480,8 @@ func TestMappingUsageIsRestored(t *testing.T) {
 	k.checkTable(t)
 }
 
-// Programs without mappings over the same maps keep the flows of one, and do not mistake it for a flow; the next version goes on with it.
+// Programs without mappings over the same maps keep the flows of one, and do not mistake it for a
+// flow; the next version goes on with it.
 func TestMappingDowngrade(t *testing.T) {
 	need.Root(t)
 	path := filepath.Join(pool.dir, "downgrade")
@@ -523,7 +528,8 @@ func TestMappingDowngrade(t *testing.T) {
 	}
 }
 
-// A pod whose packets bypass the stack gets mappings towards other clusters alone, and the same as by the stack.
+// A pod whose packets bypass the stack gets mappings towards other clusters alone, and the same as
+// by the stack.
 func TestMappingBypass(t *testing.T) {
 	k := bypassing(t, dataplane.Fast)
 	s := mappedState(2, true)

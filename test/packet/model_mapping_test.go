@@ -9,7 +9,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// modelMapping is a mapping as RFC 4787 REQ-1 and REQ-6 want it: what it shows, and how long it has been idle.
+// modelMapping is a mapping as RFC 4787 REQ-1 and REQ-6 want it: what it shows, and how long it has
+// been idle.
 type modelMapping struct {
 	shown        netip.AddrPort
 	replied      bool // surely; where it is not known it is false
@@ -43,7 +44,8 @@ func (m *model) inTable(local netip.AddrPort) (shown netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(global(1, 1), be16(f.Sport)), true
 }
 
-// touchMapping notes that a packet of a mapped flow was translated between two times. first: it is the first reply.
+// touchMapping notes that a packet of a mapped flow was translated between two times. first: it is
+// the first reply.
 func (m *model) touchMapping(f *modelFlow, pod, first bool, before, after time.Duration) {
 	if !m.maps(f.opening, f.client) {
 		return
@@ -64,8 +66,8 @@ func (m *model) touchMapping(f *modelFlow, pod, first bool, before, after time.D
 	mapping.replied = mapping.replied || first
 }
 
-// openMapped checks the source of a flow that a mapped pod opened: that of the mapping, which is a new one if there is none, and no
-// other's; the pod's own port if that is free.
+// openMapped checks the source of a flow that a mapped pod opened: that of the mapping, which is a
+// new one if there is none, and no other's; the pod's own port if that is free.
 func (m *model) openMapped(c, got connection, before, after time.Duration) error {
 	want := c
 	want.source = got.source
@@ -99,8 +101,8 @@ func (m *model) openMapped(c, got connection, before, after time.Duration) error
 	return nil
 }
 
-// clashes reports whether a mapped flow may not be opened, since another one, whose mapping has ended, shows the same. Its mapping is
-// opened all the same.
+// clashes reports whether a mapped flow may not be opened, since another one, whose mapping has
+// ended, shows the same. Its mapping is opened all the same.
 func (m *model) clashes(c connection, before, after time.Duration) bool {
 	shown, ok := m.inTable(c.source)
 	if !ok {
@@ -111,7 +113,8 @@ func (m *model) clashes(c connection, before, after time.Duration) bool {
 	return m.openMapped(c, got, before, after) == nil && m.in[got.reverse()] != nil
 }
 
-// unasked checks a packet to an egress IP that has no flow: it passes by a mapping, and opens nothing.
+// unasked checks a packet to an egress IP that has no flow: it passes by a mapping, and opens
+// nothing.
 func (m *model) unasked(c, got connection, passed bool, after time.Duration) error {
 	local := m.behind(c.destination)
 	want := c

@@ -17,7 +17,8 @@ var (
 	modelSeed  = flag.Uint64("seed", 0, "seed of its first sequence")
 )
 
-// connection is the addresses and ports of a packet; an echo request has its identifier as source port, a reply as destination port.
+// connection is the addresses and ports of a packet; an echo request has its identifier as source
+// port, a reply as destination port.
 type connection struct {
 	source, destination netip.AddrPort
 	proto               uint8
@@ -63,12 +64,15 @@ func (c connection) opens(flags uint8) bool {
 // tick is how late the coarse clock of the programs may be.
 const tick = 100 * time.Millisecond
 
-// modelFlow is a flow as RFC 4787, 5382 and 5508 want it: a translation in each direction, and what it has seen.
+// modelFlow is a flow as RFC 4787, 5382 and 5508 want it: a translation in each direction, and what
+// it has seen.
 type modelFlow struct {
-	opening, shown connection    // the packet that opened it, before and after translation
-	client         bool          // opened by a pod of the node
-	seen           [2]uint8      // of TCP the flags, else ACK for any packet: of the opener, of the other side
-	last, latest   time.Duration // between which its idle time has begun; the programs note it once a second
+	opening, shown connection // the packet that opened it, before and after translation
+	client         bool       // opened by a pod of the node
+	// of TCP the flags, else ACK for any packet: of the opener, of the other side
+	seen [2]uint8
+	// between which its idle time has begun; the programs note it once a second
+	last, latest time.Duration
 }
 
 // limit is how long it may be idle, or be before another flow gets its port.
@@ -151,7 +155,8 @@ func (f *modelFlow) touch(opener bool, flags uint8, before, after time.Duration)
 	f.last, f.latest = max(f.last, before-time.Second-tick), max(f.latest, after)
 }
 
-// send has a program translate a packet, and compares with the model. pod: it comes from a pod, else from the overlay.
+// send has a program translate a packet, and compares with the model. pod: it comes from a pod,
+// else from the overlay.
 func (m *model) send(c connection, flags uint8, pod bool) error {
 	by, program, frame, ctx := m.in, m.k.UplinkIn, []byte(nil), Context{}
 	if pod {
@@ -188,7 +193,9 @@ func (m *model) send(c connection, flags uint8, pod bool) error {
 			m.touchMapping(f, pod, !opener && f.seen[1]&ACK == 0, before, after)
 			f.touch(opener, flags, before, after)
 			return nil
-		case passed && got == want: // an expired flow that no sweep has met goes on, or either side has opened the same again
+		case passed && got == want:
+			// an expired flow that no sweep has met goes on, or either side has opened the same
+			// again
 			f.last, f.latest = before-time.Second-tick, after
 			m.touchMapping(f, pod, false, before, after)
 			return m.read(f)
@@ -343,7 +350,8 @@ func (m *model) sweep(t *testing.T) error {
 	return nil
 }
 
-// translation reads what a program made of a packet. passed: it was sent, or delivered; an answer to its sender is none.
+// translation reads what a program made of a packet. passed: it was sent, or delivered; an answer
+// to its sender is none.
 func translation(r Result, pod bool) (c connection, passed bool, err error) {
 	if r.Action == Drop {
 		return c, false, nil
@@ -379,7 +387,8 @@ func flowKey(c connection, out bool) bpf.PelagoFlowKey {
 // step does something, most often sending a packet, of a flow or another one.
 func (m *model) step(t *testing.T) (what string, err error) {
 	flags := []uint8{SYN, SYN, SYN, ACK, ACK, SYN | ACK, FIN | ACK, RST | ACK}[m.rng.IntN(8)]
-	port := func(from ...uint16) uint16 { return from[m.rng.IntN(len(from))] + uint16(m.rng.IntN(24)) } // below the quota of mappings
+	// below the quota of mappings
+	port := func(from ...uint16) uint16 { return from[m.rng.IntN(len(from))] + uint16(m.rng.IntN(24)) }
 	switch n := m.rng.IntN(2000); {
 	case n == 0:
 		return "sweep", m.sweep(t)
@@ -412,8 +421,9 @@ func (m *model) step(t *testing.T) (what string, err error) {
 	return fmt.Sprintf("%s flags %#x pod %t", c, flags, pod), m.send(c, flags, pod)
 }
 
-// The programs agree with a model over any sequence of packets, ageing and sweeps: which packets open a flow, how each is
-// translated, when a flow may be removed and its port be given away, and what is left in the tables.
+// The programs agree with a model over any sequence of packets, ageing and sweeps: which packets
+// open a flow, how each is translated, when a flow may be removed and its port be given away, and
+// what is left in the tables.
 func TestModel(t *testing.T) {
 	t.Run("dependent", func(t *testing.T) { runModel(t, false) })
 	t.Run("mapped", func(t *testing.T) { runModel(t, true) })
@@ -424,7 +434,8 @@ func runModel(t *testing.T, mapped bool) {
 		UDP: 30 * time.Second, UDPWellKnown: 6 * time.Second, ICMP: 12 * time.Second, TCPEstablished: 60 * time.Second,
 		TCPTransitory: 24 * time.Second, ClosedFloor: 2 * time.Second, Unreplied: 4 * time.Second,
 	}
-	time.Sleep(timers.TCPEstablished + time.Second - uptime()) // age makes no entry older than the boot
+	// age makes no entry older than the boot
+	time.Sleep(timers.TCPEstablished + time.Second - uptime())
 	k := loadTimers(t, timers, 1, 2)
 	if mapped {
 		k.Apply(t, mappedModel())

@@ -56,7 +56,8 @@ func TestMSSClampOfAnswers(t *testing.T) {
 	wantEqual(t, "options", []byte{2, 4, 0x05, 0x82}, got.TCP.Options)
 }
 
-// Whatever the options are, the packet passes with right checksums, and at most two bytes of an MSS option change.
+// Whatever the options are, the packet passes with right checksums, and at most two bytes of an MSS
+// option change.
 func TestMSSClampAnyOptions(t *testing.T) {
 	k := load(t, 1, 2)
 	rapid.Check(t, func(rt *rapid.T) {

@@ -13,8 +13,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
-// checkTable checks the invariants of the flow table: every flow has exactly its two entries, each the inverse of the
-// other, so no two flows share a tuple on either side, and what one entry does the other undoes.
+// checkTable checks the invariants of the flow table: every flow has exactly its two entries, each
+// the inverse of the other, so no two flows share a tuple on either side, and what one entry does
+// the other undoes.
 func (k *Kernel) checkTable(t testing.TB) (flows int) {
 	t.Helper()
 	entries := k.entries(t)
@@ -51,9 +52,10 @@ func (k *Kernel) checkTable(t testing.TB) (flows int) {
 	return flows
 }
 
-// Any packet arrives at a pod with right checksums and unchanged but for its addresses and ports, and any answer comes
-// back to the sender under the address that was addressed; no two connections look alike to a pod. Three services and
-// a global IP lead to two pods, of which two services lead to the same port.
+// Any packet arrives at a pod with right checksums and unchanged but for its addresses and ports,
+// and any answer comes back to the sender under the address that was addressed; no two connections
+// look alike to a pod. Three services and a global IP lead to two pods, of which two services lead
+// to the same port.
 func TestTranslationIsUndone(t *testing.T) {
 	f := newFleet(t, 2)
 	s := oneGateway(2, 2)
@@ -118,7 +120,8 @@ func TestTranslationIsUndone(t *testing.T) {
 	}
 }
 
-// A source whose flow gets no port gets an ICMP error (RFC 5508 REQ-8), but not for TCP, whose sender would give up, nor without limit.
+// A source whose flow gets no port gets an ICMP error (RFC 5508 REQ-8), but not for TCP, whose
+// sender would give up, nor without limit.
 func TestExhaustionIsAnswered(t *testing.T) {
 	k := load(t, 1, 2)
 	exhaust(t, k)
@@ -180,7 +183,8 @@ func TestExhaustionIsAnswered(t *testing.T) {
 	t.Error("the ports never ran out")
 }
 
-// A client keeps its source port, or the identifier of its echo, where that is in a block of the node and free.
+// A client keeps its source port, or the identifier of its echo, where that is in a block of the
+// node and free.
 func TestPortPreservation(t *testing.T) {
 	k := load(t, 1, 2)
 	s := state(1, 2)
@@ -215,8 +219,9 @@ func TestPortPreservation(t *testing.T) {
 	}
 }
 
-// Many flows over few ports, opened, used, closed, aged and swept in any order: the table stays sound, a port is never
-// given to two live flows towards one endpoint, and while the flow lives it keeps its port.
+// Many flows over few ports, opened, used, closed, aged and swept in any order: the table stays
+// sound, a port is never given to two live flows towards one endpoint, and while the flow lives it
+// keeps its port.
 func TestPortsAreNeverShared(t *testing.T) {
 	k := loadTimers(t, loader.Timers{
 		UDP: 20 * time.Millisecond, ICMP: 15 * time.Millisecond, TCPTransitory: 20 * time.Millisecond,
@@ -293,8 +298,9 @@ func TestPortsAreNeverShared(t *testing.T) {
 	})
 }
 
-// A flow keeps its outside port, and its IP is the pod's; ports are of the node's own blocks, scattered as they may be,
-// nearly all of them in use at last; and which port comes next is hard to guess.
+// A flow keeps its outside port, and its IP is the pod's; ports are of the node's own blocks,
+// scattered as they may be, nearly all of them in use at last; and which port comes next is hard to
+// guess.
 func TestPortsOfBlocks(t *testing.T) {
 	k := load(t, 1, 2)
 	s := state(1, 2)
@@ -344,7 +350,8 @@ func TestPortsOfBlocks(t *testing.T) {
 	k.checkTable(t)
 }
 
-// Only the endpoint that was addressed may answer, and it may open the connection from its side as well.
+// Only the endpoint that was addressed may answer, and it may open the connection from its side as
+// well.
 func TestFiltering(t *testing.T) {
 	k := load(t, 1, 2)
 	port := decode(t, k.sent(t, k.fromPod(t, tcpPacket(SYN)), "edge-out sent").Inner).TCP.Source

@@ -7,7 +7,8 @@ import (
 	"net/netip"
 )
 
-// Packet types and flags of the overlay header (bpf/overlay.h), spelled out here a second time on purpose: they are an ABI.
+// Packet types and flags of the overlay header (bpf/overlay.h), spelled out here a second time on
+// purpose: they are an ABI.
 const (
 	Forward    = 1
 	Probe      = 2
@@ -18,8 +19,8 @@ const (
 	Switch   = 4
 )
 
-// Overlay is an overlay packet: Ethernet, IPv4, UDP, overlay header, and behind it an inner Ethernet header with an IPv4
-// packet, or the body of a probe.
+// Overlay is an overlay packet: Ethernet, IPv4, UDP, overlay header, and behind it an inner
+// Ethernet header with an IPv4 packet, or the body of a probe.
 type Overlay struct {
 	Source, Destination netip.Addr // outer
 	TTL, TOS            uint8
@@ -59,8 +60,8 @@ func DecodeOverlay(frame []byte) (Overlay, error) {
 	return o, o.decodeInner()
 }
 
-// DecodeHandedOver reads a frame that was made ready for the kernel's vxlan receiver: the VNI, part of which has the place of
-// the packet type, is a secret of the node.
+// DecodeHandedOver reads a frame that was made ready for the kernel's vxlan receiver: the VNI, part
+// of which has the place of the packet type, is a secret of the node.
 func DecodeHandedOver(frame []byte) (Overlay, error) {
 	o, err := decodeHeader(frame)
 	if err != nil {

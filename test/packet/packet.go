@@ -1,6 +1,7 @@
-// Package packet tests the eBPF programs on single packets: it builds IPv4 and overlay packets, runs a program on them in the
-// kernel (BPF_PROG_TEST_RUN) and decodes the output, verifying every checksum. The tests of the programs are in this package;
-// test/netns/clusters uses the encoder to forge packets.
+// Package packet tests the eBPF programs on single packets: it builds IPv4 and overlay packets,
+// runs a program on them in the kernel (BPF_PROG_TEST_RUN) and decodes the output, verifying every
+// checksum. The tests of the programs are in this package; test/netns/clusters uses the encoder to
+// forge packets.
 package packet
 
 import (
@@ -33,8 +34,8 @@ const (
 	ParameterProblem = 12
 )
 
-// Packet is an IPv4 packet. At most one of TCP, UDP and ICMP is set; without one Payload follows the IPv4 header, as in
-// later fragments.
+// Packet is an IPv4 packet. At most one of TCP, UDP and ICMP is set; without one Payload follows
+// the IPv4 header, as in later fragments.
 type Packet struct {
 	Source, Destination netip.Addr
 	Protocol            uint8 // taken from the transport header if there is one
@@ -65,8 +66,8 @@ type UDP struct {
 	NoChecksum          bool
 }
 
-// ICMP is an ICMP header. Rest is the identifier and the sequence number of an echo, or the field of an error that its
-// code gives a meaning to.
+// ICMP is an ICMP header. Rest is the identifier and the sequence number of an echo, or the field
+// of an error that its code gives a meaning to.
 type ICMP struct {
 	Type, Code uint8
 	Rest       [4]byte
@@ -175,8 +176,8 @@ func sum(b []byte) uint32 {
 	return s
 }
 
-// Checksum is the Internet checksum (RFC 1071) of b, continued from the sum start. Over bytes that hold their checksum
-// it is 0.
+// Checksum is the Internet checksum (RFC 1071) of b, continued from the sum start. Over bytes that
+// hold their checksum it is 0.
 func Checksum(b []byte, start uint32) uint16 {
 	s := start + sum(b)
 	for s > 0xffff {

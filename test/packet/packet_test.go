@@ -8,7 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The encoder against bytes from elsewhere: tests that compare our own arithmetic with itself would prove nothing.
+// The encoder against bytes from elsewhere: tests that compare our own arithmetic with itself would
+// prove nothing.
 func TestChecksumVectors(t *testing.T) {
 	for _, v := range []struct{ what, bytes string }{
 		{"RFC 1071 section 3, with its sum's complement", "0001f203f4f5f6f7220d"},
@@ -37,7 +38,8 @@ func TestEncodeDecode(t *testing.T) {
 		if !bytes.Equal(got.Encode(), b) {
 			rt.Error("a decoded packet encodes to other bytes")
 		}
-		// Any changed bit of a whole packet is found (one bit never cancels out in the sum); a UDP checksum of 0 is none.
+		// Any changed bit of a whole packet is found (one bit never cancels out in the sum); a UDP
+		// checksum of 0 is none.
 		if p.UDP != nil && p.UDP.NoChecksum {
 			return
 		}

@@ -12,7 +12,8 @@ import (
 	"github.com/pelago-net/pelago/test/need"
 )
 
-// pool keeps the nodes that tests have done with: to load the programs takes longer than most tests.
+// pool keeps the nodes that tests have done with: to load the programs takes longer than most
+// tests.
 var pool struct {
 	dir     string
 	unmount func() error // of the bpffs on dir, mounted with the first node

@@ -19,8 +19,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// The header is followed by the number of the probe (12 bytes), 2 bytes of padding, and in a full probe 144 bytes of body and
-// 128 that the former version does not know.
+// The header is followed by the number of the probe (12 bytes), 2 bytes of padding, and in a full
+// probe 144 bytes of body and 128 that the former version does not know.
 const (
 	probeLength  = 14 + 144 + 128
 	oldProbe     = 14 + 144 // of the former version
@@ -95,7 +95,8 @@ func (k *Kernel) path(t testing.TB, peer netip.Addr) liveness.Path {
 	return p
 }
 
-// awaitDead waits until a path is dead by the clock of the programs as well, the coarse one, which is up to a tick behind.
+// awaitDead waits until a path is dead by the clock of the programs as well, the coarse one, which
+// is up to a tick behind.
 func (k *Kernel) awaitDead(t testing.TB, peer netip.Addr) {
 	t.Helper()
 	await.True(t, fmt.Sprintf("the path to %s is dead", peer), func() bool { return k.path(t, peer).Dead() })
@@ -140,7 +141,8 @@ func TestProbeIsSent(t *testing.T) {
 	}
 }
 
-// A clone of a packet in hand becomes a short probe, whatever it is; it is reflected and taken like any other.
+// A clone of a packet in hand becomes a short probe, whatever it is; it is reflected and taken like
+// any other.
 func TestCloneBecomesProbe(t *testing.T) { bothHooks(t, throughCloneBecomesProbe) }
 
 func throughCloneBecomesProbe(t *testing.T) {
@@ -174,7 +176,8 @@ func throughCloneBecomesProbe(t *testing.T) {
 	}
 }
 
-// A probe comes back to its sender with nothing changed but the direction, the type and what the reflector tells.
+// A probe comes back to its sender with nothing changed but the direction, the type and what the
+// reflector tells.
 func TestProbeReflection(t *testing.T) { bothHooks(t, throughProbeReflection) }
 
 func throughProbeReflection(t *testing.T) {
@@ -209,8 +212,8 @@ func throughProbeReflection(t *testing.T) {
 	}
 }
 
-// A gateway that is about to leave tells all peers, and its own pods, to use other gateways, but keeps forwarding. The next
-// Apply revokes this.
+// A gateway that is about to leave tells all peers, and its own pods, to use other gateways, but
+// keeps forwarding. The next Apply revokes this.
 func TestLeavingGateway(t *testing.T) {
 	ga := load(t, 1, 1)
 	for _, peer := range []netip.Addr{nodeIP(1, 4), nodeIP(2, 1), nodeIP(2, 4)} {
@@ -276,8 +279,8 @@ func TestProbeAnswer(t *testing.T) {
 	}
 }
 
-// miss sends four probes without a reply and makes them 60 ms old, on a path of a millisecond: it is suspect, however slow this process
-// is, and not gone for 0.4 s.
+// miss sends four probes without a reply and makes them 60 ms old, on a path of a millisecond: it
+// is suspect, however slow this process is, and not gone for 0.4 s.
 func (k *Kernel) miss(t testing.TB, peers ...netip.Addr) {
 	t.Helper()
 	for _, peer := range peers {
@@ -421,8 +424,9 @@ func TestPathsFollowTables(t *testing.T) {
 	}
 }
 
-// What liveness.Path says of a path is what the programs do about it. Gateway 1 has any state; of flows that pick it by their
-// hash, it loses those to a good gateway 4 when it is suspect, and those to a bad one when it is dead.
+// What liveness.Path says of a path is what the programs do about it. Gateway 1 has any state; of
+// flows that pick it by their hash, it loses those to a good gateway 4 when it is suspect, and
+// those to a bad one when it is dead.
 func TestOneLivenessRule(t *testing.T) {
 	na := load(t, 1, 2)
 	one, four := nodeIP(1, 1), nodeIP(1, 4)
@@ -440,7 +444,8 @@ func TestOneLivenessRule(t *testing.T) {
 		now := uint64(nanotime(t))
 		ms := func(name string, values ...uint64) uint64 { return 1e6 * rapid.SampledFrom(values).Draw(rt, name) }
 		p := good
-		p.Seen = now - min(now, ms("silent", 0, 100, 430, 500, 2000, 60000)) // the machine may have booted less than a minute ago
+		// the machine may have booted less than a minute ago
+		p.Seen = now - min(now, ms("silent", 0, 100, 430, 500, 2000, 60000))
 		p.Srtt, p.Rttvar = uint32(ms("srtt", 0, 1, 80, 900)), uint32(ms("rttvar", 0, 1, 30))
 		p.Loss = rapid.SampledFrom([]uint32{0, 3276, 3277, 6000}).Draw(rt, "loss")
 		p.Sequence = rapid.Uint32Range(100, 200).Draw(rt, "sequence")
@@ -460,7 +465,8 @@ func TestOneLivenessRule(t *testing.T) {
 		dead := !na.leavesBy(t, source, one)
 		put(one, p)
 		after := na.path(t, one)
-		// Ages only grow: where both readings agree, so must the programs, whose clock is up to a tick behind.
+		// Ages only grow: where both readings agree, so must the programs, whose clock is up to a
+		// tick behind.
 		if before.Suspect() == after.Suspect() && suspect != before.Suspect() || before.Dead() == after.Dead() && dead != before.Dead() {
 			rt.Errorf("the programs: suspect %t, dead %t; loader: suspect %t, dead %t of %+v", suspect, dead, before.Suspect(), before.Dead(), before)
 		}

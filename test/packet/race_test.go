@@ -11,7 +11,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
-// together runs a program on every frame from as many goroutines, starting together, and returns what came out.
+// together runs a program on every frame from as many goroutines, starting together, and returns
+// what came out.
 func together(t *testing.T, k *Kernel, program *ebpf.Program, c Context, frames [][]byte) []Result {
 	t.Helper()
 	out := make([]Result, len(frames))
@@ -53,7 +54,8 @@ func onePort(t *testing.T, k *Kernel, frames [][]byte) {
 	}
 }
 
-// Many CPUs with packets of one new flow agree on one translation, and the losers leave nothing behind.
+// Many CPUs with packets of one new flow agree on one translation, and the losers leave nothing
+// behind.
 func TestManyOpenOneFlow(t *testing.T) {
 	k := load(t, 1, 2)
 	const packets = 8
@@ -89,7 +91,8 @@ func TestManyDeliverOneFlow(t *testing.T) {
 	}
 }
 
-// Flows that run out, are swept, purged and opened again on several CPUs at once over few ports: the table stays sound.
+// Flows that run out, are swept, purged and opened again on several CPUs at once over few ports:
+// the table stays sound.
 func TestOpenAgainstSweep(t *testing.T) {
 	k := loadTimers(t, loader.Timers{
 		UDP: time.Nanosecond, ICMP: time.Nanosecond, TCPEstablished: time.Nanosecond, TCPTransitory: time.Nanosecond, ClosedFloor: time.Nanosecond,
@@ -131,7 +134,8 @@ func TestOpenAgainstSweep(t *testing.T) {
 	k.checkTable(t)
 }
 
-// The daemon confirms its tables while the programs note which clusters they reach: neither undoes the other's.
+// The daemon confirms its tables while the programs note which clusters they reach: neither undoes
+// the other's.
 func TestAdvertiseAgainstPackets(t *testing.T) {
 	k := load(t, 1, 1)
 	frame := overlay(1, 2, 1, udpPacket("x", from("120.1.0.1")).Encode()).Encode()

@@ -9,9 +9,10 @@ import (
 	"testing"
 )
 
-// requirement is one rule of the RFCs on address translation: what tests it, or why we do otherwise. Scope: what leaves
-// under an egress IP is translated by address and port, all rules are for it; addresses of services and headless pods
-// are translated one to one, for which pools and timers mean nothing.
+// requirement is one rule of the RFCs on address translation: what tests it, or why we do
+// otherwise. Scope: what leaves under an egress IP is translated by address and port, all rules are
+// for it; addresses of services and headless pods are translated one to one, for which pools and
+// timers mean nothing.
 type requirement struct {
 	id    string
 	level string // M must, S should or recommended, O may

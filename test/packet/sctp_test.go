@@ -11,7 +11,8 @@ import (
 
 const protocolSCTP = 132
 
-// sctpPacket is one of pod 10.7.2.10 to service 120.2.0.20, unless changed, with a DATA chunk and a right checksum.
+// sctpPacket is one of pod 10.7.2.10 to service 120.2.0.20, unless changed, with a DATA chunk and a
+// right checksum.
 func sctpPacket(source, destination uint16, change ...func(*Packet)) Packet {
 	b := binary.BigEndian.AppendUint16(nil, source)
 	b = binary.BigEndian.AppendUint16(b, destination)
@@ -30,8 +31,8 @@ func sctpService(target uint16) func(*dataplane.State) {
 	}
 }
 
-// Between pods with addresses of their own SCTP is carried both ways: addresses change, ports and checksum, which covers no
-// address, do not.
+// Between pods with addresses of their own SCTP is carried both ways: addresses change, ports and
+// checksum, which covers no address, do not.
 func TestSCTP(t *testing.T) { bothHooks(t, throughSCTP) }
 
 func throughSCTP(t *testing.T) {
@@ -47,7 +48,8 @@ func throughSCTP(t *testing.T) {
 	_, got := f.back(t, icmpError(seen, seen.Destination, seen.Source, 8))
 	wantQuote(t, request, got, 8)
 
-	// A second address that leads to the same port of the pod cannot be told apart by another source port.
+	// A second address that leads to the same port of the pod cannot be told apart by another
+	// source port.
 	s := oneGateway(2, 2)
 	s.Services[dataplane.ServiceKey{Address: global(2, 20), Port: 5000, Protocol: protocolSCTP}] = dataplane.Service{Backends: []netip.AddrPort{addrPort("10.7.2.11:5000")}}
 	f.nb.Apply(t, s)

@@ -7,8 +7,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Two services on one pod port, reached from one outside port, are two connections to the pod; each answer goes back
-// under the address and to the port that it belongs to. So are a service and the pod's own global IP.
+// Two services on one pod port, reached from one outside port, are two connections to the pod; each
+// answer goes back under the address and to the port that it belongs to. So are a service and the
+// pod's own global IP.
 func TestTwoServicesOnOnePod(t *testing.T) {
 	k := load(t, 1, 2)
 	s := state(1, 2)
@@ -42,8 +43,8 @@ func TestTwoServicesOnOnePod(t *testing.T) {
 	}
 }
 
-// A headless pod answers from the address that was addressed, and opens connections from it; a selector's egress IP, if
-// it has one as well, is for what it opens only.
+// A headless pod answers from the address that was addressed, and opens connections from it; a
+// selector's egress IP, if it has one as well, is for what it opens only.
 func TestHeadlessPodInTwoRoles(t *testing.T) {
 	k := load(t, 1, 2)
 	s := state(1, 2)
@@ -150,7 +151,8 @@ func TestClientIPAffinity(t *testing.T) {
 	}
 }
 
-// A packet of a flow that this node has lost is reset towards whoever sent it, by the way that answers take.
+// A packet of a flow that this node has lost is reset towards whoever sent it, by the way that
+// answers take.
 func TestReset(t *testing.T) {
 	data := clientTCP(ACK|PSH, func(p *Packet) {
 		p.TCP.Options, p.Payload = []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2}, []byte("are you still there?")
@@ -225,8 +227,8 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// A packet for a pod of this node is decapsulated in place, and edge_in accepts it by its mark; a GSO packet takes the
-// kernel's vxlan receiver.
+// A packet for a pod of this node is decapsulated in place, and edge_in accepts it by its mark; a
+// GSO packet takes the kernel's vxlan receiver.
 func TestDelivery(t *testing.T) {
 	k := load(t, 1, 2)
 	p := clientTCP(SYN)
@@ -245,7 +247,8 @@ func TestDelivery(t *testing.T) {
 	wantEqual(t, "the GSO packet", got, k.handedOver(t, gso))
 }
 
-// The outer ECN field affects the inner one as RFC 6040, section 4.2, says for an egress in normal mode.
+// The outer ECN field affects the inner one as RFC 6040, section 4.2, says for an egress in normal
+// mode.
 func TestDeliveryOfCongestion(t *testing.T) {
 	const notECT, ect1, ect0, ce = 0, 1, 2, 3
 	k := load(t, 1, 2)
@@ -298,7 +301,8 @@ func TestBounceLeavesOutTheSender(t *testing.T) {
 	}
 }
 
-// What another cluster's gateways bounced among themselves is not bounced yet here, and its sender's index is that of another node.
+// What another cluster's gateways bounced among themselves is not bounced yet here, and its
+// sender's index is that of another node.
 func TestBounceIsForgottenOnTheCable(t *testing.T) {
 	k := load(t, 1, 1)
 	s := state(1, 1)

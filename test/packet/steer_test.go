@@ -11,8 +11,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// The edge steers around a gateway that does not answer, or that says it cannot pass the packet on, and comes back to it.
-// If all are bad, all are used.
+// The edge steers around a gateway that does not answer, or that says it cannot pass the packet on,
+// and comes back to it. If all are bad, all are used.
 func TestEdgeSteers(t *testing.T) {
 	one, four := nodeIP(1, 1), nodeIP(1, 4)
 	good := func(k *Kernel, peer netip.Addr, change func(*body)) {
@@ -39,8 +39,9 @@ func TestEdgeSteers(t *testing.T) {
 		t.Helper()
 		wantEqual(t, what, all, na.exits(t))
 	}
-	// before returns where flows leave a node to which both gateways have answered and whose paths bad then changes. It repeats
-	// until none of alive was given up meanwhile: that takes 450 ms, and a busy machine may take longer for 200 packets.
+	// before returns where flows leave a node to which both gateways have answered and whose paths
+	// bad then changes. It repeats until none of alive was given up meanwhile: that takes 450 ms,
+	// and a busy machine may take longer for 200 packets.
 	before := func(bad func(k *Kernel), alive ...netip.Addr) (exits map[netip.Addr]int) {
 		t.Helper()
 		await.True(t, "200 packets before the paths are given up", func() bool {
@@ -124,7 +125,8 @@ func TestEdgeSteers(t *testing.T) {
 	shared("both are lossy")
 }
 
-// With one gateway for all flows everybody picks the same, which dataplane.First knows, and another when it fails.
+// With one gateway for all flows everybody picks the same, which dataplane.First knows, and another
+// when it fails.
 func TestOneGatewayForAllFlows(t *testing.T) {
 	single := func(cluster int, node uint16) *Kernel {
 		t.Helper()
@@ -160,7 +162,8 @@ func TestOneGatewayForAllFlows(t *testing.T) {
 	}
 }
 
-// A gateway steers around a remote gateway; if it reaches none, its sibling is asked once, and the nodes are told.
+// A gateway steers around a remote gateway; if it reaches none, its sibling is asked once, and the
+// nodes are told.
 func TestGatewaySteers(t *testing.T) { bothHooks(t, throughGatewaySteers) }
 
 func throughGatewaySteers(t *testing.T) {
@@ -230,7 +233,8 @@ func throughNodeWithoutReplies(t *testing.T) {
 		{10, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, probeNoReply, "uplink-in bounced", nodeIP(1, 4)},
 	} {
 		hear(tt.next, tt.flags)
-		time.Sleep(60 * time.Millisecond) // the promise of 10 ms is broken by now, that of 1,000 ms is not
+		// the promise of 10 ms is broken by now, that of 1,000 ms is not
+		time.Sleep(60 * time.Millisecond)
 		ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(1, 4), 0), nil))
 		if o := ga.sent(t, ga.arrive(t, answerFor3), tt.want); o.Destination != tt.to {
 			t.Errorf("next %d ms, flags %d: to %s; want %s", tt.next, tt.flags, o.Destination, tt.to)
@@ -280,7 +284,8 @@ func throughNodeWithoutDaemon(t *testing.T) {
 	goes("it gets answers", "uplink-in switched", node)
 }
 
-// Packets that open a flow to a service avoid its dead nodes; packets of a flow whose node is known stay with that node.
+// Packets that open a flow to a service avoid its dead nodes; packets of a flow whose node is known
+// stay with that node.
 func TestDeadNode(t *testing.T) { bothHooks(t, throughDeadNode) }
 
 func throughDeadNode(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
-// TestTraceAgrees compares the decisions of trace.Tables with those of the programs, on random tables, path states and packets.
+// TestTraceAgrees compares the decisions of trace.Tables with those of the programs, on random
+// tables, path states and packets.
 func TestTraceAgrees(t *testing.T) {
 	seen := map[string]int{}
 	k := load(t, 1, 1)
@@ -190,7 +191,8 @@ func compareLeave(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint16
 	}
 }
 
-// mapOne has a pod send from a port, for which a mapping is opened if the pod is mapped, and may then withdraw the pod's block.
+// mapOne has a pod send from a port, for which a mapping is opened if the pod is mapped, and may
+// then withdraw the pod's block.
 func mapOne(t *testing.T, rt *rapid.T, k *Kernel, cluster int, source netip.Addr) (local uint16) {
 	local = rapid.Uint16Range(1024, 65535).Draw(rt, "mapped port")
 	p := udpPacket("x", from(source.String()), to(global(3-cluster, 99)), ports(local, 9999))
@@ -261,8 +263,8 @@ func compareReceive(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint
 	}
 }
 
-// TestTraceFaults follows a packet of pod 10.7.2.10 of cluster 1 to service 120.2.0.21 of cluster 2, node by node, each time with one
-// fault in the tables of one of them.
+// TestTraceFaults follows a packet of pod 10.7.2.10 of cluster 1 to service 120.2.0.21 of cluster
+// 2, node by node, each time with one fault in the tables of one of them.
 func TestTraceFaults(t *testing.T) {
 	type node struct{ cluster, index int }
 	na, ga, gb, nb := node{1, 2}, node{1, 1}, node{2, 1}, node{2, 2}

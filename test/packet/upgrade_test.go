@@ -19,7 +19,8 @@ import (
 	"github.com/pelago-net/pelago/test/need"
 )
 
-// layout1 is the object of 2c18591, bpf/pelago_bpfel.o there. Embedded, as test/vm runs the binary without files beside it.
+// layout1 is the object of 2c18591, bpf/pelago_bpfel.o there. Embedded, as test/vm runs the binary
+// without files beside it.
 //
 //go:embed testdata/layout1.o.gz
 var layout1 []byte
@@ -27,7 +28,8 @@ var layout1 []byte
 // upgradeFlows is the number of flows under way during an upgrade.
 const upgradeFlows = 100_000
 
-// upgradeFlow is the n-th of them: a SYN or, later, an ACK of a pod with a global IP of its own or behind the egress IP.
+// upgradeFlow is the n-th of them: a SYN or, later, an ACK of a pod with a global IP of its own or
+// behind the egress IP.
 func upgradeFlow(n int, flags uint8) Packet {
 	const perPort = 50_000
 	p := tcpPacket(flags, from("10.7.2.11"), ports(uint16(10_000+n%perPort), uint16(80+n/perPort)))
@@ -43,8 +45,9 @@ type mapping struct {
 	port   uint16
 }
 
-// TestUpgrade: the programs of the first layout (2c18591) open 100,000 flows; this version takes over the pinned maps, and
-// gives them back, without a flow that is broken, left over or opened twice.
+// TestUpgrade: the programs of the first layout (2c18591) open 100,000 flows; this version takes
+// over the pinned maps, and gives them back, without a flow that is broken, left over or opened
+// twice.
 func TestUpgrade(t *testing.T) {
 	need.Root(t)
 	path := filepath.Join(pool.dir, "upgrade")
@@ -53,7 +56,8 @@ func TestUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.Apply(t, state(1, 2))
-	// The tables have kept their layouts. Without these two maps the directory is one of the first layout.
+	// The tables have kept their layouts. Without these two maps the directory is one of the first
+	// layout.
 	for _, name := range []string{bpf.PelagoMapCounters2, bpf.PelagoMapAbi} {
 		if err := os.Remove(filepath.Join(path, name)); err != nil {
 			t.Fatal(err)

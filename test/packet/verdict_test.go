@@ -66,7 +66,8 @@ func exportTo(address netip.Addr, clusters ...uint16) func(*dataplane.State) {
 	}
 }
 
-// The client's view of cluster 1 at a server's edge: what a pod behind 120.2.0.1 sends to cluster 1.
+// The client's view of cluster 1 at a server's edge: what a pod behind 120.2.0.1 sends to
+// cluster 1.
 func clientTCP(flags uint8, change ...func(*Packet)) Packet {
 	return tcpPacket(flags, append([]func(*Packet){from("120.2.0.1"), to(global(1, 20)), ports(1500, 80)}, change...)...)
 }

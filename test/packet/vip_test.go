@@ -13,8 +13,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// The ClusterSetIP of these tests has port 80/TCP and 53/UDP. The clusters 2 and 3 serve it at 120.2.0.20 and 120.3.0.20, cluster 1
-// itself at the ClusterIP 10.96.0.20.
+// The ClusterSetIP of these tests has port 80/TCP and 53/UDP. The clusters 2 and 3 serve it at
+// 120.2.0.20 and 120.3.0.20, cluster 1 itself at the ClusterIP 10.96.0.20.
 var (
 	clustersetIP = ip("243.1.0.20")
 	backing      = ip("10.96.0.20")
@@ -22,7 +22,8 @@ var (
 
 func global3(n byte) netip.Addr { return netip.AddrFrom4([4]byte{120, 3, 0, n}) }
 
-// balancing is node 2 of cluster 1, a pod of which has a device of its own, with the weights of clusters 1, 2 and 3.
+// balancing is node 2 of cluster 1, a pod of which has a device of its own, with the weights of
+// clusters 1, 2 and 3.
 func balancing(t testing.TB, weights [3]int, change ...func(*dataplane.State)) *Kernel {
 	t.Helper()
 	k := load(t, 1, 2)
@@ -70,7 +71,8 @@ func affinity(seconds uint32) func(*dataplane.State) {
 	}
 }
 
-// toVIP runs the programs that a packet of the pod meets, and returns where it goes: an address, or a verdict of edge_out.
+// toVIP runs the programs that a packet of the pod meets, and returns where it goes: an address, or
+// a verdict of edge_out.
 func (k *Kernel) toVIP(t testing.TB, p Packet) (destination netip.Addr, verdict string) {
 	t.Helper()
 	r := k.Run(t, k.PodOut, Frame(p.Encode()), Context{})
@@ -101,7 +103,8 @@ func (k *Kernel) connections(t testing.TB, n int) map[netip.Addr]int {
 	return out
 }
 
-// Connections to a ClusterSetIP are divided by weight, and all of one cluster's where the others have none.
+// Connections to a ClusterSetIP are divided by weight, and all of one cluster's where the others
+// have none.
 func TestVIPWeights(t *testing.T) {
 	const n = 100 // by cluster; more than one egress block has no ports for
 	tests := []struct {
@@ -139,7 +142,8 @@ func TestVIPWeights(t *testing.T) {
 	}
 }
 
-// The table of a ClusterSetIP has shares in proportion to the weights, and a change of one weight moves few slots of the others.
+// The table of a ClusterSetIP has shares in proportion to the weights, and a change of one weight
+// moves few slots of the others.
 func TestVIPTable(t *testing.T) {
 	targets := []dataplane.VIPTarget{{Cluster: 1}, {Cluster: 2}, {Cluster: 3}}
 	share := func(slots []uint8) (n [3]int) {
@@ -232,7 +236,8 @@ func numbered(p Packet) Packet {
 	return p.with(func(p *Packet) { p.Protocol = p.protocol() })
 }
 
-// carryOwn takes a packet, in fragments if it is large, through pod_out, and its answer through pod_in.
+// carryOwn takes a packet, in fragments if it is large, through pod_out, and its answer through
+// pod_in.
 func carryOwn(t *testing.T, k *Kernel, p Packet) (seen, back Packet) {
 	t.Helper()
 	through := func(p Packet, out bool) Packet {
@@ -257,7 +262,8 @@ func carryOwn(t *testing.T, k *Kernel, p Packet) (seen, back Packet) {
 	return seen, through(seen.answer(), false)
 }
 
-// What is translated to the own service and back is what was sent, and other packets of the pod are left alone.
+// What is translated to the own service and back is what was sent, and other packets of the pod are
+// left alone.
 func TestVIPAnyPacket(t *testing.T) {
 	k := balancing(t, [3]int{1, -1, -1})
 	rapid.Check(t, func(rt *rapid.T) {
@@ -288,7 +294,8 @@ func TestVIPFollowsReach(t *testing.T) {
 	if before[global(2, 20)] == 0 || before[global3(20)] == 0 {
 		t.Fatalf("connections to %v; want both clusters", before)
 	}
-	// A SYN sent again, or a new connection on the port of one that nobody answered, does not follow it to a cluster that is away.
+	// A SYN sent again, or a new connection on the port of one that nobody answered, does not
+	// follow it to a cluster that is away.
 	syn := func(i int) netip.Addr {
 		a, _ := k.toVIP(t, tcpPacket(SYN, to(clustersetIP), ports(uint16(10000+i), 80)))
 		return a
@@ -335,8 +342,8 @@ func (k *Kernel) away(t testing.TB, clusters ...int) {
 	}))
 }
 
-// A flow keeps its cluster, port and node while no cluster is reached, and moves where another one is. An outage does not change the
-// cluster of a client with session affinity either.
+// A flow keeps its cluster, port and node while no cluster is reached, and moves where another one
+// is. An outage does not change the cluster of a client with session affinity either.
 func TestVIPOutage(t *testing.T) {
 	one := func(s *dataplane.State) { s.Gateways = []uint16{1} }
 	k := balancing(t, [3]int{-1, 1, -1}, one, affinity(30))
@@ -362,7 +369,8 @@ func TestVIPOutage(t *testing.T) {
 		}
 		wantEqual(t, what+": the SYN sent again", decode(t, handshake), decode(t, send(syn).Inner))
 	}
-	k.Apply(t, balancingState([3]int{-1, 0, 1}, one, affinity(30))) // new connections take cluster 3
+	// new connections take cluster 3
+	k.Apply(t, balancingState([3]int{-1, 0, 1}, one, affinity(30)))
 	stays("both clusters are reached")
 	k.away(t, 2, 3)
 	stays("no cluster is reached")
@@ -381,7 +389,8 @@ func TestVIPOutage(t *testing.T) {
 	}
 }
 
-// What vip_out has filled of a tuple before it failed does not get into the mapping that is opened next.
+// What vip_out has filled of a tuple before it failed does not get into the mapping that is opened
+// next.
 func TestVIPFailsBeforeMapping(t *testing.T) {
 	k := balancing(t, [3]int{1, 0, -1}, func(s *dataplane.State) {
 		src := s.Sources[ip("10.7.2.10")]
@@ -401,7 +410,8 @@ func TestVIPFailsBeforeMapping(t *testing.T) {
 	}
 }
 
-// The answer to a direct connection to the ClusterIP is not translated by a closed flow of the ClusterSetIP on the same tuple.
+// The answer to a direct connection to the ClusterIP is not translated by a closed flow of the
+// ClusterSetIP on the same tuple.
 func TestVIPReplyAfterClose(t *testing.T) {
 	request := func(flags uint8) Packet { return tcpPacket(flags, to(clustersetIP)) }
 	answer := func(flags uint8) Packet {
@@ -475,7 +485,8 @@ func TestVIPAffinity(t *testing.T) {
 	}
 }
 
-// A flow chooses again where a new connection begins on its tuple, or where the cluster of a UDP flow has withdrawn.
+// A flow chooses again where a new connection begins on its tuple, or where the cluster of a UDP
+// flow has withdrawn.
 func TestVIPChoosesAgain(t *testing.T) {
 	for _, own := range []bool{false, true} {
 		t.Run(fmt.Sprintf("own service %t", own), func(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 
 // fleet is a node of each kind on the way between two clusters.
 type fleet struct {
-	na, ga, gb, nb *Kernel // node 2 of cluster 1, gateway 1 of cluster 1, gateway 1 of cluster 2, a node of cluster 2
+	// node 2 of cluster 1, gateway 1 of cluster 1, gateway 1 of cluster 2, a node of cluster 2
+	na, ga, gb, nb *Kernel
 }
 
 func newFleet(t testing.TB, nbNode uint16) fleet {
@@ -39,8 +40,8 @@ func oneGateway(cluster int, node uint16) dataplane.State {
 	return s
 }
 
-// there takes a packet of a pod at NA to the pod at NB. It returns what the overlay showed on its three legs and what
-// the pod sees.
+// there takes a packet of a pod at NA to the pod at NB. It returns what the overlay showed on its
+// three legs and what the pod sees.
 func (f fleet) there(t testing.TB, p Packet) (legs []Overlay, seen Packet) {
 	t.Helper()
 	legs = append(legs, f.na.sent(t, f.na.fromPod(t, p), "edge-out sent"))
@@ -58,8 +59,8 @@ func (f fleet) back(t testing.TB, p Packet) (legs []Overlay, seen Packet) {
 	return legs, f.na.delivered(t, f.na.arrive(t, legs[2]))
 }
 
-// TestWalk follows a connection from pod 10.7.2.10 of cluster 1 to service 120.2.0.21 of cluster 2, whose only backend
-// is pod 10.7.2.10 there, hop by hop and field by field.
+// TestWalk follows a connection from pod 10.7.2.10 of cluster 1 to service 120.2.0.21 of cluster 2,
+// whose only backend is pod 10.7.2.10 there, hop by hop and field by field.
 func TestWalk(t *testing.T) { bothHooks(t, throughWalk) }
 
 func throughWalk(t *testing.T) {
@@ -115,7 +116,8 @@ func throughWalk(t *testing.T) {
 	}
 }
 
-// The node that answered keeps the flow although the table now names another one; what has no entry there is reset.
+// The node that answered keeps the flow although the table now names another one; what has no entry
+// there is reset.
 func TestSticky(t *testing.T) { bothHooks(t, throughSticky) }
 
 func throughSticky(t *testing.T) {
@@ -160,7 +162,8 @@ func throughSticky(t *testing.T) {
 	}
 }
 
-// A TCP flow stays with the node whose SYN-ACK its client has acknowledged, whatever other nodes send on its tuple.
+// A TCP flow stays with the node whose SYN-ACK its client has acknowledged, whatever other nodes
+// send on its tuple.
 func TestLateAnswers(t *testing.T) {
 	type step struct {
 		flags uint8
@@ -225,7 +228,8 @@ func throughStickyAtGateway(t *testing.T) {
 	gb.delivered(t, gb.arrive(t, cable(1, 1, 1, data.Encode(), func(o *Overlay) { o.Node = 1 })))
 }
 
-// The same packet takes the same way: every gateway of a cluster picks alike, and each gets a share of the flows.
+// The same packet takes the same way: every gateway of a cluster picks alike, and each gets a share
+// of the flows.
 func TestGatewaysShareFlows(t *testing.T) { bothHooks(t, throughGatewaysShareFlows) }
 
 func throughGatewaysShareFlows(t *testing.T) {

@@ -11,15 +11,17 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// The world of these tests: clusters 1 and 2 with the same pod addresses. Cluster C has the nodes 1 to 4 with the
-// addresses 172.16.C.n, of which 1 and 4 are gateways, and the global range 120.C.0.0/24.
+// The world of these tests: clusters 1 and 2 with the same pod addresses. Cluster C has the nodes 1
+// to 4 with the addresses 172.16.C.n, of which 1 and 4 are gateways, and the global range
+// 120.C.0.0/24.
 //
-// Node n has the pods 10.7.n.10 and 10.7.n.11 on device 20 and owns block n of the egress IP 120.C.0.1, with which all
-// pods and the node leave. Pod 10.7.2.11 has the global IP 120.C.0.100 of its own.
+// Node n has the pods 10.7.n.10 and 10.7.n.11 on device 20 and owns block n of the egress IP
+// 120.C.0.1, with which all pods and the node leave. Pod 10.7.2.11 has the global IP 120.C.0.100 of
+// its own.
 //
-// Service 120.C.0.20 has port 80/TCP and 53/UDP with the backends 10.7.2.10 and 10.7.3.10 on the ports 8080 and 5353;
-// service 120.C.0.21 has port 80/TCP with the single backend 10.7.2.10:8080; service 120.C.0.22 is exported and has
-// no backend.
+// Service 120.C.0.20 has port 80/TCP and 53/UDP with the backends 10.7.2.10 and 10.7.3.10 on the
+// ports 8080 and 5353; service 120.C.0.21 has port 80/TCP with the single backend 10.7.2.10:8080;
+// service 120.C.0.22 is exported and has no backend.
 const (
 	podDevice    = 20
 	overlayToken = 0xa0b0c0
@@ -156,8 +158,8 @@ func (k *Kernel) sent(t testing.TB, r Result, verdict string) Overlay {
 	return o
 }
 
-// delivered checks that uplink_in decapsulated the packet and redirected it to pelago0 with the proof that edge_in checks,
-// and reads it.
+// delivered checks that uplink_in decapsulated the packet and redirected it to pelago0 with the
+// proof that edge_in checks, and reads it.
 func (k *Kernel) delivered(t testing.TB, r Result) Packet {
 	t.Helper()
 	cookie, _, err := k.Loader.Marks()
@@ -174,7 +176,8 @@ func (k *Kernel) delivered(t testing.TB, r Result) Packet {
 	return decode(t, inner)
 }
 
-// handedOver checks that uplink_in handed a GSO packet to the vxlan receiver, and reads the inner packet.
+// handedOver checks that uplink_in handed a GSO packet to the vxlan receiver, and reads the inner
+// packet.
 func (k *Kernel) handedOver(t testing.TB, r Result) Packet {
 	t.Helper()
 	if r.Action != Next || r.Verdict != "uplink-in delivered" {
@@ -313,7 +316,8 @@ func (p Packet) answer() Packet {
 	})
 }
 
-// overlay is a packet from node `from` of the cluster on its overlay to node `to`; cable one from gateway to gateway.
+// overlay is a packet from node `from` of the cluster on its overlay to node `to`; cable one from
+// gateway to gateway.
 
 func overlay(cluster, from, to int, inner []byte, change ...func(*Overlay)) Overlay {
 	o := Overlay{

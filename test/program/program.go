@@ -1,4 +1,5 @@
-// Package program is what the measuring and breaking programs of the tests have in common: how they start, end, and read what is chosen.
+// Package program is what the measuring and breaking programs of the tests have in common: how they
+// start, end, and read what is chosen.
 package program
 
 import (
@@ -26,14 +27,15 @@ func Main(name string, run func(args []string, out io.Writer) error) {
 	}
 }
 
-// QuietClients has client-go and controller-runtime log nothing: for programs that break connections on purpose, and say themselves
-// what is wrong.
+// QuietClients has client-go and controller-runtime log nothing: for programs that break
+// connections on purpose, and say themselves what is wrong.
 func QuietClients() {
 	ctrllog.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 }
 
-// Context ends with the first signal to end. A second one ends the program at once; the kernel or the next run clears up then.
+// Context ends with the first signal to end. A second one ends the program at once; the kernel or
+// the next run clears up then.
 func Context() (context.Context, context.CancelFunc) {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	context.AfterFunc(ctx, cancel)
@@ -61,8 +63,8 @@ func Names[T any](all []T, name func(T) string) []string {
 	return names
 }
 
-// Choose picks some by their comma-separated names, in that order; all if none is named. The error names what was looked for, with its
-// kind, and what there is.
+// Choose picks some by their comma-separated names, in that order; all if none is named. The error
+// names what was looked for, with its kind, and what there is.
 func Choose[T any](kind, names string, all []T, name func(T) string) ([]T, error) {
 	if names == "" {
 		return all, nil

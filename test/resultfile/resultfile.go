@@ -1,4 +1,5 @@
-// Package resultfile is the form of the result files that every suite which measures writes: bench, failover, vm.
+// Package resultfile is the form of the result files that every suite which measures writes: bench,
+// failover, vm.
 package resultfile
 
 import (
@@ -15,8 +16,9 @@ import (
 
 // Report is the content of a result file.
 type Report struct {
-	Suite  string `json:"suite"`
-	Commit string `json:"commit"` // "-dirty" at its end: the tree had changes; "unknown" without git or a repository
+	Suite string `json:"suite"`
+	// "-dirty" at its end: the tree had changes; "unknown" without git or a repository
+	Commit string `json:"commit"`
 	Kernel string `json:"kernel"` // release of what was measured
 	CPUs   int    `json:"cpus"`
 	Rows   []Row  `json:"rows"`
@@ -34,7 +36,8 @@ type Row struct {
 	Max     float64 `json:"max"`
 }
 
-// New is the report of a suite that ran on this machine, from the repository of the working directory.
+// New is the report of a suite that ran on this machine, from the repository of the working
+// directory.
 func New(suite string, rows []Row) (Report, error) {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {

@@ -1,5 +1,6 @@
-// Package rules holds no code: its test holds rules.yaml, the list of the rules of propagation that users of Karmada rely on, and
-// of those of the Multicluster Services API, against the tests that show them.
+// Package rules holds no code: its test holds rules.yaml, the list of the rules of propagation that
+// users of Karmada rely on, and of those of the Multicluster Services API, against the tests that
+// show them.
 package rules
 
 import (
@@ -25,8 +26,8 @@ type rule struct {
 	// Rule is its number: section and place in it. A complaint has the number of its issue.
 	Rule string `json:"rule"`
 	Says string `json:"says"`
-	// Tests are `directory.TestName`, or `directory.TestName/case` where the case is written out in that package's tests, or is the name of
-	// a script in its testdata.
+	// Tests are `directory.TestName`, or `directory.TestName/case` where the case is written out in
+	// that package's tests, or is the name of a script in its testdata.
 	Tests []string `json:"tests"`
 }
 

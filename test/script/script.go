@@ -134,7 +134,8 @@ func (w *World) applyOne(doc []byte) error {
 		return err
 	}
 	u := &unstructured.Unstructured{}
-	if err := json.Unmarshal(patch, &u.Object); err != nil || u.Object == nil { // a section of comments alone
+	// a section of comments alone
+	if err := json.Unmarshal(patch, &u.Object); err != nil || u.Object == nil {
 		return err
 	}
 	remove, _ := u.Object["$delete"].(bool)
@@ -184,8 +185,8 @@ func isUnstructured(o client.Object) bool {
 	return ok
 }
 
-// decode makes an object of its Go type, or an unstructured one of a kind that has none. A field that
-// the type lacks is an error.
+// decode makes an object of its Go type, or an unstructured one of a kind that has none. A field
+// that the type lacks is an error.
 func (w *World) decode(raw []byte) (client.Object, error) {
 	u := &unstructured.Unstructured{}
 	if err := u.UnmarshalJSON(raw); err != nil {

@@ -9,12 +9,14 @@ import (
 	"strconv"
 )
 
-// cpuControllers are the control groups whose children may get idle priority as a whole: of cgroup v1, of v2 (Linux 5.15).
+// cpuControllers are the control groups whose children may get idle priority as a whole: of cgroup
+// v1, of v2 (Linux 5.15).
 var cpuControllers = []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup"}
 
-// runIdle gives a process, and those that it starts from then on, only CPU time that nothing else needs. SCHED_IDLE on the processes
-// is not enough: it applies only within a control group or session (autogroup, sched(7)), and as a session of their own they would
-// get a quarter of a lab's share.
+// runIdle gives a process, and those that it starts from then on, only CPU time that nothing else
+// needs. SCHED_IDLE on the processes is not enough: it applies only within a control group or
+// session (autogroup, sched(7)), and as a session of their own they would get a quarter of a lab's
+// share.
 func runIdle(pid int) error {
 	for _, root := range cpuControllers {
 		group := filepath.Join(root, "pelago-background")
@@ -35,6 +37,7 @@ func runIdle(pid int) error {
 // removeIdle removes the control group of runIdle, when no process is left in it.
 func removeIdle() {
 	for _, root := range cpuControllers {
-		_ = os.Remove(filepath.Join(root, "pelago-background")) // it is not there, or something that a test left runs in it
+		// it is not there, or something that a test left runs in it
+		_ = os.Remove(filepath.Join(root, "pelago-background"))
 	}
 }

@@ -25,7 +25,8 @@ type event struct {
 // testID names a test or a subtest of a package.
 type testID struct{ pkg, name string }
 
-// String is the package below the module and the test, as one writes them in `go test ./PACKAGE -run TEST`.
+// String is the package below the module and the test, as one writes them in `go test ./PACKAGE
+// -run TEST`.
 func (id testID) String() string { return strings.TrimPrefix(id.pkg, module) + " " + id.name }
 
 // root is the top-level test.
@@ -96,8 +97,8 @@ func (o *outcome) log(root testID, output string) {
 	o.firstLog[root].WriteString(output)
 }
 
-// unfinished is an error if one of the packages has no result. The exit status does not show that: `go tool` returns 0 when a signal
-// ends the tool.
+// unfinished is an error if one of the packages has no result. The exit status does not show that:
+// `go tool` returns 0 when a signal ends the tool.
 func (o *outcome) unfinished(packages []string) error {
 	if i := slices.IndexFunc(packages, func(p string) bool { return !o.ended[p] }); i >= 0 {
 		return fmt.Errorf("package %s has no result: the run was interrupted", packages[i])
@@ -105,7 +106,8 @@ func (o *outcome) unfinished(packages []string) error {
 	return nil
 }
 
-// skips is an error if a test was skipped that package need did not leave out, or, unless some may be left out, any test.
+// skips is an error if a test was skipped that package need did not leave out, or, unless some may
+// be left out, any test.
 func (o *outcome) skips(mayLeaveOut bool) error {
 	var skipped []string
 	for _, id := range o.order {
@@ -150,8 +152,8 @@ func (o *outcome) slowest(n int) []testID {
 	return all[:min(n, len(all))]
 }
 
-// failures are the tests that failed in their first run, and not only because a subtest did: those whose last run passed, and
-// the others.
+// failures are the tests that failed in their first run, and not only because a subtest did: those
+// whose last run passed, and the others.
 func (o *outcome) failures() (flaky, failed []testID) {
 	var first []testID
 	for _, id := range o.order {

@@ -1,5 +1,6 @@
-// Command suites runs the suites of a tier (-tier), or those named as arguments, and reports durations, failures, flaky tests and
-// tests that are left out. The Makefile runs it in the repository's root, after building what the suites need.
+// Command suites runs the suites of a tier (-tier), or those named as arguments, and reports
+// durations, failures, flaky tests and tests that are left out. The Makefile runs it in the
+// repository's root, after building what the suites need.
 package main
 
 import (
@@ -34,7 +35,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
-	// A signal to the terminal reaches the tests as well. They take down what they made, and no further suite begins.
+	// A signal to the terminal reaches the tests as well. They take down what they made, and no
+	// further suite begins.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	begin := time.Now()
@@ -46,8 +48,8 @@ func main() {
 	}
 }
 
-// runAll runs suites one after the other, and those of the background at the same time, at idle priority; their output is kept until
-// all have ended.
+// runAll runs suites one after the other, and those of the background at the same time, at idle
+// priority; their output is kept until all have ended.
 func runAll(ctx context.Context, chosen []suite, flakyDir string) (results []result) {
 	sequence := func(suites []suite, out io.Writer, idle bool) (results []result) {
 		for _, s := range suites {
@@ -75,8 +77,8 @@ func runAll(ctx context.Context, chosen []suite, flakyDir string) (results []res
 	return append(results, others...)
 }
 
-// order returns what runs before all others, and what runs in the foreground and in the background. There is no background without a
-// foreground.
+// order returns what runs before all others, and what runs in the foreground and in the background.
+// There is no background without a foreground.
 func order(chosen []suite) (first, foreground, background []suite) {
 	for _, s := range chosen {
 		switch {
@@ -134,7 +136,8 @@ func execute(s suite, out io.Writer, idle bool) (outcome, error) {
 	}
 	cmd := s.command(packages, events)
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := os.Remove(events); err != nil && !errors.Is(err, os.ErrNotExist) { // of an earlier run
+	// of an earlier run
+	if err := os.Remove(events); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return outcome{}, fmt.Errorf("remove the results of an earlier run: %w", err)
 	}
 	failure := cmd.Start()

@@ -34,12 +34,13 @@ type suite struct {
 	race     bool
 	// cached: tests whose sources have not changed do not run again.
 	cached bool
-	// rerun runs what failed once more. Only for suites that share the machine's kernel and clock with everything else on it: a
-	// unit test, a packet test or one with the race detector that fails has found a defect.
+	// rerun runs what failed once more. Only for suites that share the machine's kernel and clock
+	// with everything else on it: a unit test, a packet test or one with the race detector that
+	// fails has found a defect.
 	rerun   bool
 	verbose bool // prints each test as it runs
-	// background: it needs only CPU time, and gets what the other suites leave (runIdle). Suites of tests cannot run like that, since they
-	// wait for API servers and leases.
+	// background: it needs only CPU time, and gets what the other suites leave (runIdle). Suites of
+	// tests cannot run like that, since they wait for API servers and leases.
 	background bool
 }
 
@@ -51,11 +52,13 @@ var (
 	benchmark  = []string{"./test/bench"}
 )
 
-// compiled are the flags of suites with many packages: most of these wait for API servers and timers, so that three at a time keep
-// two cores busy, and linking without DWARF takes half the time.
+// compiled are the flags of suites with many packages: most of these wait for API servers and
+// timers, so that three at a time keep two cores busy, and linking without DWARF takes half the
+// time.
 var compiled = []string{"-timeout=30m", "-p=3", "-ldflags=-w"}
 
-// Tests of packages with clusters, by patterns of `go test -run`. Those of no tier of their own are in the tier clusters.
+// Tests of packages with clusters, by patterns of `go test -run`. Those of no tier of their own are
+// in the tier clusters.
 const (
 	walkE2E = "^TestWireGuard$"
 	rareLab = "^TestLabWithNFTables$"
@@ -98,7 +101,8 @@ var suites = []suite{
 		flags: []string{"-timeout=90m", "-run=^(TestWireGuard|TestWireGuardLong|TestIPsec)$", "-args", "-plain"}},
 }
 
-// command is what runs the suite, of the packages that it expands to; its events are written to jsonFile.
+// command is what runs the suite, of the packages that it expands to; its events are written to
+// jsonFile.
 func (s suite) command(packages []string, jsonFile string) *exec.Cmd {
 	if s.target != "" {
 		return exec.Command("make", "--no-print-directory", s.target)

@@ -13,7 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// twoRuns are the events of a first run, in which two of three parts of a test and another test fail, and of the runs once more.
+// twoRuns are the events of a first run, in which two of three parts of a test and another test
+// fail, and of the runs once more.
 const twoRuns = `
 {"Action":"start","Package":"github.com/pelago-net/pelago/test/e2e"}
 {"Action":"run","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo"}
@@ -71,7 +72,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A test whose own code fails, in no subtest, and the clusters that a run once more cannot bring up.
+// A test whose own code fails, in no subtest, and the clusters that a run once more cannot bring
+// up.
 func TestFailuresOutsideOfSubtests(t *testing.T) {
 	const p = `"Package":"p","Test":`
 	for _, tt := range []struct {
@@ -82,7 +84,8 @@ func TestFailuresOutsideOfSubtests(t *testing.T) {
 		{"part fails, then bring-up", `{"Action":"fail",` + p + `"T/a"}{"Action":"fail",` + p + `"T"}{"Action":"fail",` + p + `"T"}`, nil, []string{"p T/a"}},
 		{"not run once more", `{"Action":"fail",` + p + `"T/a"}{"Action":"fail",` + p + `"T"}`, nil, []string{"p T/a"}},
 		{"all pass", `{"Action":"pass",` + p + `"T/a"}{"Action":"pass",` + p + `"T"}`, nil, nil},
-		{"ended by a panic", `{"Action":"run",` + p + `"T/a"}`, nil, nil}, // the suite fails by its exit status
+		// the suite fails by its exit status
+		{"ended by a panic", `{"Action":"run",` + p + `"T/a"}`, nil, nil},
 	} {
 		o := read(t, tt.events)
 		flaky, failed := o.failures()
@@ -141,7 +144,8 @@ FLAKY: test/e2e TestTwo/a_gateway: failed, passed when it was run once more; its
 	}
 }
 
-// The log that is kept is that of the first run: of the part, of the test around it, and nothing of the run once more.
+// The log that is kept is that of the first run: of the part, of the test around it, and nothing of
+// the run once more.
 func TestKeepLogs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "flaky")
 	if err := (result{suite: suite{name: "e2e"}, outcome: read(t, twoRuns)}).keepLogs(dir); err != nil {
@@ -190,8 +194,8 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// Each package with tests is in one suite of `make test` or `make test-clusters`, those with goroutines also in race; and what is run
-// once more holds no unit, packet or race tests.
+// Each package with tests is in one suite of `make test` or `make test-clusters`, those with
+// goroutines also in race; and what is run once more holds no unit, packet or race tests.
 func TestEachPackageIsRun(t *testing.T) {
 	t.Chdir("../..")
 	all, err := list([]string{"./..."})
@@ -258,7 +262,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// The background starts when generated code is checked; without a foreground its suites run like any other.
+// The background starts when generated code is checked; without a foreground its suites run like
+// any other.
 func TestOrder(t *testing.T) {
 	for _, tt := range []struct {
 		names []string

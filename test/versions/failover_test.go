@@ -18,8 +18,8 @@ import (
 	"github.com/pelago-net/pelago/test/lab/binaries"
 )
 
-// A Deployment goes to the first cluster of its policy, with the override for it, reports its status, and goes to the second one
-// when the first one's API server has ended.
+// A Deployment goes to the first cluster of its policy, with the override for it, reports its
+// status, and goes to the second one when the first one's API server has ended.
 func TestFailover(t *testing.T) {
 	bin := t.TempDir()
 	for _, name := range []string{"pelago", "pelago-hub"} {

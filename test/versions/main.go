@@ -1,5 +1,6 @@
-// Command versions runs the tests of what depends on the API servers' version with the oldest and the newest supported Kubernetes
-// in the hub and in members, in all four combinations, and prints a table of the results.
+// Command versions runs the tests of what depends on the API servers' version with the oldest and
+// the newest supported Kubernetes in the hub and in members, in all four combinations, and prints a
+// table of the results.
 package main
 
 import (

@@ -23,9 +23,9 @@ type kernel struct {
 	modules string // the directory that has kernel/
 }
 
-// findKernel downloads Debian's kernel and unpacks it below cache, if it is not there yet. It is not installed: an installed
-// kernel would be what this machine boots next. want is "", the default of the Debian release, or the beginning of a version
-// ("6.12").
+// findKernel downloads Debian's kernel and unpacks it below cache, if it is not there yet. It is
+// not installed: an installed kernel would be what this machine boots next. want is "", the default
+// of the Debian release, or the beginning of a version ("6.12").
 func findKernel(ctx context.Context, want, cache string) (kernel, error) {
 	name, err := kernelPackage(ctx, want)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 
 const qemu = "/usr/bin/qemu-system-x86_64"
 
-// machine is the VM. It has two serial ports and nothing else: the kernel's console and what the tests write.
+// machine is the VM. It has two serial ports and nothing else: the kernel's console and what the
+// tests write.
 type machine struct {
 	kernel, initramfs string
 	console           string // a file for what the kernel says
@@ -34,7 +35,8 @@ func (m machine) args() []string {
 	}
 }
 
-// run boots the machine and hands every line that the guest writes to line, until it turns itself off.
+// run boots the machine and hands every line that the guest writes to line, until it turns itself
+// off.
 func (m machine) run(ctx context.Context, line func(string)) error {
 	if !exists(qemu) {
 		return missing(qemu, "qemu-system-x86")

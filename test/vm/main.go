@@ -1,6 +1,7 @@
-// Command vm boots a kernel of Debian in an emulated machine and runs in it those tests that need what the kernel of this
-// machine may lack: WireGuard, ESP with xfrm interfaces, netem, and the eBPF verifier of an older kernel. Run it in the root
-// of the repository: `make vm`, or `go run ./test/vm -help`.
+// Command vm boots a kernel of Debian in an emulated machine and runs in it those tests that need
+// what the kernel of this machine may lack: WireGuard, ESP with xfrm interfaces, netem, and the
+// eBPF verifier of an older kernel. Run it in the root of the repository: `make vm`, or `go run
+// ./test/vm -help`.
 package main
 
 import (
@@ -120,7 +121,8 @@ func initramfs(ctx context.Context, path string, k kernel, wanted []suite, run s
 	return t.archive(ctx, path)
 }
 
-// goTool runs the Go command; what it builds needs no library, as there may be another one in the VM.
+// goTool runs the Go command; what it builds needs no library, as there may be another one in the
+// VM.
 func goTool(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -85,7 +85,8 @@ func (r *result) err(wanted []suite) error {
 	return nil
 }
 
-// report says of each test how long it took and whether it passed. The kernel and the processors are the guest's.
+// report says of each test how long it took and whether it passed. The kernel and the processors
+// are the guest's.
 func (r *result) report(cpus int) (resultfile.Report, error) {
 	out, err := resultfile.New("vm", []resultfile.Row{})
 	if err != nil {

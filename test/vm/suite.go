@@ -17,12 +17,14 @@ type suite struct {
 	why   string
 }
 
-// suites are all there are, in the order in which they run: what fails early says most about what fails later.
+// suites are all there are, in the order in which they run: what fails early says most about what
+// fails later.
 var suites = []suite{
 	{name: "loader", pkg: "./dataplane/loader", run: "^Test(MissingFeatures|Attach|AttachToTunnel|Cookie|Flows|Paths|SelfRepair|Remove)$", limit: 20 * time.Minute,
 		why: "the kernel's verifier takes our programs; maps; attachment by clsact or TCX, whichever the kernel has"},
-	// TestRequirements reads the tests' sources, which are not there; TestEdgeSteers asks of 200 flows where they leave
-	// before a suspect path counts as dead, which is after 450 ms: emulation is slower.
+	// TestRequirements reads the tests' sources, which are not there; TestEdgeSteers asks of 200
+	// flows where they leave before a suspect path counts as dead, which is after 450 ms: emulation
+	// is slower.
 	{name: "packet", pkg: "./test/packet", skip: "^Test(Requirements|EdgeSteers)$", limit: 30 * time.Minute,
 		why: "what the programs do to packets"},
 	{name: "cable", pkg: "./dataplane/cable", args: []string{"-wires=kernel"}, limit: 30 * time.Minute,

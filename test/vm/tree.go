@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// programs are what tests call in the VM, and the Debian package of each. What is not here is busybox's.
+// programs are what tests call in the VM, and the Debian package of each. What is not here is
+// busybox's.
 var programs = []struct{ path, pkg string }{
 	{"/usr/bin/busybox", "busybox-static"},
 	{"/usr/bin/ip", "iproute2"},
@@ -46,7 +47,8 @@ var links = map[string]string{
 	"/bin/sh":                "../usr/bin/busybox",
 }
 
-// folders of kernel modules that are in the VM, below kernel/ of the package; the kernel loads them when they are asked for.
+// folders of kernel modules that are in the VM, below kernel/ of the package; the kernel loads them
+// when they are asked for.
 var folders = []string{
 	"net", "crypto", "lib", "arch/x86/crypto", "drivers/net/wireguard", "drivers/net/vxlan", "drivers/net/veth.ko", "drivers/net/tun.ko",
 	"drivers/net/dummy.ko", "drivers/net/tap.ko",
@@ -60,7 +62,8 @@ var modules = []string{
 // tree is the root directory of the VM while it is put together.
 type tree string
 
-// fill puts in programs with the libraries that they need, the kernel's modules and what every root directory has.
+// fill puts in programs with the libraries that they need, the kernel's modules and what every root
+// directory has.
 func (t tree) fill(ctx context.Context, k kernel) error {
 	for _, d := range []string{"proc", "sys", "dev", "tmp", "run", "root", "etc", "var", "bin", "sbin", "usr/bin", "usr/sbin"} {
 		if err := os.MkdirAll(t.at(d), 0o755); err != nil {
@@ -235,8 +238,8 @@ func (t tree) modules(ctx context.Context, k kernel) error {
 	return nil
 }
 
-// archive writes the directory as an initramfs. It is not compressed: the emulated processor would take longer to unpack it
-// than the machine to hand it over.
+// archive writes the directory as an initramfs. It is not compressed: the emulated processor would
+// take longer to unpack it than the machine to hand it over.
 func (t tree) archive(ctx context.Context, path string) error {
 	var names strings.Builder
 	err := filepath.WalkDir(string(t), func(path string, _ fs.DirEntry, err error) error {

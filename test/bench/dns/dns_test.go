@@ -13,7 +13,8 @@ import (
 	"github.com/pelago-net/pelago/test/resultfile"
 )
 
-// TestWrongAnswersFail: both senders accept what a right server answers, and refuse every other answer.
+// TestWrongAnswersFail: both senders accept what a right server answers, and refuse every other
+// answer.
 func TestWrongAnswersFail(t *testing.T) {
 	address := netip.MustParseAddr("10.77.0.1")
 	s := setup{services: services{"web-0": {address}, "db-0": {netip.MustParseAddr("10.7.0.1")}}}
@@ -59,7 +60,8 @@ func TestWrongAnswersFail(t *testing.T) {
 	}
 }
 
-// TestRows: ratios are paired by round, so a round in which the whole machine was slow changes none.
+// TestRows: ratios are paired by round, so a round in which the whole machine was slow changes
+// none.
 func TestRows(t *testing.T) {
 	var all samples
 	for round, speed := range []float64{1, 0.1, 1} {

@@ -1,5 +1,5 @@
-// Command dns compares pelago-dns with CoreDNS and its kubernetes plugin: both serve the same services of one API server, and
-// take turns in short slices. `make bench-dns` starts it:
+// Command dns compares pelago-dns with CoreDNS and its kubernetes plugin: both serve the same
+// services of one API server, and take turns in short slices. `make bench-dns` starts it:
 //
 //	go run ./test/bench/dns -rounds 20 -slice 200ms -out out/dns.json
 //	go run ./test/bench/dns -cases clusterip -variants pelago,coredns

@@ -24,7 +24,8 @@ const caseMemory = "end"
 
 var units = []struct{ metric, unit string }{{metricQPS, "1/s"}, {metricSingle, "1/s"}, {metricP50, "us"}, {metricP99, "us"}, {metricRSS, "B"}}
 
-// ratios are taken within each round and case: the machine's speed, which changes from minute to minute, cancels out.
+// ratios are taken within each round and case: the machine's speed, which changes from minute to
+// minute, cancels out.
 var ratios = []struct{ variant, reference, metric string }{
 	{"pelago", "coredns", metricQPS}, {"pelago", "coredns-cache", metricQPS},
 	{"pelago", "coredns", metricSingle}, {"pelago", "coredns-cache", metricSingle}, {"pelago", "coredns", metricP99},

@@ -16,14 +16,15 @@ import (
 )
 
 const (
-	// senders are the sockets of a flood, and window the queries of each that are not answered yet: enough that a server never
-	// waits, and less than its socket's buffer holds.
+	// senders are the sockets of a flood, and window the queries of each that are not answered yet:
+	// enough that a server never waits, and less than its socket's buffer holds.
 	senders, window = 4, 32
 	// answerTimeout bounds the wait for an answer, which a busy machine may delay.
 	answerTimeout = 5 * time.Second
 )
 
-// flood asks as fast as the server answers, and returns the number of answers, each of which was checked.
+// flood asks as fast as the server answers, and returns the number of answers, each of which was
+// checked.
 func flood(ctx context.Context, server netip.AddrPort, questions []question, d time.Duration) (int, error) {
 	var sum atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
@@ -58,7 +59,8 @@ func floodSocket(ctx context.Context, server netip.AddrPort, questions []questio
 			buf := append(out[i].Buffers[0][:0], q...)
 			binary.BigEndian.PutUint16(buf, uint16(id))
 			out[i].Buffers[0] = buf
-			id = (id + 1) % (1 << 16 / len(questions) * len(questions)) // ids and questions keep their pairs over the wrap
+			// ids and questions keep their pairs over the wrap
+			id = (id + 1) % (1 << 16 / len(questions) * len(questions))
 		}
 		for at := 0; at < n; {
 			sent, err := packets.WriteBatch(out[at:n], 0)
@@ -100,7 +102,8 @@ func floodSocket(ctx context.Context, server netip.AddrPort, questions []questio
 	return answered, ctx.Err()
 }
 
-// latency asks one question after the other, one at least, and returns the times to the answers, sorted.
+// latency asks one question after the other, one at least, and returns the times to the answers,
+// sorted.
 func latency(ctx context.Context, server netip.AddrPort, questions []question, d time.Duration) (took []time.Duration, err error) {
 	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(server))
 	if err != nil {
@@ -138,8 +141,8 @@ func latency(ctx context.Context, server netip.AddrPort, questions []question, d
 	return took, nil
 }
 
-// check reads of an answer what tells right from wrong: its rcode, the number of records, and the last address, which ends
-// the message because the query had no EDNS.
+// check reads of an answer what tells right from wrong: its rcode, the number of records, and the
+// last address, which ends the message because the query had no EDNS.
 func (q question) check(answer []byte) error {
 	if len(answer) < len(q.wire) {
 		return fmt.Errorf("query %s: an answer of %d octets", q.name, len(answer))

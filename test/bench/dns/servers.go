@@ -184,7 +184,8 @@ func freePort() (netip.AddrPort, error) {
 	return l.Addr().(*net.TCPAddr).AddrPort(), l.Close()
 }
 
-// start runs a server on serverCPU, so that the Go runtime gives it one thread at a time. It dies with this process.
+// start runs a server on serverCPU, so that the Go runtime gives it one thread at a time. It dies
+// with this process.
 func (s *setup) start(name string, addr netip.AddrPort, program string, args ...string) error {
 	p := &process{cmd: exec.Command(program, args...), addr: addr}
 	p.cmd.Stdout, p.cmd.Stderr = &p.stderr, &p.stderr
@@ -236,7 +237,8 @@ func (s *setup) await(ctx context.Context, v variant) error {
 
 func (s *setup) address(v variant) netip.AddrPort { return s.processes[v.servers[0]].addr }
 
-// processorTime is what the servers of a variant have used, in user and kernel mode (clock_getcpuclockid(3)).
+// processorTime is what the servers of a variant have used, in user and kernel mode
+// (clock_getcpuclockid(3)).
 func (s *setup) processorTime(v variant) (sum time.Duration, err error) {
 	for _, name := range v.servers {
 		var t unix.Timespec

@@ -36,7 +36,8 @@ var cases = []string{caseClusterIP, caseHeadless, caseNXDomain}
 // services are the addresses of each service, in the cluster as in the clusterset.
 type services map[string][]netip.Addr
 
-// create makes n services and imports of the same names and addresses, and a tenth as many headless ones.
+// create makes n services and imports of the same names and addresses, and a tenth as many headless
+// ones.
 func create(ctx context.Context, api *rest.Config, n int) (services, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), mcs.Install(scheme)); err != nil {

@@ -89,7 +89,8 @@ func (a *arrivals) count() (int, time.Time) {
 	return len(a.at), a.last
 }
 
-// latencies are, in milliseconds and sorted, from the sending of each template to its first sight in each member.
+// latencies are, in milliseconds and sorted, from the sending of each template to its first sight
+// in each member.
 func (a *arrivals) latencies(sent map[string]time.Time) (ms []float64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// auditPolicy makes the hub's API server log every write, without bodies, except for the status of templates, whose body shows
-// when it is complete.
+// auditPolicy makes the hub's API server log every write, without bodies, except for the status of
+// templates, whose body shows when it is complete.
 const auditPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -40,8 +40,8 @@ type entry struct {
 
 func (e entry) refused() bool { return e.ResponseStatus.Code >= 300 }
 
-// complete says whether the write is of a template's status that all members have caught up with. No template is edited, so there
-// is one generation.
+// complete says whether the write is of a template's status that all members have caught up with.
+// No template is edited, so there is one generation.
 func (e entry) complete() bool {
 	return e.ObjectRef.Resource == "deployments" && e.ObjectRef.Subresource == "status" && !e.refused() &&
 		e.RequestObject.Status.ObservedGeneration > 0
@@ -62,7 +62,8 @@ func (e entry) what() string {
 // writes counts what pelago-hub has written. Those that were refused are counted apart.
 type writes struct {
 	byClass map[class]int
-	// later are those of a template after its first complete status: what changes in members from then on.
+	// later are those of a template after its first complete status: what changes in members from
+	// then on.
 	later   int
 	refused int
 	others  map[string]int // by the first word of the user agent

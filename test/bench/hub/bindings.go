@@ -15,7 +15,8 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// bindings follows which bindings have a decision, and which say that members hold what they should, by a watch of its own.
+// bindings follows which bindings have a decision, and which say that members hold what they
+// should, by a watch of its own.
 type bindings struct {
 	mu      sync.Mutex
 	decided map[string]time.Time
@@ -37,7 +38,8 @@ func watchBindings(ctx context.Context, hub *rest.Config) (*bindings, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch the bindings: %w", err)
 	}
-	go func() { _ = c.Start(ctx) }() // it returns when ctx ends; the one error is that it was started twice
+	// it returns when ctx ends; the one error is that it was started twice
+	go func() { _ = c.Start(ctx) }()
 	informer, err := c.GetInformer(ctx, &workv1alpha2.ResourceBinding{})
 	if err != nil {
 		return nil, fmt.Errorf("watch the bindings: %w", err)

@@ -10,19 +10,22 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// dying is how many templates the failed cluster of the case evict has, and evictMembers how many other members there are.
+// dying is how many templates the failed cluster of the case evict has, and evictMembers how many
+// other members there are.
 const (
 	dying        = 500
 	evictMembers = 4
 )
 
-// evictResult is the end of a cluster: from its last answer until the first and the last template runs elsewhere.
+// evictResult is the end of a cluster: from its last answer until the first and the last template
+// runs elsewhere.
 type evictResult struct {
 	first, moved time.Duration
 	rss, largest int64
 }
 
-// measureEvict measures how all templates of one member move to others after that member has stopped answering.
+// measureEvict measures how all templates of one member move to others after that member has
+// stopped answering.
 func measureEvict(ctx context.Context, o options) (got evictResult, err error) {
 	s, err := newStage(ctx, o, caseEvict, 0, 1+evictMembers, time.Second, nil)
 	if err != nil {

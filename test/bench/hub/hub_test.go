@@ -68,7 +68,8 @@ func TestCountWrites(t *testing.T) {
 	}
 }
 
-// What users apply is taken by the API server, arrivals are seen once, and the audit log shows who wrote.
+// What users apply is taken by the API server, arrivals are seen once, and the audit log shows who
+// wrote.
 func TestApplyAndArrive(t *testing.T) {
 	need.Kubernetes(t)
 	server, err := apiserver.Open(apiserver.CRDs("propagationpolicies.policy.karmada.io"), apiserver.Audit(auditPolicy))

@@ -17,7 +17,8 @@ import (
 	"github.com/pelago-net/pelago/test/bench/mixed"
 )
 
-// What users make. A template is called app-00001, its ConfigMap conf-00001: the names of bindings and Works begin with them.
+// What users make. A template is called app-00001, its ConfigMap conf-00001: the names of bindings
+// and Works begin with them.
 const (
 	namespace    = "bench"
 	prefix       = "app-"
@@ -29,7 +30,8 @@ func namespaceObject() *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 }
 
-// objects are one template with its policy and its ConfigMap, in the order in which a user applies them.
+// objects are one template with its policy and its ConfigMap, in the order in which a user applies
+// them.
 func objects(i int, clusters []string) (policy, dependent, template client.Object) {
 	name := fmt.Sprintf("%s%05d", prefix, i)
 	conf := fmt.Sprintf("%s%05d", dependentsOf, i)
@@ -68,7 +70,8 @@ func deployment(name, conf string, labels map[string]string) *appsv1.Deployment 
 	return d
 }
 
-// mixedObjects are the i-th template and its policy, which has a placement of its own over these clusters.
+// mixedObjects are the i-th template and its policy, which has a placement of its own over these
+// clusters.
 func mixedObjects(i int, clusters []string) []client.Object {
 	name := fmt.Sprintf("%s%05d", prefix, i)
 	p := onePolicy(name, &policyv1alpha1.ResourceSelector{Name: name}, nil)
@@ -121,7 +124,8 @@ func atOnce(ctx context.Context, n, inFlight int, do func(ctx context.Context, i
 	return g.Wait()
 }
 
-// steady makes templates 1 to n at a rate per second, whatever becomes of them, and returns when each was sent, by name.
+// steady makes templates 1 to n at a rate per second, whatever becomes of them, and returns when
+// each was sent, by name.
 func steady(ctx context.Context, c client.Client, n int, rate float64, clusters []string) (map[string]time.Time, error) {
 	var mu sync.Mutex
 	sent := map[string]time.Time{}

@@ -1,6 +1,7 @@
-// Command hub measures propagation: how long a template takes from apply at the hub to existence in members, how many a second
-// there can be, against a client that makes the same requests without having to think, how many writes each costs, and how large
-// the hub is with a hundred members. It runs the product's own programs on real API servers: `make bench-hub`.
+// Command hub measures propagation: how long a template takes from apply at the hub to existence in
+// members, how many a second there can be, against a client that makes the same requests without
+// having to think, how many writes each costs, and how large the hub is with a hundred members. It
+// runs the product's own programs on real API servers: `make bench-hub`.
 //
 //	go run ./test/bench/hub -out out/hub.json
 //	go run ./test/bench/hub -templates 50 -rate 10 -reps 1 -placed 50 -simulated 4    # a short run

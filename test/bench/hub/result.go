@@ -22,7 +22,8 @@ type samples struct {
 	hub, replay []float64 // templates per second
 	decided     []float64 // decisions per second until the last template has its first one
 	ratio       []float64 // of the same repetition
-	// hubEnded and replayEnded are the watches of whomever that the API server ended meanwhile, as too slow.
+	// hubEnded and replayEnded are the watches of whomever that the API server ended meanwhile, as
+	// too slow.
 	hubEnded, replayEnded []float64
 	writes                writes // of the last one
 }
@@ -36,8 +37,8 @@ type results struct {
 	evict              *evictResult
 }
 
-// budget is how many writes at the hub a template may cost that goes to n clusters: claim, binding, n Works, n Work statuses, two
-// binding statuses, template status.
+// budget is how many writes at the hub a template may cost that goes to n clusters: claim, binding,
+// n Works, n Work statuses, two binding statuses, template status.
 func budget(n int) int { return 5 + 2*n }
 
 // rows are those of the result file.
@@ -87,8 +88,8 @@ func (r results) rows() (out []resultfile.Row) {
 	return out
 }
 
-// writeRows are the writes of one case. The budget is that of a template until its status is complete; a dependent, which has none,
-// has the same. The rest is not a template's.
+// writeRows are the writes of one case. The budget is that of a template until its status is
+// complete; a dependent, which has none, has the same. The rest is not a template's.
 func (r results) writeRows(name string, w writes) (out []resultfile.Row) {
 	one := func(metric string, value float64) {
 		out = append(out, resultfile.Row{Case: name, Variant: variantPelago, Metric: metric, Unit: "1", N: r.templates, Median: value,
@@ -111,13 +112,15 @@ func row(name, variant, metric, unit string, values []float64) resultfile.Row {
 		Median: percentile(sorted, 0.5), Min: sorted[0], Max: sorted[len(sorted)-1]}
 }
 
-// percentile of sorted values, of which there is at least one: the smallest that the share of them does not exceed.
+// percentile of sorted values, of which there is at least one: the smallest that the share of them
+// does not exceed.
 func percentile(sorted []float64, share float64) float64 {
 	n := int(share*float64(len(sorted)) + 0.999999)
 	return sorted[min(max(n, 1), len(sorted))-1]
 }
 
-// verdict fails on what does not depend on the machine: too many writes for a template, a queue that does not empty.
+// verdict fails on what does not depend on the machine: too many writes for a template, a queue
+// that does not empty.
 func (r results) verdict() error {
 	var errs []error
 	check := func(name string, w writes) {
@@ -131,7 +134,8 @@ func (r results) verdict() error {
 	if r.steady != nil {
 		check("steady", r.steady.writes)
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.throughput)) { // no workload reports there: a lower bound, which is over or is not
+	// no workload reports there: a lower bound, which is over or is not
+	for _, name := range slices.Sorted(maps.Keys(r.throughput)) {
 		if name != caseMixed { // there, each goes to another number of clusters
 			check(name, r.throughput[name].writes)
 		}

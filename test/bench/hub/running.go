@@ -16,9 +16,10 @@ import (
 // startTime is how long a workload takes in a member until all of its replicas are ready.
 const startTime = time.Second
 
-// running stands in for the workload controllers of members with real API servers, which have no nodes: like kube-controller-manager
-// it reports each Deployment as observed when it appears, and as ready some time later. Without it no status would go back to the
-// hub, and the hub's writes for that would not be counted.
+// running stands in for the workload controllers of members with real API servers, which have no
+// nodes: like kube-controller-manager it reports each Deployment as observed when it appears, and
+// as ready some time later. Without it no status would go back to the hub, and the hub's writes for
+// that would not be counted.
 type running struct {
 	ctx     context.Context
 	clients map[string]client.Client

@@ -29,7 +29,8 @@ type scaleResult struct {
 	rss, largest int64              // bytes
 	queues       map[string]float64 // at the end, those that are not empty
 	took         time.Duration
-	flips        []float64 // processor time of the hub for a taint of one cluster that comes or goes, in ms
+	// processor time of the hub for a taint of one cluster that comes or goes, in ms
+	flips []float64
 }
 
 // measureScale places each template on two of many members: memory, and whether the queues empty.
@@ -57,8 +58,8 @@ func measureScale(ctx context.Context, o options) (got scaleResult, err error) {
 	return got, err
 }
 
-// flips taints a member and removes the taint, twice each, and returns the hub's processor time beyond what it uses at rest, which is
-// measured before each.
+// flips taints a member and removes the taint, twice each, and returns the hub's processor time
+// beyond what it uses at rest, which is measured before each.
 func (s *stage) flips(ctx context.Context) (ms []float64, err error) {
 	used := func() (cpu, took float64, err error) {
 		before, err := s.hub.Metrics(ctx)
@@ -163,7 +164,8 @@ func inMembers(members []*hubset.Member) (n int) {
 	return n
 }
 
-// calm waits until all queues have been empty for a while, and returns those that are not, if that takes too long.
+// calm waits until all queues have been empty for a while, and returns those that are not, if that
+// takes too long.
 func (s *stage) calm(ctx context.Context) (map[string]float64, error) {
 	end, since := time.Now().Add(s.options.stall), time.Now()
 	for {

@@ -29,7 +29,8 @@ import (
 // userAgent is that of the users.
 const userAgent = "bench-user"
 
-// stage is a fresh clusterset for one measurement: every measurement has its own, so that none finds what another has left.
+// stage is a fresh clusterset for one measurement: every measurement has its own, so that none
+// finds what another has left.
 type stage struct {
 	options  options
 	dir      string // for logs
@@ -43,8 +44,9 @@ type stage struct {
 	stop     context.CancelFunc
 }
 
-// newStage brings up members with real API servers, or simulated ones whose Deployments report after ready (0: never) that they
-// run. They have room for everything that a case sends there. With a recorder, all requests of the product and the users pass it.
+// newStage brings up members with real API servers, or simulated ones whose Deployments report
+// after ready (0: never) that they run. They have room for everything that a case sends there. With
+// a recorder, all requests of the product and the users pass it.
 func newStage(
 	ctx context.Context, o options, name string, realOnes, simulated int, ready time.Duration, r *replay.Recorder,
 ) (*stage, error) {
@@ -135,8 +137,9 @@ func connect(config *rest.Config, agent string) (client.Client, error) {
 	return c, nil
 }
 
-// done waits until n templates and their ConfigMaps are in all members and every binding says so, and returns when that was.
-// It learns this from two watches, without sending requests to the servers meanwhile.
+// done waits until n templates and their ConfigMaps are in all members and every binding says so,
+// and returns when that was. It learns this from two watches, without sending requests to the
+// servers meanwhile.
 func (s *stage) done(ctx context.Context, n int) (time.Time, error) {
 	came, err := reach(ctx, s.arrived, s.arrived.more, 2*n*len(s.members), s.options.stall, "objects in the members")
 	if err != nil {
@@ -149,7 +152,8 @@ func (s *stage) done(ctx context.Context, n int) (time.Time, error) {
 	return applied, err
 }
 
-// applied waits until n bindings say that their members hold what they should, and returns when the last did.
+// applied waits until n bindings say that their members hold what they should, and returns when the
+// last did.
 func (s *stage) applied(ctx context.Context, n int) (time.Time, error) {
 	last, err := reach(ctx, s.bindings, s.bindings.more, n, s.options.stall, "bindings that are FullyApplied")
 	if err != nil {
@@ -158,9 +162,11 @@ func (s *stage) applied(ctx context.Context, n int) (time.Time, error) {
 	return last, nil
 }
 
-// unapplied returns the conditions of the first bindings that are not FullyApplied, as an error to join with that of the wait.
+// unapplied returns the conditions of the first bindings that are not FullyApplied, as an error to
+// join with that of the wait.
 func (s *stage) unapplied() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // the wait's own has ended, perhaps
+	// the wait's own has ended, perhaps
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var list workv1alpha2.ResourceBindingList
 	if err := s.observer.List(ctx, &list, client.InNamespace(namespace)); err != nil {
@@ -182,7 +188,8 @@ func (s *stage) unapplied() error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// reach waits until so many of what is counted are there, at most stall long without a new one, and returns when the last came.
+// reach waits until so many of what is counted are there, at most stall long without a new one, and
+// returns when the last came.
 func reach(ctx context.Context, of interface{ count() (int, time.Time) }, more <-chan struct{}, want int, stall time.Duration,
 	what string) (time.Time, error) {
 	tick := time.NewTicker(5 * time.Second)
@@ -207,7 +214,8 @@ func reach(ctx context.Context, of interface{ count() (int, time.Time) }, more <
 	}
 }
 
-// writes counts what the hub has written, once it has nothing more to do: the last statuses come after the objects.
+// writes counts what the hub has written, once it has nothing more to do: the last statuses come
+// after the objects.
 func (s *stage) writes(ctx context.Context) (writes, error) {
 	if depths, err := s.calm(ctx); err != nil || len(depths) > 0 {
 		return writes{}, s.explain(fmt.Errorf("the hub does not come to rest, queues %v: %w", depths, errors.Join(err,

@@ -17,7 +17,8 @@ type steadyResult struct {
 	writes writes
 }
 
-// measureSteady applies templates one after another, as users do, and looks when they are in the members.
+// measureSteady applies templates one after another, as users do, and looks when they are in the
+// members.
 func measureSteady(ctx context.Context, o options) (got steadyResult, err error) {
 	s, err := newStage(ctx, o, "steady", o.members, 0, 0, nil)
 	if err != nil {
@@ -54,8 +55,8 @@ func measureSteady(ctx context.Context, o options) (got steadyResult, err error)
 	return got, err
 }
 
-// reported waits until all templates report all replicas in all members as ready: only then have all writes that a template causes
-// been made.
+// reported waits until all templates report all replicas in all members as ready: only then have
+// all writes that a template causes been made.
 func (s *stage) reported(ctx context.Context) error {
 	for end := time.Now().Add(s.options.stall); ; {
 		var templates appsv1.DeploymentList

@@ -20,15 +20,16 @@ import (
 	"github.com/pelago-net/pelago/test/hubset"
 )
 
-// How fast the hub is when all templates come at once, when they are there before it starts, and when they are there with mixed
-// placements over many members.
+// How fast the hub is when all templates come at once, when they are there before it starts, and
+// when they are there with mixed placements over many members.
 const (
 	caseBurst = "burst"
 	caseCold  = "cold"
 	caseMixed = "mixed"
 )
 
-// throughputStage is a stage for a case: real members, or simulated ones in regions and with labels.
+// throughputStage is a stage for a case: real members, or simulated ones in regions and with
+// labels.
 func (o options) throughputStage(ctx context.Context, name, dir string, r *replay.Recorder) (*stage, error) {
 	if name != caseMixed {
 		return newStage(ctx, o, dir, o.members, 0, 0, r)
@@ -66,7 +67,8 @@ const (
 	phaseAfter = "after"
 )
 
-// inFlight is how many requests users make at a time, and the replaying client if nothing else is said.
+// inFlight is how many requests users make at a time, and the replaying client if nothing else is
+// said.
 const inFlight = 64
 
 // recording is what a replay needs of a recorded run.
@@ -75,7 +77,8 @@ type recording struct {
 	systems            map[string]string
 }
 
-// throughput measures one case: recorded once, then the hub and the replaying client take turns, each time on servers of their own.
+// throughput measures one case: recorded once, then the hub and the replaying client take turns,
+// each time on servers of their own.
 func throughput(ctx context.Context, o options, name string) (samples, error) {
 	var got samples
 	rec, err := record(ctx, o, name)
@@ -104,7 +107,8 @@ func throughput(ctx context.Context, o options, name string) (samples, error) {
 	return got, nil
 }
 
-// work does the case: the templates come, and the hub has done everything. timed is called when the time begins to run.
+// work does the case: the templates come, and the hub has done everything. timed is called when the
+// time begins to run.
 func (s *stage) work(ctx context.Context, name string, timed func()) (time.Duration, error) {
 	if err := s.user.Create(ctx, namespaceObject()); err != nil {
 		return 0, fmt.Errorf("create the namespace: %w", err)
@@ -168,7 +172,8 @@ func (o options) measured(ctx context.Context, name string, rep int) (m measurem
 	return m, err
 }
 
-// watchesEnded is how many watches the hub's API server has ended so far because they did not take events as fast as others made them.
+// watchesEnded is how many watches the hub's API server has ended so far because they did not take
+// events as fast as others made them.
 func (s *stage) watchesEnded(ctx context.Context) (n float64, err error) {
 	config := s.set.Server.Config()
 	c, err := rest.HTTPClientFor(config)
@@ -221,10 +226,12 @@ func record(ctx context.Context, o options, name string) (rec recording, err err
 	return rec, nil
 }
 
-// tolerated is the share of requests that may have another result than recorded; beyond it the replay is not the same work.
+// tolerated is the share of requests that may have another result than recorded; beyond it the
+// replay is not the same work.
 const tolerated = 0.01
 
-// replayed makes the recorded requests on servers on which the product was installed, but does not run.
+// replayed makes the recorded requests on servers on which the product was installed, but does not
+// run.
 func (o options) replayed(ctx context.Context, name string, rep int, rec recording) (out replay.Outcome, ended float64, err error) {
 	s, err := o.throughputStage(ctx, name, fmt.Sprintf("%s-%d-replay", name, rep+1), nil)
 	if err != nil {

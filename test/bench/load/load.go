@@ -1,8 +1,9 @@
-// Package load generates and measures traffic: the benchmark's own binary, started again inside a network namespace
-// with the argument Command, is a worker that performs one measurement after another. It reads Specs from its standard
-// input, one JSON value a line, and answers each with a Response, one line as well. A worker is one thread, pinned to one
-// processor, that makes bare system calls (no runtime poller, no goroutine switch, no garbage collection while it
-// measures), so that the figures are those of the path and not of Go. Between two Specs it sleeps in read(2).
+// Package load generates and measures traffic: the benchmark's own binary, started again inside a
+// network namespace with the argument Command, is a worker that performs one measurement after
+// another. It reads Specs from its standard input, one JSON value a line, and answers each with a
+// Response, one line as well. A worker is one thread, pinned to one processor, that makes bare
+// system calls (no runtime poller, no goroutine switch, no garbage collection while it measures),
+// so that the figures are those of the path and not of Go. Between two Specs it sleeps in read(2).
 package load
 
 import (
@@ -28,7 +29,8 @@ const (
 	// Ready is the line that a server prints before its Response, once it listens.
 	Ready = "ready"
 
-	// stopTimeout bounds how long a server waits for its client, and after the client for the line that stops it.
+	// stopTimeout bounds how long a server waits for its client, and after the client for the line
+	// that stops it.
 	stopTimeout = 10 * time.Second
 )
 
@@ -38,11 +40,12 @@ type Role string
 const (
 	Generate Role = "generate" // UDP datagrams as fast as the processor allows
 	Sink     Role = "sink"     // counts them
-	Echo     Role = "echo"     // TCP server that returns what it reads, one connection after another; ended by a signal
-	RR       Role = "rr"       // one byte there and back over one TCP connection
-	CRR      Role = "crr"      // connect, one byte there and back, reset
-	Stream   Role = "stream"   // one TCP connection, as many bytes as possible
-	Drain    Role = "drain"    // reads them
+	// TCP server that returns what it reads, one connection after another; ended by a signal
+	Echo   Role = "echo"
+	RR     Role = "rr"     // one byte there and back over one TCP connection
+	CRR    Role = "crr"    // connect, one byte there and back, reset
+	Stream Role = "stream" // one TCP connection, as many bytes as possible
+	Drain  Role = "drain"  // reads them
 )
 
 func roles() map[Role]func(Spec, io.Writer) (Result, error) {
@@ -51,14 +54,16 @@ func roles() map[Role]func(Spec, io.Writer) (Result, error) {
 	}
 }
 
-// Spec is one end of one measurement. Sink is stopped by an empty line after its Spec, Drain by the end of the connection.
+// Spec is one end of one measurement. Sink is stopped by an empty line after its Spec, Drain by the
+// end of the connection.
 type Spec struct {
-	Role     Role
-	Addr     netip.AddrPort // the target; servers listen on all addresses if it is none of their own
-	Duration time.Duration  // clients: length of the measurement
-	Payload  int            // Generate: bytes of UDP payload
-	Flows    int            // Generate: number of sockets, thus of source ports
-	Batch    int            // Generate: datagrams that a socket sends at its turn; 0: sendBatch
+	Role Role
+	// the target; servers listen on all addresses if it is none of their own
+	Addr     netip.AddrPort
+	Duration time.Duration // clients: length of the measurement
+	Payload  int           // Generate: bytes of UDP payload
+	Flows    int           // Generate: number of sockets, thus of source ports
+	Batch    int           // Generate: datagrams that a socket sends at its turn; 0: sendBatch
 }
 
 // Response answers a Spec.
@@ -69,17 +74,18 @@ type Response struct {
 
 // Result is what one end measured. Fields that a role does not measure are 0.
 type Result struct {
-	Count    int64   // datagrams sent or received, transactions, or bytes
-	Warmup   int64   // Generate: datagrams sent before the measurement, not in Count
-	Dropped  int64   // Sink: datagrams that reached the socket and found its buffer full
-	Errors   int64   // failed calls or transactions
-	Seconds  float64 // from the first to the last event
-	CPUNanos int64   // Generate: processor time of this process while it sent, softirq work in its context included
+	Count   int64   // datagrams sent or received, transactions, or bytes
+	Warmup  int64   // Generate: datagrams sent before the measurement, not in Count
+	Dropped int64   // Sink: datagrams that reached the socket and found its buffer full
+	Errors  int64   // failed calls or transactions
+	Seconds float64 // from the first to the last event
+	// Generate: processor time of this process while it sent, softirq work in its context included
+	CPUNanos int64
 	P50, P99 float64 // RR, CRR: microseconds per transaction
 }
 
-// Cmd prepares a worker pinned to a processor; the caller starts it inside a namespace and owns its standard input and
-// output. It ends with its standard input or its parent.
+// Cmd prepares a worker pinned to a processor; the caller starts it inside a namespace and owns its
+// standard input and output. It ends with its standard input or its parent.
 func Cmd(cpu int) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", Command, strconv.Itoa(cpu))
 	// A preemption signal would interrupt the system call that is being measured.
@@ -128,7 +134,8 @@ func respond(play func(Spec, io.Writer) (Result, error), spec Spec, out io.Write
 	return Response{Result: result}
 }
 
-// pin binds the calling thread to one processor and raises its priority above that of other load on the machine.
+// pin binds the calling thread to one processor and raises its priority above that of other load on
+// the machine.
 func pin(cpu int) error {
 	var set unix.CPUSet
 	set.Set(cpu)

@@ -36,7 +36,8 @@ func TestPercentile(t *testing.T) {
 func TestRawAddr(t *testing.T) {
 	sa := rawAddr(netip.MustParseAddrPort("120.2.0.5:7001"))
 	got := *(*[8]byte)(unsafe.Pointer(sa))
-	want := [8]byte{unix.AF_INET, 0, 0x1b, 0x59, 120, 2, 0, 5} // struct sockaddr_in: port in network byte order
+	// struct sockaddr_in: port in network byte order
+	want := [8]byte{unix.AF_INET, 0, 0x1b, 0x59, 120, 2, 0, 5}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The calls below go to the kernel without telling Go's scheduler (RawSyscall), also where they block: nothing else has
-// to run in this process, and the hand-over of the processor to another thread would be measured with the traffic.
+// The calls below go to the kernel without telling Go's scheduler (RawSyscall), also where they
+// block: nothing else has to run in this process, and the hand-over of the processor to another
+// thread would be measured with the traffic.
 
 func read(fd int, b []byte) (int, error) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
@@ -80,8 +81,8 @@ func (m *mmsghdr) reply(fd int) error {
 	return err
 }
 
-// messages returns n message headers; all share buf when sending, each has its own copy of it when receiving, and room for the
-// sender's address.
+// messages returns n message headers; all share buf when sending, each has its own copy of it when
+// receiving, and room for the sender's address.
 func messages(n int, buf []byte, shared bool) []mmsghdr {
 	m := make([]mmsghdr, n)
 	iov := make([]unix.Iovec, n)
@@ -128,8 +129,9 @@ func dial(kind int, a netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
-// listen opens a socket of the kind on the port of a, and on its address if that is one of the pod's own, so that replies have it
-// as source; else, behind a translation, on all addresses. Its receive calls come back at least every 100 ms.
+// listen opens a socket of the kind on the port of a, and on its address if that is one of the
+// pod's own, so that replies have it as source; else, behind a translation, on all addresses. Its
+// receive calls come back at least every 100 ms.
 func listen(kind int, a netip.AddrPort) (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -59,7 +59,8 @@ func rr(spec Spec, _ io.Writer) (Result, error) {
 	return transactions(spec.Duration, func() error { return exchange(fd, b) })
 }
 
-// crr closes with a reset: neither end keeps TIME_WAIT sockets, piles of which make every following connection slower.
+// crr closes with a reset: neither end keeps TIME_WAIT sockets, piles of which make every following
+// connection slower.
 func crr(spec Spec, _ io.Writer) (Result, error) {
 	target, b := rawAddr(spec.Addr), []byte{0}
 	reset := &unix.Linger{Onoff: 1, Linger: 0}
@@ -94,7 +95,8 @@ func exchange(fd int, b []byte) error {
 	return err
 }
 
-// transactions repeats do for the duration and measures each; it stops at the first error, which it counts.
+// transactions repeats do for the duration and measures each; it stops at the first error, which it
+// counts.
 func transactions(d time.Duration, do func() error) (Result, error) {
 	took := make([]time.Duration, 0, 1<<17)
 	start := time.Now()

@@ -23,18 +23,19 @@ const (
 // wantReply is the first byte of a datagram that the sink answers.
 const wantReply = 1
 
-// streamAge is the time from its first packet after which conntrack regards a UDP flow with replies as a stream, whose entry is
-// not dropped early (IPS_ASSURED, nf_conntrack_proto_udp.c).
+// streamAge is the time from its first packet after which conntrack regards a UDP flow with replies
+// as a stream, whose entry is not dropped early (IPS_ASSURED, nf_conntrack_proto_udp.c).
 const streamAge = 2100 * time.Millisecond
 
-// generator holds the sockets of Generate from one measurement to the next: its flows are old ones, which the path and
-// conntrack know.
+// generator holds the sockets of Generate from one measurement to the next: its flows are old ones,
+// which the path and conntrack know.
 type generator struct {
 	addr netip.AddrPort
 	fds  []int
 }
 
-// open opens the flows: it exchanges a datagram and its answer on each, and once more when conntrack regards them as streams.
+// open opens the flows: it exchanges a datagram and its answer on each, and once more when
+// conntrack regards them as streams.
 func (g *generator) open(spec Spec) error {
 	g.addr = spec.Addr
 	for range spec.Flows {
@@ -76,10 +77,11 @@ func request(fd int) (err error) {
 	return fmt.Errorf("receive the reply of the sink: %w", err)
 }
 
-// run sends datagrams over spec.Flows sockets in turn, spec.Batch of each, until the time is over. One batch a socket before
-// that has the path look up its state for the flow. Processor time is that of the whole process: over veth pairs the kernel
-// carries each packet through the whole path in the sender's context, so time per packet is the cost of the path and hardly
-// depends on what else the machine does.
+// run sends datagrams over spec.Flows sockets in turn, spec.Batch of each, until the time is over.
+// One batch a socket before that has the path look up its state for the flow. Processor time is
+// that of the whole process: over veth pairs the kernel carries each packet through the whole path
+// in the sender's context, so time per packet is the cost of the path and hardly depends on what
+// else the machine does.
 func (g *generator) run(spec Spec, _ io.Writer) (Result, error) {
 	if spec.Payload < 1 || spec.Flows < 1 {
 		return Result{}, fmt.Errorf("payload %d and flows %d must be at least 1", spec.Payload, spec.Flows)
@@ -120,9 +122,9 @@ func (g *generator) run(spec Spec, _ io.Writer) (Result, error) {
 	return r, err
 }
 
-// sink counts datagrams until it is stopped, and answers those that want it. It polls: a wakeup runs in the sender's context and costs an interrupt to
-// another processor (4 to 5 µs in a virtual machine, more than a hop), which only a slow path, whose sink sleeps between
-// packets, would pay.
+// sink counts datagrams until it is stopped, and answers those that want it. It polls: a wakeup
+// runs in the sender's context and costs an interrupt to another processor (4 to 5 µs in a virtual
+// machine, more than a hop), which only a slow path, whose sink sleeps between packets, would pay.
 func sink(spec Spec, out io.Writer) (Result, error) {
 	fd, err := listen(unix.SOCK_DGRAM, spec.Addr)
 	if err != nil {
@@ -178,8 +180,8 @@ func cpuNanos() (int64, error) {
 	return ts.Nano(), nil
 }
 
-// socketDrops is the namespace's count of UDP datagrams that found their socket's buffer full (RFC 4113 udpInErrors,
-// Linux RcvbufErrors).
+// socketDrops is the namespace's count of UDP datagrams that found their socket's buffer full (RFC
+// 4113 udpInErrors, Linux RcvbufErrors).
 func socketDrops() (int64, error) {
 	b, err := os.ReadFile("/proc/self/net/snmp")
 	if err != nil {
@@ -188,7 +190,8 @@ func socketDrops() (int64, error) {
 	return parseDrops(b)
 }
 
-// parseDrops finds RcvbufErrors in the format of /proc/net/snmp: a line of names, then a line of values.
+// parseDrops finds RcvbufErrors in the format of /proc/net/snmp: a line of names, then a line of
+// values.
 func parseDrops(snmp []byte) (int64, error) {
 	var names [][]byte
 	for line := range bytes.Lines(snmp) {

@@ -1,5 +1,5 @@
-// Package mixed holds the placements that benchmarks of scheduling mix: every combination of how replicas are divided, over what
-// is spread and which clusters may be chosen, equally often.
+// Package mixed holds the placements that benchmarks of scheduling mix: every combination of how
+// replicas are divided, over what is spread and which clusters may be chosen, equally often.
 package mixed
 
 import (

@@ -1,5 +1,6 @@
-// Command scheduler measures the scheduler's decisions per second and their latency, without an API server: mixed bindings pass
-// the hub's cache of assumed capacity, computed in parallel and committed serially. `make bench-scheduler` runs it:
+// Command scheduler measures the scheduler's decisions per second and their latency, without an API
+// server: mixed bindings pass the hub's cache of assumed capacity, computed in parallel and
+// committed serially. `make bench-scheduler` runs it:
 //
 //	go run ./test/bench/scheduler -out out/scheduler.json
 package main

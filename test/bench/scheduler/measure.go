@@ -25,8 +25,9 @@ type result struct {
 	cpu           time.Duration // of a decision, on all cores together
 }
 
-// measure decides so many bindings on so many cores, with as many at a time. Each decision is kept, as if it had been written, so
-// that later ones have less room. Those that run already are known from before.
+// measure decides so many bindings on so many cores, with as many at a time. Each decision is kept,
+// as if it had been written, so that later ones have less room. Those that run already are known
+// from before.
 func measure(clusterCount, bindings, cores int) (result, error) {
 	room := placement.NewCache(placement.CacheOptions{})
 	room.SetClusters(clusters(clusterCount))

@@ -18,7 +18,8 @@ import (
 
 var deployment = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
 
-// running is how many kinds of bindings there are for each placement: new, or running with another number of replicas.
+// running is how many kinds of bindings there are for each placement: new, or running with another
+// number of replicas.
 const running = 2
 
 // clusters are members in 20 regions and three tiers, with room for all; one of twenty is tainted.
@@ -55,7 +56,8 @@ func clusters(n int) (out []*clusterv1alpha1.Cluster) {
 
 func nameOf(i int) string { return fmt.Sprintf("member-%04d", i) }
 
-// binding is the i-th one, over clusters with these names. Each has its own placement object, as when read from the API server.
+// binding is the i-th one, over clusters with these names. Each has its own placement object, as
+// when read from the API server.
 func binding(i int, names []string) *scheduler.Request {
 	p := mixed.Placement(i, names)
 	if i%3 == 0 {

@@ -138,7 +138,8 @@ func TestDivide(t *testing.T) {
 		{1, "", []int64{3, 2, 1}, []int32{1, 0, 0}}, {10, "", []int64{6, 12, 18}, []int32{2, 3, 5}}, {4, "", []int64{1200, 900, 400},
 			[]int32{2, 1, 1}},
 		{10, "", []int64{5, 3, 1, 1}, []int32{5, 3, 1, 1}},
-		{3, "a", []int64{1, 1}, []int32{2, 1}}, {3, "b", []int64{1, 1}, []int32{1, 2}}, // the hashes of a and b: even, odd
+		// the hashes of a and b: even, odd
+		{3, "a", []int64{1, 1}, []int32{2, 1}}, {3, "b", []int64{1, 1}, []int32{1, 2}},
 		{5, "a", []int64{1, 1, 1}, []int32{2, 2, 1}}, {5, "b", []int64{1, 1, 1}, []int32{1, 2, 2}},
 	} {
 		clusters := []string{"m1", "m2", "m3", "m4"}[:len(tt.weights)]

@@ -14,10 +14,11 @@ type Fault string
 
 // What can be wrong.
 const (
-	Lost       Fault = "lost"       // wanted, and not there
-	Left       Fault = "left"       // there, and not wanted
-	Wrong      Fault = "wrong"      // there with another content
-	Duplicated Fault = "duplicated" // two bindings for a template, or two Works for one object in a member
+	Lost  Fault = "lost"  // wanted, and not there
+	Left  Fault = "left"  // there, and not wanted
+	Wrong Fault = "wrong" // there with another content
+	// two bindings for a template, or two Works for one object in a member
+	Duplicated Fault = "duplicated"
 	Deleted    Fault = "deleted"    // taken away although it was wanted all the time
 	Recreated  Fault = "re-created" // the same, and made anew
 )
@@ -33,14 +34,15 @@ func (v Violation) String() string { return string(v.Fault) + ": " + v.What }
 // Actual is what was found, in members and of the hub's own objects.
 type Actual struct {
 	Members map[Place]Content
-	// Bindings and Works name, for each object, the bindings and Works that speak of it; those that are being deleted are not among
-	// them.
+	// Bindings and Works name, for each object, the bindings and Works that speak of it; those that
+	// are being deleted are not among them.
 	Bindings map[Object][]string
 	Works    map[Place][]string
 }
 
-// Compare finds what is lost, left, wrong and duplicated. Labels beside the wanted ones are the members' and the marks of the
-// product. With orphans, what is there and not wanted is no fault: after a restore from an older state, nobody may delete it.
+// Compare finds what is lost, left, wrong and duplicated. Labels beside the wanted ones are the
+// members' and the marks of the product. With orphans, what is there and not wanted is no fault:
+// after a restore from an older state, nobody may delete it.
 func Compare(wanted map[Place]Content, a Actual, orphans bool) (found []Violation) {
 	for place, want := range wanted {
 		got, ok := a.Members[place]

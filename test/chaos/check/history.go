@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// History follows the objects in members by their UIDs, and knows since when each of them has been wanted. An object may go only
-// because it was not wanted at some instant: Require and Allow say what the users ask for, Seen and Gone what happens.
+// History follows the objects in members by their UIDs, and knows since when each of them has been
+// wanted. An object may go only because it was not wanted at some instant: Require and Allow say
+// what the users ask for, Seen and Gone what happens.
 //
-// Controllers may lag behind the users. So a deletion is wrong only if the object was wanted during the whole time Lag before it; Lag
-// has to exceed the delay that a pause and a restart cause.
+// Controllers may lag behind the users. So a deletion is wrong only if the object was wanted during
+// the whole time Lag before it; Lag has to exceed the delay that a pause and a restart cause.
 type History struct {
 	// Lag is how long ago an instant may be at which the object was not wanted.
 	Lag time.Duration
@@ -28,7 +29,8 @@ func NewHistory(lag time.Duration) *History {
 	return &History{Lag: lag, required: map[Place]time.Time{}, alive: map[Place]string{}, wrong: map[Place]bool{}}
 }
 
-// Allow says that from now on only what is in wanted must stay. To be called before the request that takes the rest away.
+// Allow says that from now on only what is in wanted must stay. To be called before the request
+// that takes the rest away.
 func (h *History) Allow(wanted map[Place]Content) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -39,7 +41,8 @@ func (h *History) Allow(wanted map[Place]Content) {
 	}
 }
 
-// Require says that all of wanted must stay from now on, once it is there. To be called after the request that asks for it.
+// Require says that all of wanted must stay from now on, once it is there. To be called after the
+// request that asks for it.
 func (h *History) Require(wanted map[Place]Content, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,7 +53,8 @@ func (h *History) Require(wanted map[Place]Content, now time.Time) {
 	}
 }
 
-// RequireAll says that whatever is there must stay, wanted or not, and has been wanted for ever: nothing may be deleted any more.
+// RequireAll says that whatever is there must stay, wanted or not, and has been wanted for ever:
+// nothing may be deleted any more.
 func (h *History) RequireAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,7 +76,8 @@ func (h *History) Settled(wanted map[Place]Content, now time.Time) map[Place]Con
 	return settled
 }
 
-// Seen is told of an object in a member, again and again. Another UID than before means that the end of the first was not seen.
+// Seen is told of an object in a member, again and again. Another UID than before means that the
+// end of the first was not seen.
 func (h *History) Seen(place Place, uid string, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,7 +1,9 @@
-// Package check says what members must hold, from nothing but the objects at the hub, and whether they do. It is written apart
-// from the controllers: it shares no code with them, only the API's types, and knows just what churn makes (README.md):
-// Deployments selected by one label, the ConfigMaps that they mount, clusters by name, Duplicated and static weights, overrides
-// of image tags and labels. What it does not know it refuses. It is pure but for the History, which has a lock.
+// Package check says what members must hold, from nothing but the objects at the hub, and whether
+// they do. It is written apart from the controllers: it shares no code with them, only the API's
+// types, and knows just what churn makes (README.md): Deployments selected by one label, the
+// ConfigMaps that they mount, clusters by name, Duplicated and static weights, overrides of image
+// tags and labels. What it does not know it refuses. It is pure but for the History, which has a
+// lock.
 package check
 
 import (
@@ -162,8 +164,9 @@ func divide(members []string, p policyv1alpha1.Placement, d appsv1.Deployment) (
 	return shares, nil
 }
 
-// next is who gets the next replica: the highest weight/(2·seats+1) (Sainte-Laguë). Equal quotients: the one with fewer; then by
-// name, descending if the FNV-1a hash of the template's UID is odd. The names are sorted.
+// next is who gets the next replica: the highest weight/(2·seats+1) (Sainte-Laguë). Equal
+// quotients: the one with fewer; then by name, descending if the FNV-1a hash of the template's UID
+// is odd. The names are sorted.
 func next(clusters []string, weights map[string]int64, seats map[string]int32, uid string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(uid)) // a hash takes everything

@@ -15,8 +15,8 @@ import (
 
 const suiteModule = "github.com/karmada-io/karmada"
 
-// How often and how long a spec polls: the suite's constants, 5 s and 7 min, are for a machine that pulls images. A spec that is
-// expected to fail takes pollTimeout.
+// How often and how long a spec polls: the suite's constants, 5 s and 7 min, are for a machine that
+// pulls images. A spec that is expected to fail takes pollTimeout.
 const (
 	pollInterval = time.Second
 	pollTimeout  = 100 * time.Second
@@ -29,7 +29,8 @@ var programs = map[string]string{
 	"webhook":    "./examples/customresourceinterpreter/webhook",
 }
 
-// compile builds the programs from a copy of the module, with the dependencies that the module itself has, and returns its directory.
+// compile builds the programs from a copy of the module, with the dependencies that the module
+// itself has, and returns its directory.
 func compile(ctx context.Context, o options, programs map[string]string) (string, error) {
 	copied, err := program.Emptied(filepath.Join(o.out, "module"))
 	if err != nil {

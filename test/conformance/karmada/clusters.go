@@ -30,8 +30,8 @@ const suiteKubeconfig = "suite.kubeconfig"
 
 const members = 3
 
-// bringUp makes the hub and three push members, and what the suite expects in them: the kind Workload and the webhook that interprets
-// it, which are examples of its module.
+// bringUp makes the hub and three push members, and what the suite expects in them: the kind
+// Workload and the webhook that interprets it, which are examples of its module.
 func bringUp(ctx context.Context, o options, module string) (s *hubset.Set, err error) {
 	port, err := freePort()
 	if err != nil {
@@ -69,7 +69,8 @@ func bringUp(ctx context.Context, o options, module string) (s *hubset.Set, err 
 	return s, errors.Join(startWebhook(ctx, s, o, examples), served(ctx, s, "workload.example.io/v1alpha1"))
 }
 
-// served waits until all Clusters report an API: a cluster that does not is left out when a template is divided.
+// served waits until all Clusters report an API: a cluster that does not is left out when a
+// template is divided.
 func served(ctx context.Context, s *hubset.Set, groupVersion string) error {
 	c, err := client.New(s.Server.Config(), client.Options{})
 	if err != nil {
@@ -96,7 +97,8 @@ func served(ctx context.Context, s *hubset.Set, groupVersion string) error {
 	return nil
 }
 
-// writeKubeconfig writes an administrator's access to a server under the names of contexts, the first of them the current one.
+// writeKubeconfig writes an administrator's access to a server under the names of contexts, the
+// first of them the current one.
 func writeKubeconfig(file string, to *rest.Config, contexts ...string) error {
 	config := clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"server": {Server: to.Host, CertificateAuthorityData: to.CAData}},

@@ -15,8 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// fixtures are what the suite expects in a cluster of kind, and the rights that its user has there by kind's certificate, and by Karmada's
-// controllers at the hub. Through Pelago a user has only rights that the member grants. MEMBER is the name.
+// fixtures are what the suite expects in a cluster of kind, and the rights that its user has there
+// by kind's certificate, and by Karmada's controllers at the hub. Through Pelago a user has only
+// rights that the member grants. MEMBER is the name.
 const fixtures = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding

@@ -17,7 +17,8 @@ import (
 // clustersVariable is the environment variable with the URL at which the suite asks for clusters.
 const clustersVariable = "CONFORMANCE_CLUSTERS"
 
-// createClusters is a file of the suite: its own functions of these names run kind, which needs Docker.
+// createClusters is a file of the suite: its own functions of these names run kind, which needs
+// Docker.
 const createClusters = `package base
 
 import (
@@ -72,7 +73,8 @@ func replaceKind(dir string) error {
 	return nil
 }
 
-// clusters are real clusters, not joined, that the suite makes and deletes: PUT and DELETE of /NAME.
+// clusters are real clusters, not joined, that the suite makes and deletes: PUT and DELETE of
+// /NAME.
 type clusters struct {
 	*httptest.Server
 	set *hubset.Set

@@ -16,7 +16,8 @@ import (
 	"github.com/pelago-net/pelago/test/hubset"
 )
 
-// What the suite does with a cluster of its own: it makes it, connects with the context that it has named, and deletes it.
+// What the suite does with a cluster of its own: it makes it, connects with the context that it has
+// named, and deletes it.
 func TestClustersOfTheSuite(t *testing.T) {
 	server := serveClusters(new(hubset.Set))
 	t.Cleanup(func() {

@@ -1,5 +1,6 @@
-// Command karmada runs Karmada's own end-to-end suite against Pelago: `make conformance-karmada`. It builds the suite from its Go
-// module, brings up a hub with three push members, runs the suite's specs against them, and compares with specs.yaml what passes.
+// Command karmada runs Karmada's own end-to-end suite against Pelago: `make conformance-karmada`.
+// It builds the suite from its Go module, brings up a hub with three push members, runs the suite's
+// specs against them, and compares with specs.yaml what passes.
 //
 //	go run ./test/conformance/karmada -focus 'OverridePolicy'
 package main
@@ -101,7 +102,8 @@ func measure(ctx context.Context, o options, suite string, table []entry) (specs
 	return specs, nil
 }
 
-// runSuite runs the suite's program; Ginkgo runs serial specs after all others. That specs fail is in the report.
+// runSuite runs the suite's program; Ginkgo runs serial specs after all others. That specs fail is
+// in the report.
 func runSuite(ctx context.Context, o options, table []entry, clusters string) error {
 	log, err := os.Create(filepath.Join(o.out, "log"))
 	if err != nil {
@@ -117,11 +119,13 @@ func runSuite(ctx context.Context, o options, table []entry, clusters string) er
 	}
 	args = append(args, "suite.test", "--", "-poll-interval="+pollInterval.String(), "-poll-timeout="+pollTimeout.String())
 	cmd := command(ctx, o.out, filepath.Join(o.out, "ginkgo"), args...)
-	// Specs write kubeconfigs below HOME; Ginkgo asks go for its version, whose modules are below the user's own.
+	// Specs write kubeconfigs below HOME; Ginkgo asks go for its version, whose modules are below
+	// the user's own.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(o.out, suiteKubeconfig), "HOME="+o.out, "GOPATH="+build.Default.GOPATH,
 		clustersVariable+"="+clusters)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // Ginkgo ends its processes
+	// Ginkgo ends its processes
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("run the suite: %w: its log is %s", err, log.Name())

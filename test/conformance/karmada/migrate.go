@@ -41,7 +41,8 @@ const (
 	awaitLimit                                 = 10 * time.Minute
 )
 
-// migrate has Karmada's own control plane propagate 200 workloads, moves it to Pelago and back, and compares what members have.
+// migrate has Karmada's own control plane propagate 200 workloads, moves it to Pelago and back, and
+// compares what members have.
 func migrate(ctx context.Context, o options) (err error) {
 	module, err := compile(ctx, o, karmadaPrograms)
 	if err != nil {
@@ -237,7 +238,8 @@ func (m *migration) startControllers() ([]*hubset.Process, error) {
 	var out []*hubset.Process
 	for name, flags := range map[string][]string{"karmada-controller-manager": nil, "karmada-scheduler": {"--enable-scheduler-estimator=false"}} {
 		p, err := m.Start(name, filepath.Join(m.o.out, name), append(flags, "--kubeconfig="+filepath.Join(m.o.out, "hub.kubeconfig"),
-			"--metrics-bind-address=127.0.0.1:0", "--health-probe-bind-address=127.0.0.1:0", "--leader-elect=false")...) // ends it on a busy machine
+			// ends it on a busy machine
+			"--metrics-bind-address=127.0.0.1:0", "--health-probe-bind-address=127.0.0.1:0", "--leader-elect=false")...)
 		if err != nil {
 			return nil, err
 		}
@@ -330,7 +332,8 @@ func (m *migration) state(ctx context.Context) (state, error) {
 	}
 	return out, read("hub", m.Server.Config(), "work.karmada.io/v1alpha2", "ResourceBinding", func(u *unstructured.Unstructured) string {
 		clusters, _, _ := unstructured.NestedSlice(u.Object, "spec", "clusters")
-		var names []string // sorted: Karmada's scheduler writes the same clusters in another order when it starts
+		// sorted: Karmada's scheduler writes the same clusters in another order when it starts
+		var names []string
 		for _, c := range clusters {
 			names = append(names, fmt.Sprint(c))
 		}
@@ -415,7 +418,8 @@ func (m *migration) adopted(ctx context.Context) error {
 	})
 }
 
-// everyCopy reports whether all Deployments, or those of a name, and ConfigMaps in members match; at least one exists.
+// everyCopy reports whether all Deployments, or those of a name, and ConfigMaps in members match;
+// at least one exists.
 func (m *migration) everyCopy(ctx context.Context, name string, match func(*unstructured.Unstructured) bool) (bool, error) {
 	n := 0
 	for _, member := range m.Members {

@@ -142,8 +142,8 @@ func readReport(file string, table []entry) ([]spec, error) {
 	return specs, nil
 }
 
-// verdict names the specs that differ from the table: those that failed or were skipped without an entry, those that passed with
-// one, and entries without a spec. A run with a focus skips others.
+// verdict names the specs that differ from the table: those that failed or were skipped without an
+// entry, those that passed with one, and entries without a spec. A run with a focus skips others.
 func verdict(specs []spec, table []entry, focused bool) error {
 	var errs []error
 	used := map[int]bool{}

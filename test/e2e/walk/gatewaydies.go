@@ -23,8 +23,8 @@ type held struct {
 	Broken    []struct{ Pod, After, Error string }
 }
 
-// GatewayDies kills a gateway node while a pod uses 100 connections to the other cluster's service, and boots it again. No connection
-// may break.
+// GatewayDies kills a gateway node while a pod uses 100 connections to the other cluster's service,
+// and boots it again. No connection may break.
 func (w *Walk) GatewayDies(ctx context.Context, client Pod, gateway string) error {
 	vip, err := w.Resolve(ctx, client, "g2."+ServiceName+domain, 1, w.ShownServices("g2"))
 	if err != nil {

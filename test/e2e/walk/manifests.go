@@ -16,7 +16,8 @@ const podSpec = `    spec:
         readinessProbe: {httpGet: {path: /healthz, port: 80}, periodSeconds: 1}
 `
 
-// workload is the walk-through's: three pods behind a ClusterIP service, three behind a headless one.
+// workload is the walk-through's: three pods behind a ClusterIP service, three behind a headless
+// one.
 const workload = `
 apiVersion: v1
 kind: Namespace

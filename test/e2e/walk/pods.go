@@ -32,8 +32,9 @@ func (w *Walk) ShowIn(ctx context.Context, pod Pod, argv ...string) (string, err
 	return w.show(ctx, "", w.Lab.Kubectl(), args...)
 }
 
-// Command is a command in the namespaces of a running pod with one container. It is not an exec through the API server, which
-// starts a dozen processes and costs a second of processor time where processes are expensive.
+// Command is a command in the namespaces of a running pod with one container. It is not an exec
+// through the API server, which starts a dozen processes and costs a second of processor time where
+// processes are expensive.
 func (w *Walk) Command(ctx context.Context, pod Pod, argv ...string) (*exec.Cmd, error) {
 	client, err := w.Lab.Clientset(pod.Cluster)
 	if err != nil {
@@ -53,7 +54,8 @@ func (w *Walk) Command(ctx context.Context, pod Pod, argv ...string) (*exec.Cmd,
 	return cmd, nil
 }
 
-// processOf finds the oldest process of a pod's container by its control groups, whose path has the pod's UID.
+// processOf finds the oldest process of a pod's container by its control groups, whose path has the
+// pod's UID.
 func processOf(pod types.UID) (int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// The well-known example of propagation: a Deployment, a policy that divides its replicas, an override for one cluster.
+// The well-known example of propagation: a Deployment, a policy that divides its replicas, an
+// override for one cluster.
 const (
 	nginx = `
 apiVersion: apps/v1
@@ -58,7 +59,8 @@ spec:
 	nginxBinding, nginxWork = "nginx-deployment", "nginx-687f7fb96f"
 )
 
-// Spread applies the example and waits until one replica runs in each cluster and the hub's status is 2 of 2.
+// Spread applies the example and waits until one replica runs in each cluster and the hub's status
+// is 2 of 2.
 func (w *Walk) Spread(ctx context.Context) error {
 	if err := w.Apply(ctx, "hub", nginxPolicy); err != nil {
 		return err

@@ -34,8 +34,8 @@ func (w *Walk) ranges(cluster string) ranges {
 func (w *Walk) Pods(cluster string) string     { return w.ranges(cluster).pods }
 func (w *Walk) Services(cluster string) string { return w.ranges(cluster).services }
 
-// ShownServices and ShownPods are where the other cluster sees a cluster's services and pods: in its GlobalCIDR, or where they
-// are.
+// ShownServices and ShownPods are where the other cluster sees a cluster's services and pods: in
+// its GlobalCIDR, or where they are.
 func (w *Walk) ShownServices(cluster string) string {
 	if w.Plain {
 		return w.ranges(cluster).services
@@ -62,8 +62,9 @@ func (w *Walk) Shown(cluster string) []string {
 	return []string{w.ranges(cluster).pods, w.ranges(cluster).services, fabric.String()}
 }
 
-// sources returns the range of source addresses of a pod's packets in the other cluster: one of the cluster's egress IPs, or without
-// globalnet its own address, or its node's fabric address if it is in the node's network.
+// sources returns the range of source addresses of a pod's packets in the other cluster: one of the
+// cluster's egress IPs, or without globalnet its own address, or its node's fabric address if it is
+// in the node's network.
 func (w *Walk) sources(ctx context.Context, from Pod) (first, last netip.Addr, err error) {
 	if !w.Plain {
 		egress := netip.MustParsePrefix(w.ranges(from.Cluster).global)

@@ -18,7 +18,8 @@ func (w *Walk) FromFirst(ctx context.Context, client Pod) error {
 	return w.ReachesAll(ctx, client, ServiceName+domain, 3)
 }
 
-// Headless: the name of the headless service has one address per pod, and each pod has a name of its own.
+// Headless: the name of the headless service has one address per pod, and each pod has a name of
+// its own.
 func (w *Walk) Headless(ctx context.Context, client Pod) error {
 	if _, err := w.Resolve(ctx, client, HeadlessName+domain, 3, w.ShownPods("g2")); err != nil {
 		return err
@@ -31,8 +32,8 @@ func (w *Walk) Headless(ctx context.Context, client Pod) error {
 	return w.ReachesPod(ctx, client, name, pod)
 }
 
-// Reverse: g1 gets the workload too and exports it, and a pod of g2 reaches g1's pods under g1's name; the plain name
-// leads to g2's own pods.
+// Reverse: g1 gets the workload too and exports it, and a pod of g2 reaches g1's pods under g1's
+// name; the plain name leads to g2's own pods.
 func (w *Walk) Reverse(ctx context.Context) (Pod, error) {
 	client := Pod{}
 	if err := w.Workload(ctx, "g1"); err != nil {

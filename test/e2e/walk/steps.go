@@ -65,7 +65,8 @@ func (w *Walk) Install(ctx context.Context) error {
 // pushed is the push member.
 const pushed = "g2"
 
-// StartHub installs what propagation needs and runs pelago-hub beside the hub's API server, in place of one that runs there.
+// StartHub installs what propagation needs and runs pelago-hub beside the hub's API server, in
+// place of one that runs there.
 func (w *Walk) StartHub(ctx context.Context) error {
 	if _, err := w.Pelago(ctx, "init", "--context", "hub"); err != nil {
 		return err
@@ -119,7 +120,8 @@ func (w *Walk) Connected(ctx context.Context) error {
 	return err
 }
 
-// Workload makes namespace, Deployment, StatefulSet and both Services in a cluster and waits for the pods.
+// Workload makes namespace, Deployment, StatefulSet and both Services in a cluster and waits for
+// the pods.
 func (w *Walk) Workload(ctx context.Context, cluster string) error {
 	if err := w.Apply(ctx, cluster, workload); err != nil {
 		return err
@@ -159,7 +161,8 @@ func (w *Walk) NonGateway(ctx context.Context, cluster string) (string, error) {
 	return "", fmt.Errorf("every node of %s is a gateway", cluster)
 }
 
-// Export exports a service and waits until its export is Ready, which a user does with `kubectl wait`.
+// Export exports a service and waits until its export is Ready, which a user does with `kubectl
+// wait`.
 func (w *Walk) Export(ctx context.Context, cluster string, services ...string) error {
 	for _, s := range services {
 		if _, err := w.Pelago(ctx, "export", "service", "--context", cluster, "--namespace", Namespace, s); err != nil {
@@ -174,8 +177,9 @@ func (w *Walk) Export(ctx context.Context, cluster string, services ...string) e
 	return nil
 }
 
-// Resolve waits until every CoreDNS pod of the client's cluster resolves a name to n addresses and returns them. All must lie in cidr.
-// One that was asked too early answers from its cache for some seconds that there is no such name, whatever the others say.
+// Resolve waits until every CoreDNS pod of the client's cluster resolves a name to n addresses and
+// returns them. All must lie in cidr. One that was asked too early answers from its cache for some
+// seconds that there is no such name, whatever the others say.
 func (w *Walk) Resolve(ctx context.Context, from Pod, name string, n int, cidr string) ([]netip.Addr, error) {
 	prefix, err := netip.ParsePrefix(cidr)
 	if err != nil {
@@ -270,8 +274,9 @@ func parseAnswer(out string) (Answer, error) {
 	return a, nil
 }
 
-// ReachesAll sends requests until so many different pods have answered, and checks that each saw one of the cluster's egress IPs as
-// the source, or without globalnet the client's own. It prints the answers.
+// ReachesAll sends requests until so many different pods have answered, and checks that each saw
+// one of the cluster's egress IPs as the source, or without globalnet the client's own. It prints
+// the answers.
 func (w *Walk) ReachesAll(ctx context.Context, from Pod, host string, pods int) error {
 	first, last, err := w.sources(ctx, from)
 	if err != nil {

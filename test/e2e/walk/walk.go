@@ -1,5 +1,6 @@
-// Package walk is the walk-through for users, step by step, with the commands that they type: it runs the product's CLI and
-// kubectl as programs and checks their output. The demo shows it, the end-to-end tests assert with it.
+// Package walk is the walk-through for users, step by step, with the commands that they type: it
+// runs the product's CLI and kubectl as programs and checks their output. The demo shows it, the
+// end-to-end tests assert with it.
 package walk
 
 import (
@@ -22,13 +23,15 @@ type Walk struct {
 	Lab *lab.Lab
 	// Clusters is the number of members, g1 to g3; 0: two.
 	Clusters int
-	// Gateways is the number of nodes that join makes gateways in each cluster; 0 leaves the choice to it.
+	// Gateways is the number of nodes that join makes gateways in each cluster; 0 leaves the choice
+	// to it.
 	Gateways int
 	// Plain is without globalnet: the clusters have ranges of their own.
 	Plain bool
 	// Mode is deploy-broker's --mode; empty: its own choice, submariner.
 	Mode string
-	// Propagation makes the hub propagate workloads: g1 and g3 take them themselves (Pull), the hub writes g2 (Push).
+	// Propagation makes the hub propagate workloads: g1 and g3 take them themselves (Pull), the hub
+	// writes g2 (Push).
 	Propagation bool
 	// Wire is join's --cable-driver; empty: join's own choice, wireguard.
 	Wire string
@@ -105,14 +108,15 @@ func (w *Walk) Quietly(ctx context.Context, program string, args ...string) (str
 	return w.run(ctx, "", program, args...)
 }
 
-// Patience ends a step that fails; it is far above what a busy machine needs. WaitFlag is the same for `kubectl wait` and
-// `kubectl rollout status`.
+// Patience ends a step that fails; it is far above what a busy machine needs. WaitFlag is the same
+// for `kubectl wait` and `kubectl rollout status`.
 const (
 	Patience = 5 * time.Minute
 	WaitFlag = "--timeout=5m"
 )
 
-// Eventually repeats f until it succeeds; the error of the last try is returned when the time is up.
+// Eventually repeats f until it succeeds; the error of the last try is returned when the time is
+// up.
 func Eventually(ctx context.Context, limit time.Duration, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

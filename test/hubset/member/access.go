@@ -18,7 +18,8 @@ const (
 	serviceAccountType = "kubernetes.io/service-account-token"
 )
 
-// issue makes a token of a user. Whoever has one may do everything: rights are not simulated, identity is.
+// issue makes a token of a user. Whoever has one may do everything: rights are not simulated,
+// identity is.
 func (m *Member) issue(user string) string {
 	token := rand.String(40)
 	m.tokens[token] = user
@@ -55,13 +56,16 @@ func (m *Member) createToken(r *request, o *unstructured.Unstructured) (int, any
 	return http.StatusCreated, o, nil
 }
 
-// fillToken puts a token into a Secret that asks for one, as kube-controller-manager does, if its ServiceAccount exists.
+// fillToken puts a token into a Secret that asks for one, as kube-controller-manager does, if its
+// ServiceAccount exists.
 func (m *Member) fillToken(o *unstructured.Unstructured) {
 	account := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetAnnotations()[serviceAccountName]}
-	if kind, _, _ := unstructured.NestedString(o.Object, "type"); kind != serviceAccountType { // what is no text is another type
+	// what is no text is another type
+	if kind, _, _ := unstructured.NestedString(o.Object, "type"); kind != serviceAccountType {
 		return
 	}
-	if _, filled, _ := unstructured.NestedString(o.Object, "data", "token"); filled { // what is no text is filled as well
+	// what is no text is filled as well
+	if _, filled, _ := unstructured.NestedString(o.Object, "data", "token"); filled {
 		return
 	}
 	if _, err := m.get(serviceAccounts, account); err != nil {

@@ -20,7 +20,8 @@ type managerKey struct {
 	subresource string
 }
 
-// fieldManager keeps managedFields and merges what is applied, by the code that real API servers run.
+// fieldManager keeps managedFields and merges what is applied, by the code that real API servers
+// run.
 func (m *Member) fieldManager(r *resource, subresource string) (*managedfields.FieldManager, error) {
 	k := managerKey{r, subresource}
 	if f := m.managers[k]; f != nil {
@@ -117,7 +118,8 @@ func blank(gvk schema.GroupVersionKind) *unstructured.Unstructured {
 	return o
 }
 
-// oneVersion converts nothing, defaults nothing and makes empty objects: every kind has one version here.
+// oneVersion converts nothing, defaults nothing and makes empty objects: every kind has one version
+// here.
 type oneVersion struct{}
 
 func (oneVersion) Convert(in, out, context any) error { return nil }

@@ -21,7 +21,8 @@ func (m *Member) stored(r *resource, o *unstructured.Unstructured) {
 
 // reported says whether the status is that of the present spec.
 func reported(o *unstructured.Unstructured) bool {
-	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration") // 0 if there is none
+	// 0 if there is none
+	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
 	return observed == o.GetGeneration()
 }
 

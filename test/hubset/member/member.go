@@ -1,9 +1,11 @@
-// Package member simulates a member cluster: an API server that speaks the real protocol over TLS, keeps its objects in memory
-// and is cheap enough for a hundred in one process, with nodes, and on request with something like a kubelet that reports
-// Deployments as running. What clients of the hub use is served: discovery, get, list, watch, create, update, the four kinds of
-// patch, delete, status. Nothing is defaulted or validated beyond the schema that server-side apply needs.
+// Package member simulates a member cluster: an API server that speaks the real protocol over TLS,
+// keeps its objects in memory and is cheap enough for a hundred in one process, with nodes, and on
+// request with something like a kubelet that reports Deployments as running. What clients of the
+// hub use is served: discovery, get, list, watch, create, update, the four kinds of patch, delete,
+// status. Nothing is defaulted or validated beyond the schema that server-side apply needs.
 //
-// Benchmarks with many members and the tests of the hub use it; what has to be proven is proven against real API servers.
+// Benchmarks with many members and the tests of the hub use it; what has to be proven is proven
+// against real API servers.
 package member
 
 import (
@@ -24,15 +26,18 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Options of a member; the zero value is a member without nodes whose Deployments never become ready.
+// Options of a member; the zero value is a member without nodes whose Deployments never become
+// ready.
 type Options struct {
 	// Nodes is the number of ready nodes, each with 64 CPUs and 256 GiB.
 	Nodes int
 	// Pods is how many each of them has room for; 0: 500.
 	Pods int
-	// Ready is how long after a change the status of a Deployment says that all replicas run; 0: never.
+	// Ready is how long after a change the status of a Deployment says that all replicas run; 0:
+	// never.
 	Ready time.Duration
-	// History is the number of events per kind from which a watch can start; older resourceVersions are expired. 0: 10,000.
+	// History is the number of events per kind from which a watch can start; older resourceVersions
+	// are expired. 0: 10,000.
 	History int
 }
 

@@ -213,7 +213,8 @@ var table = []struct {
 		u.note("create", u.Create(ctx, o))
 		show := func() {
 			o = u.again(o)
-			replicas, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")     // no number is 0: the text that is compared shows it
+			// no number is 0: the text that is compared shows it
+			replicas, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
 			ready, _, _ := unstructured.NestedInt64(o.Object, "status", "readyReplicas") // likewise
 			had, _, _ := unstructured.NestedInt64(o.Object, "status", "replicas")        // likewise
 			u.say("generation %d, spec %d, status %d of %d, labels %v", o.GetGeneration(), replicas, ready, had, o.GetLabels())
@@ -265,8 +266,10 @@ var table = []struct {
 		u.note("another's entry in a list that is a map", u.apply(deployment("schema", 2, two), "other"))
 		env := func() (names []string) {
 			o := u.again(deployment("schema", 0)).Object
-			containers, _, _ := unstructured.NestedSlice(o, "spec", "template", "spec", "containers") // none: the next line panics
-			list, _, _ := unstructured.NestedSlice(containers[0].(map[string]any), "env")             // no list has no names, which shows
+			// none: the next line panics
+			containers, _, _ := unstructured.NestedSlice(o, "spec", "template", "spec", "containers")
+			// no list has no names, which shows
+			list, _, _ := unstructured.NestedSlice(containers[0].(map[string]any), "env")
 			for _, e := range list {
 				names = append(names, e.(map[string]any)["name"].(string))
 			}
@@ -282,7 +285,8 @@ var table = []struct {
 		odd = deployment("schema", 2)
 		odd.Object["status"] = map[string]any{"readyReplicas": int64(5)}
 		u.note("with status", u.apply(odd, "pelago"))
-		_, found, _ := unstructured.NestedInt64(u.again(odd).Object, "status", "readyReplicas") // what is no number is not found
+		// what is no number is not found
+		_, found, _ := unstructured.NestedInt64(u.again(odd).Object, "status", "readyReplicas")
 		u.say("status is there: %t", found)
 	}},
 	{"managed fields", func(u *user, ctx context.Context) {

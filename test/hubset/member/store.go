@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// set holds the objects of one kind. Objects in it are never changed, only replaced; so whoever has one may read it without lock.
+// set holds the objects of one kind. Objects in it are never changed, only replaced; so whoever has
+// one may read it without lock.
 type set struct {
 	objects map[types.NamespacedName]*unstructured.Unstructured
 	events  []event       // ascending
@@ -18,7 +19,8 @@ type set struct {
 	changed chan struct{} // closed by the next event
 }
 
-// event is a change: before is nil for what was created, after for what is gone; version is what a watch shows then.
+// event is a change: before is nil for what was created, after for what is gone; version is what a
+// watch shows then.
 type event struct {
 	version       uint64
 	before, after *unstructured.Unstructured

@@ -58,7 +58,8 @@ type fieldsOf struct{ *unstructured.Unstructured }
 func (f fieldsOf) Has(field string) bool { return f.Get(field) != "" }
 
 func (f fieldsOf) Get(field string) string {
-	value, _, _ := unstructured.NestedString(f.Object, strings.Split(field, ".")...) // what is no text is not selected by
+	// what is no text is not selected by
+	value, _, _ := unstructured.NestedString(f.Object, strings.Split(field, ".")...)
 	return value
 }
 
@@ -191,7 +192,8 @@ func (s *stream) catchUp() (changed chan struct{}, ok bool) {
 	return changed, s.flush()
 }
 
-// show sends an event as the selection sees it: an object that no longer matches has gone, one that does now is new.
+// show sends an event as the selection sees it: an object that no longer matches has gone, one that
+// does now is new.
 func (s *stream) show(e event) bool {
 	was, is := s.selected.matches(e.before), s.selected.matches(e.after)
 	switch {

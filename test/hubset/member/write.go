@@ -77,8 +77,8 @@ func (m *Member) begin(r *resource, o *unstructured.Unstructured) {
 	}
 }
 
-// replace puts a changed copy of an object in its place. Unchanged, it is left as it is; without its last finalizer, an object that
-// is being deleted goes.
+// replace puts a changed copy of an object in its place. Unchanged, it is left as it is; without
+// its last finalizer, an object that is being deleted goes.
 func (m *Member) replace(r *resource, old, o *unstructured.Unstructured, subresource, manager string) (*unstructured.Unstructured,
 	error) {
 	if err := m.preserve(r, old, o, subresource); err != nil {
@@ -190,8 +190,9 @@ func conflict(r *resource, o *unstructured.Unstructured) error {
 		fmt.Errorf("the object has been modified; please apply your changes to the latest version and try again"))
 }
 
-// erase deletes an object or, while it has finalizers, only marks it for deletion; gone says which. Dependents stay: garbage collection
-// is not simulated, so every propagation policy acts like Background without a garbage collector. The objects of a namespace go with it.
+// erase deletes an object or, while it has finalizers, only marks it for deletion; gone says which.
+// Dependents stay: garbage collection is not simulated, so every propagation policy acts like
+// Background without a garbage collector. The objects of a namespace go with it.
 func (m *Member) erase(r *resource, name types.NamespacedName, o metav1.DeleteOptions) (last *unstructured.Unstructured, gone bool,
 	err error) {
 	old, err := m.get(r, name)
@@ -242,7 +243,8 @@ func (m *Member) empty(namespace string) bool {
 			if name.Namespace != namespace {
 				continue
 			}
-			if _, gone, err := m.erase(r, name, metav1.DeleteOptions{}); err == nil && !gone { // it exists: we have the lock
+			// it exists: we have the lock
+			if _, gone, err := m.erase(r, name, metav1.DeleteOptions{}); err == nil && !gone {
 				left++
 			}
 		}

@@ -14,7 +14,8 @@ import (
 // bursted is the outcome of a burst of connections.
 type bursted struct {
 	Opened int `json:"opened"`
-	// Failed are the errors of those that were not opened or not answered, at most ten; empty, never null.
+	// Failed are the errors of those that were not opened or not answered, at most ten; empty,
+	// never null.
 	Failed      []string `json:"failed"`
 	FailedCount int      `json:"failedCount"`
 	// P50Ms and P99Ms are the times from the SYN to the answer.

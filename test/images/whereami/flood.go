@@ -12,7 +12,8 @@ import (
 
 // flooded is the outcome of a flood.
 type flooded struct {
-	// Sent are the datagrams, each from another port or to another port than those before it, as long as there are some.
+	// Sent are the datagrams, each from another port or to another port than those before it, as
+	// long as there are some.
 	Sent int `json:"sent"`
 	// Refused are those for which an ICMP error came back, or that the kernel did not send.
 	Refused int `json:"refused"`

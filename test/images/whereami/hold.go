@@ -33,8 +33,9 @@ type broken struct {
 	Error string `json:"error"`
 }
 
-// patience is how long one request may take before its connection counts as broken: longer than a sender whose packets were lost or late
-// for many seconds waits before it sends again (RFC 6298 5.5). How long requests took is in SlowestMs.
+// patience is how long one request may take before its connection counts as broken: longer than a
+// sender whose packets were lost or late for many seconds waits before it sends again (RFC 6298
+// 5.5). How long requests took is in SlowestMs.
 const patience = time.Minute
 
 func hold(args []string) error {
@@ -51,8 +52,8 @@ func hold(args []string) error {
 	return printJSON(holdAll(ctx, flags.Arg(0), *connections, *every))
 }
 
-// holdAll opens n connections at once and sends a request on each of them every so often until ctx ends. None is opened
-// again.
+// holdAll opens n connections at once and sends a request on each of them every so often until ctx
+// ends. None is opened again.
 func holdAll(ctx context.Context, address string, n int, every time.Duration) held {
 	out := held{PerPod: map[string]int{}, Broken: []broken{}}
 	var mu sync.Mutex

@@ -14,12 +14,14 @@ import (
 	"time"
 )
 
-// loaded is what became of a load. Times are nanoseconds since 1970, so that who broke something can tell what came of it.
+// loaded is what became of a load. Times are nanoseconds since 1970, so that who broke something
+// can tell what came of it.
 type loaded struct {
 	Flows       []flowResult     `json:"flows"`
 	Connections connectionResult `json:"connections"`
 	Dials       dialResult       `json:"dials"`
-	// Stalls are the times of 5 ms or more in which this program itself sent nothing: the machine was busy.
+	// Stalls are the times of 5 ms or more in which this program itself sent nothing: the machine
+	// was busy.
 	Stalls []span `json:"stalls"`
 }
 
@@ -33,8 +35,8 @@ type flowResult struct {
 	MaxRTTMs float64 `json:"maxRTTMs"`
 }
 
-// loss is a run of datagrams without an answer: the first was sent at From, the next one with an answer at Until; Open: there
-// was none any more.
+// loss is a run of datagrams without an answer: the first was sent at From, the next one with an
+// answer at Until; Open: there was none any more.
 type loss struct {
 	From  int64 `json:"from"`
 	Until int64 `json:"until"`
@@ -81,8 +83,8 @@ type loadPlan struct {
 	awake       awake
 }
 
-// awake counts the time in which this program was scheduled. On a busy machine it may not run for seconds; answers that it could not read
-// in that time do not count as missing.
+// awake counts the time in which this program was scheduled. On a busy machine it may not run for
+// seconds; answers that it could not read in that time do not count as missing.
 type awake struct{ ticks *atomic.Int64 }
 
 const awakeTick = 50 * time.Millisecond
@@ -129,7 +131,8 @@ func load(args []string) error {
 	return printJSON(result)
 }
 
-// run makes the load until ctx ends. When every flow and connection has had its first answer it says so on standard error.
+// run makes the load until ctx ends. When every flow and connection has had its first answer it
+// says so on standard error.
 func (p loadPlan) run(ctx context.Context) (loaded, error) {
 	var out loaded
 	flows := make([]*flow, p.flows)
@@ -194,8 +197,8 @@ func openFlow(target string) (*flow, error) {
 // stalled is from when on a late sender is worth a note.
 const stalled = 5 * time.Millisecond
 
-// send sends a datagram of each flow in every interval. What it misses while it is not scheduled is not made up for: those
-// datagrams would all say the same.
+// send sends a datagram of each flow in every interval. What it misses while it is not scheduled is
+// not made up for: those datagrams would all say the same.
 func (p loadPlan) send(ctx context.Context, flows []*flow) (stalls []span) {
 	payload := make([]byte, 64)
 	last := time.Now()
@@ -211,12 +214,14 @@ func (p loadPlan) send(ctx context.Context, flows []*flow) (stalls []span) {
 			binary.BigEndian.PutUint64(payload, uint64(len(f.sent)))
 			binary.BigEndian.PutUint64(payload[8:], uint64(at))
 			f.sent = append(f.sent, at)
-			_, _ = f.conn.Write(payload) // the refusal of an earlier one shows here too; what is not sent counts as lost
+			// the refusal of an earlier one shows here too; what is not sent counts as lost
+			_, _ = f.conn.Write(payload)
 		}
 		next = next.Add(p.interval * (time.Since(next)/p.interval + 1))
 	}
 	for _, f := range flows {
-		_ = f.conn.SetReadDeadline(time.Now().Add(lastAnswers)) // fails only on a closed socket, which ends the reader too
+		// fails only on a closed socket, which ends the reader too
+		_ = f.conn.SetReadDeadline(time.Now().Add(lastAnswers))
 	}
 	return stalls
 }
@@ -329,7 +334,8 @@ func (c *connections) note(target string, echoes int, slowest time.Duration, err
 	}
 }
 
-// dial opens a connection. A timeout while this program was not scheduled does not count: the connection may have been open for long.
+// dial opens a connection. A timeout while this program was not scheduled does not count: the
+// connection may have been open for long.
 func (p loadPlan) dial(target string) (net.Conn, error) {
 	for begin := p.awake.now(); ; {
 		conn, err := net.DialTimeout("tcp", target, p.patience)

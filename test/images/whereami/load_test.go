@@ -32,7 +32,8 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-// echoes starts an echo of datagrams, of which none come back while silent says so, and of connections.
+// echoes starts an echo of datagrams, of which none come back while silent says so, and of
+// connections.
 func echoes(t *testing.T, silent func() bool) (address string, listener net.Listener) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -118,7 +119,8 @@ func TestLoadPatience(t *testing.T) {
 	}
 	defer listener.Close() // nobody accepts: the kernel does, and nothing comes back
 	p := loadPlan{patience: 500 * time.Millisecond, every: time.Second, awake: awake{new(atomic.Int64)}}
-	time.AfterFunc(time.Second, func() { p.awake.ticks.Add(int64(p.patience / awakeTick)) }) // until then it sleeps
+	// until then it sleeps
+	time.AfterFunc(time.Second, func() { p.awake.ticks.Add(int64(p.patience / awakeTick)) })
 	begin := time.Now()
 	c := connections{plan: p}
 	c.hold(t.Context(), listener.Addr().String(), func() {})
@@ -130,7 +132,8 @@ func TestLoadPatience(t *testing.T) {
 	}
 }
 
-// A server whose queue is full swallows packets: the attempt is repeated for as long as the program stands still.
+// A server whose queue is full swallows packets: the attempt is repeated for as long as the program
+// stands still.
 func TestDialPatience(t *testing.T) {
 	p := loadPlan{patience: 200 * time.Millisecond, awake: awake{new(atomic.Int64)}}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -150,13 +153,15 @@ func TestDialPatience(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	time.AfterFunc(500*time.Millisecond, func() { p.awake.ticks.Add(int64(p.patience / awakeTick)) }) // until then it sleeps
+	// until then it sleeps
+	time.AfterFunc(500*time.Millisecond, func() { p.awake.ticks.Add(int64(p.patience / awakeTick)) })
 	begin := time.Now()
 	if _, err := p.dial(address); err == nil || time.Since(begin) < 500*time.Millisecond {
 		t.Errorf("nobody accepts: %v after %v, want no earlier end than after 500 ms", err, time.Since(begin))
 	}
 	listener.Close()
-	if _, err := p.dial(address); err == nil { // it would not end if it were repeated: no time passes for it
+	// it would not end if it were repeated: no time passes for it
+	if _, err := p.dial(address); err == nil {
 		t.Error("no error of what is refused")
 	}
 }

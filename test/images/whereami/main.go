@@ -1,6 +1,7 @@
-// Command whereami is the server and the traffic of tests and walk-throughs. Without a mode it is an HTTP server that says
-// where it runs and who asks: pod, namespace, node, and the source address and port that it sees. From its answer one reads
-// which cluster a request reached and what address translation did to it.
+// Command whereami is the server and the traffic of tests and walk-throughs. Without a mode it is
+// an HTTP server that says where it runs and who asks: pod, namespace, node, and the source address
+// and port that it sees. From its answer one reads which cluster a request reached and what address
+// translation did to it.
 //
 //	whereami [-listen :80]       the HTTP server
 //	whereami echo [-listen :7]   sends every UDP datagram back, and what comes on a TCP connection
@@ -10,8 +11,9 @@
 //	whereami flood ADDRESS:PORT  sends datagrams of as many flows as it can
 //	whereami load ADDRESS:PORT…  does all of it towards echoes at once and says when what failed
 //
-// ping, hold, flood and load work until their standard input ends, or for -duration, and then print a JSON object: `kubectl exec -i`
-// with its input held open makes traffic for as long as a test wants. A line on standard error says when it flows.
+// ping, hold, flood and load work until their standard input ends, or for -duration, and then print
+// a JSON object: `kubectl exec -i` with its input held open makes traffic for as long as a test
+// wants. A line on standard error says when it flows.
 package main
 
 import (

@@ -48,11 +48,12 @@ func sendBackLines(listener net.Listener) error {
 	}
 }
 
-// socketBuffer holds the datagrams of some seconds: on a busy machine a reader waits for its turn, and what its socket
-// drops then would look as if the network had lost it.
+// socketBuffer holds the datagrams of some seconds: on a busy machine a reader waits for its turn,
+// and what its socket drops then would look as if the network had lost it.
 const socketBuffer = 8 << 20
 
-// enlarge needs CAP_NET_ADMIN to exceed net.core.rmem_max; without it the buffer is what that allows.
+// enlarge needs CAP_NET_ADMIN to exceed net.core.rmem_max; without it the buffer is what that
+// allows.
 func enlarge(conn *net.UDPConn) {
 	_ = conn.SetReadBuffer(socketBuffer) // as far as the machine lets it
 	raw, err := conn.SyscallConn()
@@ -60,7 +61,8 @@ func enlarge(conn *net.UDPConn) {
 		return
 	}
 	_ = raw.Control(func(fd uintptr) { // fails only on a closed socket
-		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, socketBuffer) // without the right, as above
+		// without the right, as above
+		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, socketBuffer)
 	})
 }
 
@@ -89,8 +91,8 @@ type pings struct {
 	MaxRTTMs     float64 `json:"maxRTTMs"`
 }
 
-// lastAnswers is how long answers are waited for after the last datagram, or the last answer; missingAnswers how long if some are
-// missing: longer than a busy machine delays one.
+// lastAnswers is how long answers are waited for after the last datagram, or the last answer;
+// missingAnswers how long if some are missing: longer than a busy machine delays one.
 const (
 	lastAnswers    = time.Second
 	missingAnswers = 5 * time.Second
@@ -116,8 +118,8 @@ func ping(args []string) error {
 	return printJSON(exchange(ctx, conn, time.Second/time.Duration(*rate), *size))
 }
 
-// exchange sends a numbered datagram every interval until ctx ends, and counts what comes back. A sender that was not
-// scheduled in time makes up for it at once.
+// exchange sends a numbered datagram every interval until ctx ends, and counts what comes back. A
+// sender that was not scheduled in time makes up for it at once.
 func exchange(ctx context.Context, conn net.Conn, interval time.Duration, size int) pings {
 	start, sent := time.Now(), 0
 	r := receiver{start: start, last: start, answered: map[uint64]bool{}}
@@ -131,12 +133,14 @@ func exchange(ctx context.Context, conn net.Conn, interval time.Duration, size i
 		}
 		binary.BigEndian.PutUint64(payload, uint64(sent))
 		binary.BigEndian.PutUint64(payload[8:], uint64(time.Since(start)))
-		// A refusal that an earlier datagram met shows here too; the datagram that is not sent counts as lost.
+		// A refusal that an earlier datagram met shows here too; the datagram that is not sent
+		// counts as lost.
 		_, _ = conn.Write(payload)
 		sent++
 	}
 	r.sent.Store(int64(sent))
-	_ = conn.SetReadDeadline(time.Now().Add(lastAnswers)) // fails only on a closed socket, which ends the reader too
+	// fails only on a closed socket, which ends the reader too
+	_ = conn.SetReadDeadline(time.Now().Add(lastAnswers))
 	done.Wait()
 	return r.result(sent)
 }

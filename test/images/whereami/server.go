@@ -57,8 +57,8 @@ func handler(me answer) http.Handler {
 	return mux
 }
 
-// serve is the HTTP server. Pod, namespace, node and address come from the environment (POD_NAME, NAMESPACE, NODE_NAME,
-// POD_IP; a Deployment sets them from the downward API).
+// serve is the HTTP server. Pod, namespace, node and address come from the environment (POD_NAME,
+// NAMESPACE, NODE_NAME, POD_IP; a Deployment sets them from the downward API).
 func serve(args []string) error {
 	flags := flag.NewFlagSet("whereami", flag.ExitOnError)
 	listen := flags.String("listen", ":80", "address and port to listen on")

@@ -1,4 +1,5 @@
-// Command metricsserver is Kubernetes' metrics-server: it serves metrics.k8s.io from what the kubelets report.
+// Command metricsserver is Kubernetes' metrics-server: it serves metrics.k8s.io from what the
+// kubelets report.
 package main
 
 import (

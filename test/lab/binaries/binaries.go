@@ -28,13 +28,15 @@ type Progress func(line string)
 
 // artifact is one binary built from a nested module.
 type artifact struct {
-	title    string   // what people read: "Kubernetes 1.37.2"
-	name     string   // cache directory and file name of the binary
-	version  string   // part of the cache directory's name
-	source   string   // module directory, relative to the repository
-	modfile  string   // file of the module directory used in place of go.mod; empty: go.mod
-	tags     string   // build tags
-	packages []string // import paths to build, each into a file of its last element; none: the module's root, into name
+	title   string // what people read: "Kubernetes 1.37.2"
+	name    string // cache directory and file name of the binary
+	version string // part of the cache directory's name
+	source  string // module directory, relative to the repository
+	modfile string // file of the module directory used in place of go.mod; empty: go.mod
+	tags    string // build tags
+	// import paths to build, each into a file of its last element; none: the module's root, into
+	// name
+	packages []string
 	ldflags  string   // flags of the linker
 	links    []string // further names of the binary
 	cold     string   // how long a first build takes on two cores
@@ -69,13 +71,15 @@ func kubernetesFlags(version string) string {
 		"-X k8s.io/client-go/pkg/version.gitVersion=v" + version}, " ")
 }
 
-// OldestHub and OldestMember are the oldest supported releases of Kubernetes (docs/reference.md), which test/kube can build, too.
+// OldestHub and OldestMember are the oldest supported releases of Kubernetes (docs/reference.md),
+// which test/kube can build, too.
 const (
 	OldestHub    = "1.35.4"
 	OldestMember = "1.33.13"
 )
 
-// olderKubernetes is a control plane of an older release, from the module file of its minor version.
+// olderKubernetes is a control plane of an older release, from the module file of its minor
+// version.
 func olderKubernetes(version string) artifact {
 	return artifact{
 		title: "Kubernetes " + version, name: "kube", version: version, source: "test/kube",

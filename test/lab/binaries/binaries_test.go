@@ -148,7 +148,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestReleaseSetsTheDefaultImage: the linker ignores a flag that names no variable, so it is compared with the variable's package.
+// TestReleaseSetsTheDefaultImage: the linker ignores a flag that names no variable, so it is
+// compared with the variable's package.
 func TestReleaseSetsTheDefaultImage(t *testing.T) {
 	_ = &manifests.DefaultImage // a variable: the linker cannot set a constant
 	flag := "-X " + reflect.TypeFor[manifests.MemberOptions]().PkgPath() + ".DefaultImage="

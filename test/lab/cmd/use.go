@@ -101,7 +101,8 @@ func loadImageCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&clusters, "cluster", nil, "only into the nodes of this cluster (may be repeated)")
-	_ = cmd.RegisterFlagCompletionFunc("cluster", members(false, true, false)) // fails only without that flag
+	// fails only without that flag
+	_ = cmd.RegisterFlagCompletionFunc("cluster", members(false, true, false))
 	return cmd
 }
 

@@ -90,15 +90,17 @@ func delegate(dir string) error {
 	return nil
 }
 
-// CPU time is shared by weight. Without groups of their own the pods of all nodes would together weigh as much as one kubelet, since a
-// control group weighs as much as one session outside (autogroup, sched(7)). On a busy machine probes would then fail, or API servers
-// would stop answering. These are multiples of the default weight.
+// CPU time is shared by weight. Without groups of their own the pods of all nodes would together
+// weigh as much as one kubelet, since a control group weighs as much as one session outside
+// (autogroup, sched(7)). On a busy machine probes would then fail, or API servers would stop
+// answering. These are multiples of the default weight.
 const (
 	labWeight      = 4 // a lab against the test or the shell beside it
 	programsWeight = 8 // API servers, kubelets and the like against the pods of one node
 )
 
-// JoinPrograms moves a process of a lab that is no pod, and those that it starts from then on, into cgroup name, beside the nodes'.
+// JoinPrograms moves a process of a lab that is no pod, and those that it starts from then on, into
+// cgroup name, beside the nodes'.
 func JoinPrograms(name string, pid int) error {
 	if err := MakeCgroup(name); err != nil {
 		return err
@@ -120,9 +122,11 @@ func JoinPrograms(name string, pid int) error {
 	return nil
 }
 
-// weigh gives a control group a multiple of the default weight. It reports whether dir belongs to the CPU controller.
+// weigh gives a control group a multiple of the default weight. It reports whether dir belongs to
+// the CPU controller.
 func weigh(dir string, times int) (bool, error) {
-	for name, normal := range map[string]int{"cpu.shares": 1024, "cpu.weight": 100} { // of v1 and v2
+	// of v1 and v2
+	for name, normal := range map[string]int{"cpu.shares": 1024, "cpu.weight": 100} {
 		file := filepath.Join(dir, name)
 		if _, err := os.Stat(file); err == nil {
 			return true, os.WriteFile(file, []byte(strconv.Itoa(times*normal)), 0)

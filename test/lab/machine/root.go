@@ -169,7 +169,8 @@ func (b *builder) settings(bootID string) {
 	}
 }
 
-// pivot makes root the root directory and removes every mount of the host, including named network namespaces of other nodes.
+// pivot makes root the root directory and removes every mount of the host, including named network
+// namespaces of other nodes.
 func pivot(root string) error {
 	old := filepath.Join(root, ".old")
 	if err := os.Mkdir(old, 0o700); err != nil {

@@ -1,7 +1,8 @@
-// Command relay is a slow and lossy stretch of the way between two clusters of a lab: "relay DEVICE DELAY LOSS". It makes a TUN
-// device in its network namespace, takes the packets that are routed into it, drops a share of them (0–1) and gives the others
-// back after the delay. It stands in for the kernel's netem, which not every kernel has. The lab starts it in the
-// router (lab.ImpairPath) and ends it.
+// Command relay is a slow and lossy stretch of the way between two clusters of a lab: "relay DEVICE
+// DELAY LOSS". It makes a TUN device in its network namespace, takes the packets that are routed
+// into it, drops a share of them (0–1) and gives the others back after the delay. It stands in for
+// the kernel's netem, which not every kernel has. The lab starts it in the router (lab.ImpairPath)
+// and ends it.
 package main
 
 import (
@@ -47,8 +48,9 @@ func run(args []string) error {
 	return (&relay{tun: tun, delay: delay, drop: func() bool { return rand.Float64() < share }}).run()
 }
 
-// hurry gives all threads of this process, and those that they start, real-time priority: a busy machine would add delays of its own.
-// It must be all threads: Go's runtime spins while it waits for its other threads, and would keep those with lower priority off the CPU.
+// hurry gives all threads of this process, and those that they start, real-time priority: a busy
+// machine would add delays of its own. It must be all threads: Go's runtime spins while it waits
+// for its other threads, and would keep those with lower priority off the CPU.
 func hurry() error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -172,7 +174,8 @@ func (r *relay) take() error {
 // give gives back what is due.
 func (r *relay) give(now time.Time) {
 	for ; r.first < len(r.waiting) && !r.waiting[r.first].due.After(now); r.first++ {
-		_, _ = unix.Write(r.tun, r.waiting[r.first].data) // what the router cannot take is lost, as on any way
+		// what the router cannot take is lost, as on any way
+		_, _ = unix.Write(r.tun, r.waiting[r.first].data)
 		r.free = append(r.free, r.waiting[r.first].data)
 	}
 	if r.first > len(r.waiting)/2 { // not each time: it copies the rest

@@ -11,8 +11,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
-// TestBlackHole has a link between the clusters that is narrower than the nodes' and whose router says nothing of it: the
-// gateways find out how large packets may be, no path is taken for bad, and with routes of that MTU connections work.
+// TestBlackHole has a link between the clusters that is narrower than the nodes' and whose router
+// says nothing of it: the gateways find out how large packets may be, no path is taken for bad, and
+// with routes of that MTU connections work.
 func TestBlackHole(t *testing.T) {
 	const (
 		narrow = 1380 // MTU of the link, one way
@@ -35,7 +36,8 @@ func TestBlackHole(t *testing.T) {
 		}
 	}
 	full := liveness.Size{Full: edgeMTU, Passes: edgeMTU}
-	// expect waits until everybody knows how large packets may be: gateways to each other, and nodes to their gateway.
+	// expect waits until everybody knows how large packets may be: gateways to each other, and
+	// nodes to their gateway.
 	expect := func(what string, between liveness.Size) {
 		t.Helper()
 		holds := func() bool {

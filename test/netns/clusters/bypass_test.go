@@ -75,8 +75,8 @@ func (w *town) bypassed(t *testing.T) {
 	}
 }
 
-// A rule that forbids an established connection, at either end and in either direction, stops it, and it goes on when the
-// rule is removed.
+// A rule that forbids an established connection, at either end and in either direction, stops it,
+// and it goes on when the rule is removed.
 func (w *town) policyEnds(t *testing.T) {
 	const port = "53"
 	target := netip.AddrPortFrom(w.server[3].Global, 53)

@@ -44,7 +44,8 @@ func (w *town) gatewaysShare(t *testing.T) {
 	}
 }
 
-// load is what runs while something changes: 100 connections and 1,000 datagrams a second from client3 to the servers.
+// load is what runs while something changes: 100 connections and 1,000 datagrams a second from
+// client3 to the servers.
 type load struct {
 	*connections
 	stop func() (sent int, lost []uint64)
@@ -55,7 +56,8 @@ func (w *town) load(t *testing.T) load {
 	return load{connect(t, w.client[3], netip.AddrPortFrom(w.all, 80), 100), stream(t, w.client[3], netip.AddrPortFrom(w.all, 53))}
 }
 
-// wantUnharmed ends the load and checks that no connection broke and that every datagram came back; not lossless: the last ones.
+// wantUnharmed ends the load and checks that no connection broke and that every datagram came back;
+// not lossless: the last ones.
 func (l load) wantUnharmed(t *testing.T, lossless bool) {
 	t.Helper()
 	time.Sleep(300 * time.Millisecond) // traffic after the change
@@ -70,8 +72,8 @@ func (l load) wantUnharmed(t *testing.T, lossless bool) {
 	}
 }
 
-// A gateway is drained: it is picked no more, and switches on until everybody knows. Nothing is lost, neither then nor
-// when it comes back.
+// A gateway is drained: it is picked no more, and switches on until everybody knows. Nothing is
+// lost, neither then nor when it comes back.
 func (w *town) drain(t *testing.T) {
 	one, two := w.Clusters[1], w.Clusters[2]
 	l := w.load(t)
@@ -96,7 +98,8 @@ func (w *town) drain(t *testing.T) {
 	l.wantUnharmed(t, true)
 }
 
-// A gateway dies and is taken out of the set later: what it carried is repeated, no connection breaks.
+// A gateway dies and is taken out of the set later: what it carried is repeated, no connection
+// breaks.
 func (w *town) takeAway(t *testing.T) {
 	one := w.Clusters[1]
 	gone := one.Nodes[1]
@@ -117,7 +120,8 @@ func (w *town) takeAway(t *testing.T) {
 	w.useGateways(t, []uint16{1, 2}, []uint16{1, 2})
 }
 
-// Backends become unready, go for good, and come back, under connections: only those of the pod that went break, at once.
+// Backends become unready, go for good, and come back, under connections: only those of the pod
+// that went break, at once.
 func (w *town) backendsChange(t *testing.T) {
 	key := dataplane.ServiceKey{Address: w.all, Port: 80, Protocol: tcp}
 	service := w.Clusters[2].Services[key]
@@ -159,7 +163,8 @@ func (w *town) backendsChange(t *testing.T) {
 	w.Apply(t)
 }
 
-// The daemons of all nodes die, stay away, and come back with new programs: nothing is lost, broken or forgotten.
+// The daemons of all nodes die, stay away, and come back with new programs: nothing is lost, broken
+// or forgotten.
 func (w *town) daemonDies(t *testing.T) {
 	opened := func() (out []string) {
 		for _, n := range w.Nodes() {

@@ -1,15 +1,16 @@
-// Package clusters makes two clusters with the same pod addresses out of network namespaces and runs the real data path
-// on their nodes, without Kubernetes: for tests that need packets, not API objects.
+// Package clusters makes two clusters with the same pod addresses out of network namespaces and
+// runs the real data path on their nodes, without Kubernetes: for tests that need packets, not API
+// objects.
 //
 //	    cluster 1                        router                         cluster 2
 //	pods - node 1 --+                                              +-- node 1 - pods
 //	pods - node 2 --+-- 172.16.1.0/24 ---- .254 ---- 172.16.2.0/24 --+-- node 2 - pods
 //	pods - node n --+                                              +-- node n - pods
 //
-// Node n has 172.16.C.n on un0 and the bridge cni0 with 10.7.n.1/24; its pods are 10.7.n.10 and up. The clusters' global
-// ranges are 120.C.0.0/24: egress IPs 120.C.0.1–8 (node n owns block n of every IP), service IPs from 120.C.0.20, pod
-// IPs from 120.C.0.100. As on a Kubernetes node, what leaves the pods' network is masqueraded and conntrack is at work;
-// rp_filter is strict.
+// Node n has 172.16.C.n on un0 and the bridge cni0 with 10.7.n.1/24; its pods are 10.7.n.10 and up.
+// The clusters' global ranges are 120.C.0.0/24: egress IPs 120.C.0.1–8 (node n owns block n of
+// every IP), service IPs from 120.C.0.20, pod IPs from 120.C.0.100. As on a Kubernetes node, what
+// leaves the pods' network is masqueraded and conntrack is at work; rp_filter is strict.
 //
 // With Options.Plain there is no globalnet: see plain.go.
 package clusters
@@ -59,7 +60,8 @@ type Cluster struct {
 	// Gateways are the node indexes of those that are used; a node of Draining still switches.
 	Gateways, Draining []uint16
 	Other              *Cluster
-	// External are the hosts outside the cluster, on its underlay; RouteServices: ClusterIPs that are not exported are reached.
+	// External are the hosts outside the cluster, on its underlay; RouteServices: ClusterIPs that
+	// are not exported are reached.
 	External      netip.Prefix
 	RouteServices bool
 	// Mapped, Open: see dataplane.Source.
@@ -131,7 +133,8 @@ func (s *Set) Apply(t testing.TB) {
 // Nodes are the nodes of both clusters.
 func (s *Set) Nodes() []*Node { return slices.Concat(s.Clusters[1].Nodes, s.Clusters[2].Nodes) }
 
-// Expose makes pods the backends of a new service address, pod port = service port, and returns the address.
+// Expose makes pods the backends of a new service address, pod port = service port, and returns the
+// address.
 func (c *Cluster) Expose(port uint16, protocols []uint8, pods ...*Pod) netip.Addr {
 	taken := map[netip.Addr]bool{}
 	for key := range c.Services {
@@ -151,7 +154,8 @@ func (c *Cluster) Expose(port uint16, protocols []uint8, pods ...*Pod) netip.Add
 	return address
 }
 
-// ExposePod gives a pod a global IP of its own, as a headless service does. Without globalnet every pod is its own.
+// ExposePod gives a pod a global IP of its own, as a headless service does. Without globalnet every
+// pod is its own.
 func (c *Cluster) ExposePod(p *Pod) netip.Addr {
 	if c.Plain {
 		return p.Global

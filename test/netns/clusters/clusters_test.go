@@ -18,15 +18,17 @@ const (
 	udp = unix.IPPROTO_UDP
 )
 
-// town is the topology that most tests share: three nodes in each cluster, of which the first two are gateways, pods on
-// every node, and services of cluster 2 (and one of cluster 1) with servers behind them.
+// town is the topology that most tests share: three nodes in each cluster, of which the first two
+// are gateways, pods on every node, and services of cluster 2 (and one of cluster 1) with servers
+// behind them.
 type town struct {
 	*Set
 	// client[n] is a pod on node n of cluster 1.
 	client [4]*Pod
 	// server[n] is a pod on node n of cluster 2 with a global IP of its own.
 	server [4]*Pod
-	// all has every server as backend; port 80 tells who serves, 81 exchanges bulk data, 53/UDP echoes.
+	// all has every server as backend; port 80 tells who serves, 81 exchanges bulk data, 53/UDP
+	// echoes.
 	all netip.Addr
 	// hosts has node 3 of cluster 2 itself as its backend, on port 8080 and 5353/UDP.
 	hosts netip.Addr
@@ -141,7 +143,8 @@ func (w *town) strictFilter(t *testing.T) {
 	}
 }
 
-// TCP in bulk both ways, datagrams and pings, from a pod on the gateway or not to a pod on the gateway or not.
+// TCP in bulk both ways, datagrams and pings, from a pod on the gateway or not to a pod on the
+// gateway or not.
 func (w *town) combinations(t *testing.T) {
 	w.useGateways(t, []uint16{1}, []uint16{1})
 	defer w.useGateways(t, []uint16{1, 2}, []uint16{1, 2})
@@ -188,8 +191,8 @@ func (w *town) backends(t *testing.T) {
 	}
 }
 
-// spread makes connections to the service that all nodes have backends of; seen gets what each learns. A backend has a third of them,
-// and by chance less than half of that once in 10⁸ runs.
+// spread makes connections to the service that all nodes have backends of; seen gets what each
+// learns. A backend has a third of them, and by chance less than half of that once in 10⁸ runs.
 func (w *town) spread(t *testing.T, seen func(who string, source netip.AddrPort)) {
 	t.Helper()
 	const connections = 240
@@ -252,7 +255,8 @@ func (w *town) neighbours(t *testing.T) {
 	}
 }
 
-// A headless pod is reached and answers under its own address, opens connections from it, and serves a service as well.
+// A headless pod is reached and answers under its own address, opens connections from it, and
+// serves a service as well.
 func (w *town) headless(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		who, _, err := ask(w.client[1], netip.AddrPortFrom(w.server[n].Global, 80))
@@ -268,7 +272,8 @@ func (w *town) headless(t *testing.T) {
 	if _, err := fmt.Fscanf(c, "%s %s\n", &who, &source); err != nil || source != netip.AddrPortFrom(w.client[3].Global, 13333).String() {
 		t.Errorf("%s sees %s, %v; want %s:13333", who, source, err, w.client[3].Global)
 	}
-	// One outside port to the same pod port by its own address and by the service at once: two connections.
+	// One outside port to the same pod port by its own address and by the service at once: two
+	// connections.
 	single := w.Clusters[2].Expose(80, []uint8{tcp}, w.server[2])
 	w.Apply(t)
 	local := netip.AddrPortFrom(w.client[3].Address, 13334)
@@ -322,8 +327,8 @@ func (w *town) otherDirection(t *testing.T) {
 	}
 }
 
-// Pods and nodes reach the global IPs of their own cluster, their own pod's included (RFC 4787 REQ-9): as from another cluster,
-// the server sees an egress IP.
+// Pods and nodes reach the global IPs of their own cluster, their own pod's included (RFC 4787
+// REQ-9): as from another cluster, the server sees an egress IP.
 func (w *town) hairpin(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		node := w.Clusters[2].Nodes[n-1]
@@ -354,7 +359,8 @@ func (w *town) hairpin(t *testing.T) {
 		}
 		must(t, c.Close())
 	}
-	// Segments keep their size on the way through a gateway's own pelago0, also to a pod whose device is as narrow as that.
+	// Segments keep their size on the way through a gateway's own pelago0, also to a pod whose
+	// device is as narrow as that.
 	defer narrow(t, w.server[1], "1450")()
 	if err := bulk(w.server[1], netip.AddrPortFrom(w.server[1].Global, 81), bulkSize); err != nil {
 		t.Errorf("bulk from server1 to itself over an MTU of 1,450: %v", err)

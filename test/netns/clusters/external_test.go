@@ -24,9 +24,10 @@ func (w *town) externalHost(t *testing.T) *netns.NS {
 	return h
 }
 
-// A process on a host outside both clusters is the backend of a service of cluster 2: it sees the gateway that has the connection,
-// and replies come back to it though the host knows no route to cluster 1. With a route by a gateway the host reaches cluster 1;
-// without globalnet it is reached under its own address.
+// A process on a host outside both clusters is the backend of a service of cluster 2: it sees the
+// gateway that has the connection, and replies come back to it though the host knows no route to
+// cluster 1. With a route by a gateway the host reaches cluster 1; without globalnet it is reached
+// under its own address.
 func (w *town) externalHosts(t *testing.T) {
 	h, two := w.externalHost(t), w.Clusters[2]
 	serveTCP(t, h, 80, sayWho("beside"))
@@ -105,7 +106,8 @@ func (w *town) externalHosts(t *testing.T) {
 	}
 }
 
-// A ClusterIP that is not exported, translated by the gateways as kube-proxy does, to a pod that is on neither.
+// A ClusterIP that is not exported, translated by the gateways as kube-proxy does, to a pod that is
+// on neither.
 func (w *town) clusterIPs(t *testing.T) {
 	two := w.Clusters[2]
 	to := netip.AddrPortFrom(two.clusterIP(200), 80)

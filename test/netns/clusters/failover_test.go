@@ -14,7 +14,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// probing starts the prober of each node, as its daemon does, and waits until every path has its first answer.
+// probing starts the prober of each node, as its daemon does, and waits until every path has its
+// first answer.
 func probing(t *testing.T, nodes ...*Node) (stop func()) {
 	t.Helper()
 	stop, _ = probers(t, nodes...) // what they have found is not asked for
@@ -58,8 +59,8 @@ func awaitPaths(t *testing.T, n *Node) {
 	})
 }
 
-// A gateway dies, or its wire or its link to the nodes is cut: the programs steer around it, with no table written, and go
-// back to it. First with probers, then with none alive anywhere.
+// A gateway dies, or its wire or its link to the nodes is cut: the programs steer around it, with
+// no table written, and go back to it. First with probers, then with none alive anywhere.
 func (w *town) failover(t *testing.T) {
 	one, two := w.Clusters[1], w.Clusters[2]
 	w.useGateways(t, []uint16{1, 2}, []uint16{1, 2})
@@ -94,8 +95,8 @@ func (w *town) failover(t *testing.T) {
 	}
 }
 
-// survives runs datagrams and connections over a fault. How long the gap is depends on the machine and is measured by
-// the failover suite; here it must end, once, and nothing else may be lost.
+// survives runs datagrams and connections over a fault. How long the gap is depends on the machine
+// and is measured by the failover suite; here it must end, once, and nothing else may be lost.
 func (w *town) survives(t *testing.T, fault, heal func(*testing.T)) {
 	const gap = 1000 // datagrams, 1 ms each; what is lost without steering has no end
 	client := w.client[3]
@@ -121,7 +122,8 @@ func (w *town) survives(t *testing.T, fault, heal func(*testing.T)) {
 	}
 	time.Sleep(300 * time.Millisecond) // traffic before the fault
 	fault(t)
-	time.Sleep(1500 * time.Millisecond) // traffic under the fault, longer than the gap that is allowed
+	// traffic under the fault, longer than the gap that is allowed
+	time.Sleep(1500 * time.Millisecond)
 	if broken := conns.end(); len(broken) > 0 {
 		t.Errorf("connections broke under the fault: %v", broken)
 	}

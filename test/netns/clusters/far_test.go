@@ -11,9 +11,9 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestFar has 80 ms of round-trip time between the clusters, and then loss as well: a long or lossy way must not make paths
-// suspect that work, and a dead gateway must still be steered around. It needs the kernel's netem, so it runs in the VM
-// (test/vm).
+// TestFar has 80 ms of round-trip time between the clusters, and then loss as well: a long or lossy
+// way must not make paths suspect that work, and a dead gateway must still be steered around. It
+// needs the kernel's netem, so it runs in the VM (test/vm).
 func TestFar(t *testing.T) {
 	w := newTown(t, Options{})
 	stop := probing(t, w.Nodes()...)
@@ -42,7 +42,8 @@ func TestFar(t *testing.T) {
 	})
 }
 
-// between has netem treat what passes from one cluster to the other, each way. Inside a cluster nothing changes.
+// between has netem treat what passes from one cluster to the other, each way. Inside a cluster
+// nothing changes.
 func (w *town) between(t *testing.T, netem ...string) {
 	t.Helper()
 	for _, c := range w.Clusters[1:] {
@@ -53,7 +54,8 @@ func (w *town) between(t *testing.T, netem ...string) {
 	}
 }
 
-// settled waits until gateways know how long the way to the other cluster is, then watches that no path is taken for bad.
+// settled waits until gateways know how long the way to the other cluster is, then watches that no
+// path is taken for bad.
 func (w *town) settled(t *testing.T, rtt time.Duration) {
 	t.Helper()
 	far := func(check func(n *Node, a netip.Addr, srtt time.Duration, suspect bool) bool) bool {
@@ -91,7 +93,8 @@ func (w *town) settled(t *testing.T, rtt time.Duration) {
 	}
 }
 
-// survivesLoss is survives where a third of the echoes is lost anyhow: every stream must go on after the fault.
+// survivesLoss is survives where a third of the echoes is lost anyhow: every stream must go on
+// after the fault.
 func (w *town) survivesLoss(t *testing.T, fault, heal func(*testing.T)) {
 	client := w.client[3]
 	var stops []func() (int, []uint64)

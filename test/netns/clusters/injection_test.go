@@ -37,16 +37,18 @@ type injection struct {
 	to     *Node
 	at     netip.Addr // outer destination; invalid: the node's address
 	port   uint16
-	token  uint32          // of an overlay header; 0: a plain VXLAN header with the VNI of verified packets
-	on     *Node           // the node that counts the drop
-	want   map[form]string // forms that are missing here are not sent
+	// of an overlay header; 0: a plain VXLAN header with the VNI of verified packets
+	token uint32
+	on    *Node           // the node that counts the drop
+	want  map[form]string // forms that are missing here are not sent
 }
 
 func all(want string) map[form]string {
 	return map[form]string{plain: want, options: want, fragments: want}
 }
 
-// injections lists the senders that reach a port of ours without passing uplink_in, or by evading its parser.
+// injections lists the senders that reach a port of ours without passing uplink_in, or by evading
+// its parser.
 func (w *town) injections() []injection {
 	one, two := w.Clusters[1], w.Clusters[2]
 	n1, n2, n3, far := one.Nodes[0], one.Nodes[1], one.Nodes[2], two.Nodes[0]
@@ -71,8 +73,8 @@ func (w *town) injections() []injection {
 	}
 }
 
-// injected: whatever a pod, an unmarked socket or a host of the underlay sends to our ports is dropped and counted, even
-// with the VNI of verified packets and the token known.
+// injected: whatever a pod, an unmarked socket or a host of the underlay sends to our ports is
+// dropped and counted, even with the VNI of verified packets and the token known.
 func (w *town) injected(t *testing.T) {
 	n3 := w.Clusters[1].Nodes[2]
 	bridge := netip.PrefixFrom(n3.podAddress(1), 32)
@@ -107,7 +109,8 @@ func (w *town) injected(t *testing.T) {
 		settings, err := ebpf.LoadPinnedMap(filepath.Join(n3.PinPath, bpf.PelagoMapSettings), nil)
 		must(t, err)
 		defer settings.Close()
-		must(t, settings.Put(uint32(0), bpf.PelagoNodeSettings{})) // as at boot: the VNI and the mark are 0
+		// as at boot: the VNI and the mark are 0
+		must(t, settings.Put(uint32(0), bpf.PelagoNodeSettings{}))
 		defer func() {
 			n3.Loader.Refresh()
 			n3.Apply(t)
@@ -150,7 +153,8 @@ func (i injection) send(t *testing.T, f form) {
 	}
 	pieces := [][]byte{outer.Encode()}
 	if f == fragments {
-		outer.Payload = append(outer.Payload, make([]byte, 2000)...) // beyond the inner packet's length
+		// beyond the inner packet's length
+		outer.Payload = append(outer.Payload, make([]byte, 2000)...)
 		pieces = packet.Fragments(outer.Encode(), 1400)
 	}
 	must(t, sendRaw(i.from, destination, pieces))
@@ -196,14 +200,18 @@ func (i injection) payload(t *testing.T) []byte {
 	return o.Encode()[42:]
 }
 
-// foreignMarks: other programs on the node write to skb->mark, match on it and route by it, as kube-proxy, Calico and
-// Cilium do. Delivery must not depend on it.
+// foreignMarks: other programs on the node write to skb->mark, match on it and route by it, as
+// kube-proxy, Calico and Cilium do. Delivery must not depend on it.
 func (w *town) foreignMarks(t *testing.T) {
 	rules := [][]string{
-		{"-t", "raw", "PREROUTING", "-j", "MARK", "--set-xmark", "0x0/0xffff0000"},               // Calico clears its bits
-		{"-t", "mangle", "PREROUTING", "-p", "udp", "-j", "MARK", "--set-xmark", "0x200/0xf00"},  // Cilium's to-proxy
-		{"-t", "filter", "INPUT", "-m", "mark", "--mark", "0x8000/0x8000", "-j", "DROP"},         // kube-proxy before 1.28
-		{"-t", "filter", "FORWARD", "-m", "mark", "!", "--mark", "0x0/0xfffff0ff", "-j", "DROP"}, // whatever is left over
+		// Calico clears its bits
+		{"-t", "raw", "PREROUTING", "-j", "MARK", "--set-xmark", "0x0/0xffff0000"},
+		// Cilium's to-proxy
+		{"-t", "mangle", "PREROUTING", "-p", "udp", "-j", "MARK", "--set-xmark", "0x200/0xf00"},
+		// kube-proxy before 1.28
+		{"-t", "filter", "INPUT", "-m", "mark", "--mark", "0x8000/0x8000", "-j", "DROP"},
+		// whatever is left over
+		{"-t", "filter", "FORWARD", "-m", "mark", "!", "--mark", "0x0/0xfffff0ff", "-j", "DROP"},
 	}
 	change := func(verb string) {
 		for _, n := range w.Nodes() {

@@ -10,8 +10,9 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// lossyCable has one of two gateways lose packets to the other cluster, and to it alone, so that only that gateway sees the loss. Of
-// 5 percent nothing changes; with 30 all nodes of its cluster leave it for that cluster, and come back when it is over.
+// lossyCable has one of two gateways lose packets to the other cluster, and to it alone, so that
+// only that gateway sees the loss. Of 5 percent nothing changes; with 30 all nodes of its cluster
+// leave it for that cluster, and come back when it is over.
 func (w *town) lossyCable(t *testing.T) {
 	w.useGateways(t, []uint16{1, 2}, []uint16{1, 2})
 	one := w.Clusters[1]

@@ -24,7 +24,8 @@ func listen(t *testing.T, at place, port uint16) *net.UDPConn {
 	return c
 }
 
-// send sends a text from one socket until the other has received it, and returns the source that the other sees.
+// send sends a text from one socket until the other has received it, and returns the source that
+// the other sees.
 func send(t *testing.T, from *net.UDPConn, to netip.AddrPort, at *net.UDPConn, text string) (source netip.AddrPort) {
 	t.Helper()
 	await.True(t, fmt.Sprintf("%q arrives at %s", text, to), func() bool {
@@ -47,8 +48,9 @@ func send(t *testing.T, from *net.UDPConn, to netip.AddrPort, at *net.UDPConn, t
 	return source
 }
 
-// mappings: a socket of a pod shows one address and port to all, and is reached there by pods that it did not address, of the other
-// cluster and of its own, if that is allowed (RFC 4787 REQ-1, REQ-8, REQ-9).
+// mappings: a socket of a pod shows one address and port to all, and is reached there by pods that
+// it did not address, of the other cluster and of its own, if that is allowed (RFC 4787 REQ-1,
+// REQ-8, REQ-9).
 func (w *town) mappings(t *testing.T) {
 	one := w.Clusters[1]
 	one.Mapped, one.Open = true, true

@@ -27,7 +27,8 @@ type Node struct {
 	Pods    []*Pod
 	// Blocks is the first port of the node's block in every egress IP.
 	Blocks []uint16
-	// Limit is the size of packets that pass to the other cluster, where it is less than pelago0's MTU; else 0.
+	// Limit is the size of packets that pass to the other cluster, where it is less than pelago0's
+	// MTU; else 0.
 	Limit int
 	opts  loader.Options
 	xdp   bool
@@ -153,8 +154,8 @@ func (p *Pod) learn(t testing.TB) {
 // host is the node's end of the pod's veth pair.
 func (p *Pod) host() string { return fmt.Sprintf("veth%d", p.Address.As4()[3]) }
 
-// Apply brings one node to what the clusters look like now, as a daemon does: devices and routes, firewall, programs,
-// tables, and no flows of pods that are gone.
+// Apply brings one node to what the clusters look like now, as a daemon does: devices and routes,
+// firewall, programs, tables, and no flows of pods that are gone.
 func (n *Node) Apply(t testing.TB) {
 	t.Helper()
 	must(t, n.Do(func() error {
@@ -242,7 +243,8 @@ func (n *Node) IsGateway() bool { return slices.Contains(n.Cluster.Gateways, n.I
 
 func (n *Node) switches() bool { return n.IsGateway() || slices.Contains(n.Cluster.Draining, n.Index) }
 
-// Counters are the node's counters by "hook verdict". What uplink_xdp did counts as uplink_in's too, which would have done it.
+// Counters are the node's counters by "hook verdict". What uplink_xdp did counts as uplink_in's
+// too, which would have done it.
 func (n *Node) Counters(t testing.TB) map[string]uint64 {
 	t.Helper()
 	rows, err := n.Loader.Counters()

@@ -6,8 +6,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Without globalnet cluster C has pods in 10.(6+C).0.0/16 and ClusterIPs in 10.(66+11·C).0.0/16, and node n is
-// 241.0.(64·C).n to other clusters. Everybody keeps the own address.
+// Without globalnet cluster C has pods in 10.(6+C).0.0/16 and ClusterIPs in 10.(66+11·C).0.0/16,
+// and node n is 241.0.(64·C).n to other clusters. Everybody keeps the own address.
 
 func (c *Cluster) podCIDR() netip.Prefix {
 	second := byte(7)

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestPlainTown is the town without globalnet: pods keep their addresses, services have their ClusterIPs.
+// TestPlainTown is the town without globalnet: pods keep their addresses, services have their
+// ClusterIPs.
 func TestPlainTown(t *testing.T) {
 	w := newTown(t, Options{Plain: true})
 	t.Run("sources are kept", w.sourcesKept)
@@ -40,8 +41,8 @@ func TestPlainTown(t *testing.T) {
 	t.Run("tables stay sound", w.tablesSound)
 }
 
-// Every pod sees every pod of the other cluster under the address and port that it sends from, whoever begins, directly and
-// as a service.
+// Every pod sees every pod of the other cluster under the address and port that it sends from,
+// whoever begins, directly and as a service.
 func (w *town) sourcesKept(t *testing.T) {
 	local := uint16(20000)
 	check := func(from *Pod, to netip.Addr, names string) {
@@ -69,8 +70,8 @@ func (w *town) sourcesKept(t *testing.T) {
 	}
 }
 
-// A ClusterIP of the other cluster leads to all of its nodes, by way of either gateway, and not through kube-proxy: nobody
-// translates it but we.
+// A ClusterIP of the other cluster leads to all of its nodes, by way of either gateway, and not
+// through kube-proxy: nobody translates it but we.
 func (w *town) balanced(t *testing.T) {
 	gateways := w.Clusters[2].Nodes[:2]
 	var before []uint64
@@ -85,8 +86,8 @@ func (w *town) balanced(t *testing.T) {
 	}
 }
 
-// An address of the other cluster that nobody has, and a ClusterIP that is not exported, end at its gateway, counted; a port
-// that an exported service does not have as well.
+// An address of the other cluster that nobody has, and a ClusterIP that is not exported, end at its
+// gateway, counted; a port that an exported service does not have as well.
 func (w *town) notOffered(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -117,8 +118,8 @@ func (w *town) notOffered(t *testing.T) {
 	}
 }
 
-// Nodes reach each other's processes and are reached by pods under their fabric addresses, whatever address of the node a
-// process is bound to.
+// Nodes reach each other's processes and are reached by pods under their fabric addresses, whatever
+// address of the node a process is bound to.
 func (w *town) fabric(t *testing.T) {
 	near, far := w.Clusters[1].Nodes[2], w.Clusters[2].Nodes[2]
 	for name, from := range map[string]place{"node": near, "pod": w.client[1]} {

@@ -22,8 +22,8 @@ import (
 
 var pair = regexp.MustCompile(`\b(src|dst|sport|dport|id)=(\S+)`)
 
-// Conntrack sees every flow on the pods' nodes, and none of its entries has another address or port in the reply than in
-// the original.
+// Conntrack sees every flow on the pods' nodes, and none of its entries has another address or port
+// in the reply than in the original.
 func (w *town) conntrack(t *testing.T) {
 	if err := bulk(w.client[1], netip.AddrPortFrom(w.all, 81), bulkSize); err != nil {
 		t.Error(err)
@@ -75,8 +75,8 @@ func (w *town) conntrack(t *testing.T) {
 	}
 }
 
-// A policy engine that allows what is established, refuses what is invalid and denies a port, in front of chains whose
-// policy is DROP.
+// A policy engine that allows what is established, refuses what is invalid and denies a port, in
+// front of chains whose policy is DROP.
 func (w *town) defaultDeny(t *testing.T) {
 	rules := []string{
 		"-N ENGINE",
@@ -148,7 +148,8 @@ type forgery struct {
 	want string // as what
 }
 
-// Whoever sends to the ports of overlay and cable without being asked is stopped and counted, even if he knows the token.
+// Whoever sends to the ports of overlay and cable without being asked is stopped and counted, even
+// if he knows the token.
 func (w *town) forged(t *testing.T) {
 	one, two := w.Clusters[1], w.Clusters[2]
 	node := func(c *Cluster, n int) *Node { return c.Nodes[n-1] }
@@ -184,7 +185,8 @@ func (w *town) forged(t *testing.T) {
 			sent := uint64(0)
 			for _, payload := range w.forgeries() {
 				_, _ = c.Write(payload) // being refused is fine
-				// Straight at the kernel's vxlan socket: that drops what has our reserved bits by itself.
+				// Straight at the kernel's vxlan socket: that drops what has our reserved bits by
+				// itself.
 				if f.want != "edge-in drop-unverified" || payload[7] == 0 && payload[1]|payload[2]|payload[3] == 0 {
 					sent++
 				}
@@ -203,8 +205,8 @@ func (w *town) forged(t *testing.T) {
 	}
 }
 
-// forgeries are overlay packets for port 7777 of every pod, with our header and the right token of each wire, and with
-// that of plain vxlan.
+// forgeries are overlay packets for port 7777 of every pod, with our header and the right token of
+// each wire, and with that of plain vxlan.
 func (w *town) forgeries() [][]byte {
 	var out [][]byte
 	inner := func(source, destination netip.Addr) []byte {
@@ -233,8 +235,8 @@ func (w *town) forgeries() [][]byte {
 	return out
 }
 
-// A pod may run a tunnel of its own on our ports to somebody else: it is masqueraded like all that leaves the cluster, on
-// gateways too, where outer packets of ours are kept out of conntrack.
+// A pod may run a tunnel of its own on our ports to somebody else: it is masqueraded like all that
+// leaves the cluster, on gateways too, where outer packets of ours are kept out of conntrack.
 func (w *town) ownTunnels(t *testing.T) {
 	for _, port := range []uint16{4500, 4800} {
 		var far *net.UDPConn
@@ -291,8 +293,9 @@ func counter(t *testing.T, action int32) (*ebpf.Program, *ebpf.Map) {
 	return p, m
 }
 
-// Foreign programs on the same device keep working, before and after ours, and ours go on. On ingress ours consume overlay
-// packets, so a program after them sees the others only: the two pings.
+// Foreign programs on the same device keep working, before and after ours, and ours go on. On
+// ingress ours consume overlay packets, so a program after them sees the others only: the two
+// pings.
 func (w *town) foreignPrograms(t *testing.T) {
 	const next, pass = -1, 0
 	n := w.Clusters[1].Nodes[2]
@@ -342,8 +345,8 @@ func (w *town) foreignPrograms(t *testing.T) {
 	}
 }
 
-// Without pelago0 (deleted by a person or a network manager) packets for the other cluster are refused on the node; none
-// takes the default route.
+// Without pelago0 (deleted by a person or a network manager) packets for the other cluster are
+// refused on the node; none takes the default route.
 func (w *town) noLeak(t *testing.T) {
 	n := w.Clusters[1].Nodes[2]
 	var remote []string

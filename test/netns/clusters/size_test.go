@@ -36,7 +36,8 @@ func (w *town) largeDatagrams(t *testing.T) {
 	}
 }
 
-// The node's stack reassembles what it forwards, since conntrack is at work: a first fragment that comes last costs nothing.
+// The node's stack reassembles what it forwards, since conntrack is at work: a first fragment that
+// comes last costs nothing.
 func (w *town) earlyFragments(t *testing.T) {
 	for _, pod := range []*Pod{w.client[1], w.client[3]} {
 		c, err := dial(pod, "udp", netip.AddrPortFrom(w.server[2].Global, 53))
@@ -57,7 +58,8 @@ func (w *town) earlyFragments(t *testing.T) {
 	}
 }
 
-// More sockets than the node has ports towards one endpoint: the stack hands the error to those that get none, the others work.
+// More sockets than the node has ports towards one endpoint: the stack hands the error to those
+// that get none, the others work.
 func (w *town) exhausted(t *testing.T) {
 	pod := w.client[1]
 	told, served := 0, 0
@@ -86,8 +88,8 @@ func (w *town) exhausted(t *testing.T) {
 	}))
 }
 
-// A batch of datagrams that leaves the pod as one packet for the kernel to cut (UDP_SEGMENT, as QUIC servers send) arrives
-// as the datagrams that it was.
+// A batch of datagrams that leaves the pod as one packet for the kernel to cut (UDP_SEGMENT, as
+// QUIC servers send) arrives as the datagrams that it was.
 func (w *town) segmentedDatagrams(t *testing.T) { sendSegments(t, w.client[1], w.server[3].Global) }
 
 func sendSegments(t *testing.T, from place, to netip.Addr) {
@@ -117,8 +119,9 @@ func sendSegments(t *testing.T, from place, to netip.Addr) {
 	}
 }
 
-// A pod that asks for it is told how large a packet may be: by its own node where the overlay is narrower than its
-// device, and by the far node, across the translation, where the far pod's device is.
+// A pod that asks for it is told how large a packet may be: by its own node where the overlay is
+// narrower than its device, and by the far node, across the translation, where the far pod's device
+// is.
 func (w *town) pathMTU(t *testing.T) {
 	vip := w.server[3].Global
 	probe := func(size, want int) {
@@ -158,7 +161,8 @@ func narrow(t *testing.T, p *Pod, mtu string) (widen func()) {
 	t.Helper()
 	p.MustRun(t, "ip", "link", "set", "eth0", "mtu", mtu)
 	p.Node.MustRun(t, "ip", "link", "set", p.host(), "mtu", mtu)
-	// A bridge forwards no fragments of its own: the node's route to the pod says how large a packet may be.
+	// A bridge forwards no fragments of its own: the node's route to the pod says how large a
+	// packet may be.
 	p.Node.MustRun(t, "ip", "route", "add", p.Address.String(), "dev", "cni0", "mtu", mtu)
 	return func() {
 		p.Node.MustRun(t, "ip", "route", "del", p.Address.String(), "dev", "cni0")
@@ -167,7 +171,8 @@ func narrow(t *testing.T, p *Pod, mtu string) (widen func()) {
 	}
 }
 
-// A TCP connection between devices of 1,500 bytes uses segments that fit into the overlay from the start.
+// A TCP connection between devices of 1,500 bytes uses segments that fit into the overlay from the
+// start.
 func (w *town) segmentSizes(t *testing.T) {
 	for _, from := range []place{w.client[1], w.client[3], w.Clusters[1].Nodes[2]} {
 		c, err := dial(from, "tcp", netip.AddrPortFrom(w.all, 80))

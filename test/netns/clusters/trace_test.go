@@ -14,7 +14,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
-// seen is the way of a probe: where it left a node in the overlay, where it went to a pod, and whether its answer came back.
+// seen is the way of a probe: where it left a node in the overlay, where it went to a pod, and
+// whether its answer came back.
 type seen struct {
 	hops, pods, entered int
 	answered            bool
@@ -53,7 +54,8 @@ func (w *town) follow(t *testing.T, protocol uint8, to netip.AddrPort, marker ui
 		}
 		watching.Wait()
 		must(t, from.Node.Do(func() error { return observe.Send(from.Node.Loader, p) }))
-		// The window of the capture, longer at each attempt: that no further packet comes shows by time alone.
+		// The window of the capture, longer at each attempt: that no further packet comes shows by
+		// time alone.
 		time.Sleep(time.Duration(1+4*attempt) * 500 * time.Millisecond)
 		close(done)
 		if ended.Wait(); enough(s) {
@@ -78,7 +80,8 @@ func (s *seen) add(atSource, fast bool, p trace.Probe, sighting trace.Sighting) 
 	}
 }
 
-// A real packet of each protocol is seen at every hop, and so is its answer. The node's tables foresee it.
+// A real packet of each protocol is seen at every hop, and so is its answer. The node's tables
+// foresee it.
 func (w *town) followed(t *testing.T) {
 	for i, c := range []struct {
 		protocol uint8

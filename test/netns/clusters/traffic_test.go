@@ -30,8 +30,9 @@ type place interface {
 func dial(from place, network string, to netip.AddrPort, local ...netip.AddrPort) (net.Conn, error) {
 	d := net.Dialer{Timeout: 3 * time.Second}
 	if len(local) > 0 {
-		// Two connections may go out from one port, if to different places. Where the kernel chooses the port, this option would
-		// let it give two UDP sockets the same one, also to the same place, and one of them would get the replies of both.
+		// Two connections may go out from one port, if to different places. Where the kernel
+		// chooses the port, this option would let it give two UDP sockets the same one, also to the
+		// same place, and one of them would get the replies of both.
 		d.Control = func(_, _ string, c syscall.RawConn) error {
 			var optErr error
 			err := c.Control(func(fd uintptr) { optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
@@ -74,7 +75,8 @@ func serveTCP(t testing.TB, at place, port uint16, handle func(net.Conn)) {
 	}()
 }
 
-// sayWho answers a connection with the server's name and the source that it sees, then echoes until the end.
+// sayWho answers a connection with the server's name and the source that it sees, then echoes until
+// the end.
 func sayWho(name string) func(net.Conn) {
 	return func(c net.Conn) {
 		if _, err := fmt.Fprintf(c, "%s %s\n", name, c.RemoteAddr()); err == nil {
@@ -101,8 +103,8 @@ func ask(from place, to netip.AddrPort) (who string, source netip.AddrPort, err 
 	return who, source, err
 }
 
-// exchange is the server of bulk: it reads to the end, answers with the digest, then sends as much of its own with the
-// digest behind.
+// exchange is the server of bulk: it reads to the end, answers with the digest, then sends as much
+// of its own with the digest behind.
 func exchange(size int) func(net.Conn) {
 	return func(c net.Conn) {
 		h := sha256.New()
@@ -181,8 +183,8 @@ func echoUDP(t testing.TB, at place, port uint16) {
 	}()
 }
 
-// pingPath is ping for sizes that may be new to the path: the first large packet that may not be fragmented is lost each
-// way, and its sender told.
+// pingPath is ping for sizes that may be new to the path: the first large packet that may not be
+// fragmented is lost each way, and its sender told.
 func pingPath(c net.Conn, n int) error {
 	var err error
 	for range 4 {
@@ -215,8 +217,8 @@ func pingWithin(c net.Conn, n int, patience time.Duration) error {
 	return nil
 }
 
-// stream sends numbered datagrams at 1 kHz to an echo server until stop is called, which returns how many were sent and
-// the numbers of those that never came back.
+// stream sends numbered datagrams at 1 kHz to an echo server until stop is called, which returns
+// how many were sent and the numbers of those that never came back.
 func stream(t testing.TB, from place, to netip.AddrPort) (stop func() (sent int, lost []uint64)) {
 	t.Helper()
 	c, err := dial(from, "udp", to)
@@ -250,7 +252,8 @@ func stream(t testing.TB, from place, to netip.AddrPort) (stop func() (sent int,
 				return
 			case <-tick.C:
 			}
-			_, _ = c.Write(binary.BigEndian.AppendUint64(nil, i)) // an error of an earlier datagram may show up here
+			// an error of an earlier datagram may show up here
+			_, _ = c.Write(binary.BigEndian.AppendUint64(nil, i))
 		}
 	}()
 	return func() (int, []uint64) {

@@ -10,9 +10,10 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// likeWire makes the veth between a node and the router behave like network cards with XDP. Incoming frames have complete
-// checksums. And the router's end accepts frames that XDP sends back (XDP_TX), which a veth does only with an XDP program of
-// its own: with GRO alone they stay in its ring until that is full, and then nothing passes any more.
+// likeWire makes the veth between a node and the router behave like network cards with XDP.
+// Incoming frames have complete checksums. And the router's end accepts frames that XDP sends back
+// (XDP_TX), which a veth does only with an XDP program of its own: with GRO alone they stay in its
+// ring until that is full, and then nothing passes any more.
 func likeWire(t testing.TB, n *Node, router *netns.NS, port string) {
 	t.Helper()
 	n.MustRun(t, "ethtool", "-K", "un0", "tx", "off")

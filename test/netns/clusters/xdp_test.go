@@ -7,13 +7,14 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestXDPTown is the town with native XDP on the uplinks of all gateways, and probers everywhere: only where a probe came
-// lately does XDP switch.
+// TestXDPTown is the town with native XDP on the uplinks of all gateways, and probers everywhere:
+// only where a probe came lately does XDP switch.
 func TestXDPTown(t *testing.T) {
 	w := newTown(t, Options{XDP: true})
 	stop := probing(t, w.Nodes()...)
 	t.Run("XDP does the work", w.xdpWorks)
-	t.Run("conntrack translates nothing", w.conntrack) // before probes meet nodes that are no gateways any more
+	// before probes meet nodes that are no gateways any more
+	t.Run("conntrack translates nothing", w.conntrack)
 	t.Run("every combination of gateway and pod", w.combinations)
 	t.Run("all backends are reached", w.backends)
 	t.Run("host network", w.hostNetwork)
@@ -52,7 +53,8 @@ func (w *town) byXDP(t *testing.T, verdict string) (xdp, all uint64) {
 	return xdp, all
 }
 
-// Probes come back by XDP; so do the packets of a connection go on, but for those that tc is to send a probe beside.
+// Probes come back by XDP; so do the packets of a connection go on, but for those that tc is to
+// send a probe beside.
 func (w *town) xdpWorks(t *testing.T) {
 	switched, all := w.byXDP(t, "switched")
 	_, probes := w.byXDP(t, "probe")
@@ -78,7 +80,8 @@ func (w *town) xdpWorks(t *testing.T) {
 		t.Logf("XDP switched %d of %d packets", n, of)
 	}
 	byXDP, now := w.byXDP(t, "probe")
-	if now == probes || byXDP < (now-probes)/4 { // answers to the gateways' own probes are counted by the same name, by tc
+	// answers to the gateways' own probes are counted by the same name, by tc
+	if now == probes || byXDP < (now-probes)/4 {
 		t.Errorf("XDP reflected %d of %d probes", byXDP, now-probes)
 	}
 	for _, c := range w.Clusters[1:] {

@@ -1,5 +1,6 @@
-// Command guest is the first process in the VM of package test/vm: it mounts what tests need, loads modules, runs test
-// binaries one after the other with their output on the second serial port, and turns the machine off.
+// Command guest is the first process in the VM of package test/vm: it mounts what tests need, loads
+// modules, runs test binaries one after the other with their output on the second serial port, and
+// turns the machine off.
 package main
 
 import (

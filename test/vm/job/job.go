@@ -1,5 +1,5 @@
-// Package job is what the host tells the guest of the VM to do, and the words in which the guest tells how it went. Package
-// test/vm and its guest import it.
+// Package job is what the host tells the guest of the VM to do, and the words in which the guest
+// tells how it went. Package test/vm and its guest import it.
 package job
 
 import (
@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// File is where the guest finds its Plan, and Console the serial port to which it writes; the other one is the kernel's.
+// File is where the guest finds its Plan, and Console the serial port to which it writes; the other
+// one is the kernel's.
 const (
 	File    = "/plan.json"
 	Console = "/dev/ttyS1"
@@ -17,7 +18,8 @@ const (
 
 // Plan is all that the guest does.
 type Plan struct {
-	Modules []string `json:"modules"` // to load before; the kernel loads others when they are asked for
+	// to load before; the kernel loads others when they are asked for
+	Modules []string `json:"modules"`
 	Jobs    []Job    `json:"jobs"`
 }
 

@@ -14,8 +14,9 @@ func preconditions(body []byte) (versions []string) {
 	return versions
 }
 
-// rewriteVersions replaces the resourceVersions that a body names as preconditions: of an object, of a merge patch, of
-// DeleteOptions, of the operations of a JSON patch. What to gives up is taken out.
+// rewriteVersions replaces the resourceVersions that a body names as preconditions: of an object,
+// of a merge patch, of DeleteOptions, of the operations of a JSON patch. What to gives up is taken
+// out.
 func rewriteVersions(body []byte, to func(old string) (string, bool)) ([]byte, error) {
 	if !bytes.Contains(body, []byte("resourceVersion")) {
 		return body, nil

@@ -17,14 +17,16 @@ type step struct {
 
 // plan orders recorded requests. A step waits for
 //
-//   - the last write to the same object that had been answered when it began: what is created is there before it is changed, and
-//     the writes to one object stay in order. A write waits for the reads since then as well: they are to find what they found;
+//   - the last write to the same object that had been answered when it began: what is created is
+//     there before it is changed, and the writes to one object stay in order. A write waits for the
+//     reads since then as well: they are to find what they found;
 //   - the one that created an object whose UID stands in its body;
 //   - the one that gave out the resourceVersion that it names as precondition;
 //   - the creation of its namespace;
 //   - a watch for the list of the same collection, from which it goes on.
 //
-// It waits for nothing else: the replaying client does not care that a controller could decide on the request only later.
+// It waits for nothing else: the replaying client does not care that a controller could decide on
+// the request only later.
 func plan(requests []Request) []step {
 	steps := make([]step, 0, len(requests))
 	writers := map[string][]int{} // by key, ascending
@@ -98,7 +100,8 @@ func collectionOf(q *Request) string {
 	return q.Server + path
 }
 
-// keyOf names the object that a request is about: server, group, resource, namespace and name; its subresources are it as well.
+// keyOf names the object that a request is about: server, group, resource, namespace and name; its
+// subresources are it as well.
 func keyOf(q *Request) string {
 	u, err := url.Parse(q.URL)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// refusedPause is how long a watch waits that a server has refused; clients are told to wait as long.
+// refusedPause is how long a watch waits that a server has refused; clients are told to wait as
+// long.
 const refusedPause = time.Second
 
 // Player makes recorded requests again.
@@ -29,7 +30,8 @@ type Player struct {
 	InFlight int
 
 	clients map[string]*http.Client
-	agent   string                  // begins the user agent of the program that has accesses of its own
+	// begins the user agent of the program that has accesses of its own
+	agent   string
 	own     map[string]*http.Client // by server
 	mu      sync.Mutex
 	uids    map[string]string // of the recording → of the replay
@@ -47,14 +49,17 @@ type Outcome struct {
 	Requests int
 	// Reopened watches were ended by a server, and opened again.
 	Reopened int
-	// Differing are those that succeeded then and failed now, or the other way round; First describes the first.
+	// Differing are those that succeeded then and failed now, or the other way round; First
+	// describes the first.
 	Differing int
 	First     string
-	// Unknown preconditions named a version that no recorded request returned; the object's newest version was used instead.
+	// Unknown preconditions named a version that no recorded request returned; the object's newest
+	// version was used instead.
 	Unknown int
 }
 
-// NewPlayer connects to the servers. known maps UIDs that servers had before the recording began (namespaces) to those of now.
+// NewPlayer connects to the servers. known maps UIDs that servers had before the recording began
+// (namespaces) to those of now.
 func NewPlayer(servers map[string]*rest.Config, inFlight int, known map[string]string) (*Player, error) {
 	p := &Player{Servers: servers, InFlight: inFlight, uids: map[string]string{}, version: map[string]string{}, newest: map[string]string{},
 		listed: map[string]string{}}
@@ -68,8 +73,9 @@ func NewPlayer(servers map[string]*rest.Config, inFlight int, known map[string]s
 	return p, nil
 }
 
-// As sends the requests of a program, recognized by the beginning of its user agent, with its own credentials instead of the
-// administrators', so that the servers authorize and queue them as they did during the recording.
+// As sends the requests of a program, recognized by the beginning of its user agent, with its own
+// credentials instead of the administrators', so that the servers authorize and queue them as they
+// did during the recording.
 func (p *Player) As(agent string, accesses map[string]*rest.Config) (err error) {
 	p.agent = agent
 	p.own, err = clientsOf(accesses)
@@ -88,7 +94,8 @@ func clientsOf(servers map[string]*rest.Config) (map[string]*http.Client, error)
 	return clients, nil
 }
 
-// Prepare reads the UIDs and versions of objects that were there before the recording and are changed in it.
+// Prepare reads the UIDs and versions of objects that were there before the recording and are
+// changed in it.
 func (p *Player) Prepare(ctx context.Context, requests []Request) error {
 	for name := range p.Servers { // connections are there when the time begins, as the hub's are
 		for _, agent := range []string{"", p.agent} {
@@ -126,7 +133,8 @@ func (p *Player) Prepare(ctx context.Context, requests []Request) error {
 	return nil
 }
 
-// Play makes the requests. Watches are opened as well, and read until all else is done; those that a server ends are opened again.
+// Play makes the requests. Watches are opened as well, and read until all else is done; those that
+// a server ends are opened again.
 func (p *Player) Play(ctx context.Context, requests []Request) (Outcome, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -280,8 +288,9 @@ func (p *Player) open(ctx context.Context, q *Request, body []byte) (*http.Respo
 	return response, nil
 }
 
-// watch opens a watch that goes on from the list before it, and reads what comes. One that the server ends, as servers do if it is
-// not read fast enough, is opened again where it ended, as the hub's clients do.
+// watch opens a watch that goes on from the list before it, and reads what comes. One that the
+// server ends, as servers do if it is not read fast enough, is opened again where it ended, as the
+// hub's clients do.
 func (p *Player) watch(ctx context.Context, q *Request) {
 	p.mu.Lock()
 	from := p.listed[collectionOf(q)]
@@ -310,8 +319,8 @@ func (p *Player) watch(ctx context.Context, q *Request) {
 	}
 }
 
-// lastVersion reads the events of a watch to their end and returns the resourceVersion of the last that has one: the first in its line,
-// as metadata come before all else that may name one.
+// lastVersion reads the events of a watch to their end and returns the resourceVersion of the last
+// that has one: the first in its line, as metadata come before all else that may name one.
 func lastVersion(events io.Reader) (version string) {
 	const field = `"resourceVersion":"`
 	lines := bufio.NewReaderSize(events, 64<<10)
@@ -329,7 +338,8 @@ func lastVersion(events io.Reader) (version string) {
 	}
 }
 
-// fromVersion is the URL of a watch that goes on from a version; without one it begins with what is there.
+// fromVersion is the URL of a watch that goes on from a version; without one it begins with what is
+// there.
 func fromVersion(text, version string) string {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -1,10 +1,12 @@
-// Package replay records the requests that clients make to several API servers, and makes the same requests again to other
-// servers: the same verbs, paths, bodies and content types, as many in flight as wanted. It is the yardstick of the hub's
-// throughput: a client that knows everything beforehand and has nothing to compute.
+// Package replay records the requests that clients make to several API servers, and makes the same
+// requests again to other servers: the same verbs, paths, bodies and content types, as many in
+// flight as wanted. It is the yardstick of the hub's throughput: a client that knows everything
+// beforehand and has nothing to compute.
 //
-// What cannot be the same is mapped: UIDs and resourceVersions from the recorded responses are replaced by those that the replay's
-// servers return for the same request. This determines the order: a request waits for the requests that produced the UIDs and
-// resourceVersions that it names (plan.go).
+// What cannot be the same is mapped: UIDs and resourceVersions from the recorded responses are
+// replaced by those that the replay's servers return for the same request. This determines the
+// order: a request waits for the requests that produced the UIDs and resourceVersions that it names
+// (plan.go).
 package replay
 
 import (
@@ -37,10 +39,12 @@ type Request struct {
 	UserAgent string
 	Body      []byte
 	Watch     bool
-	// GoesOn says of a watch that it follows one that the server had ended: a Player opens ended watches again by itself.
+	// GoesOn says of a watch that it follows one that the server had ended: a Player opens ended
+	// watches again by itself.
 	GoesOn bool
 
-	began, ended int // places in the order of all beginnings and ends; ended is 0 as long as there is no answer
+	// places in the order of all beginnings and ends; ended is 0 as long as there is no answer
+	began, ended int
 	Status       int
 	reply        reply
 	cut          bool // a watch that the server ended: its time was up, or it was read too slowly
@@ -94,12 +98,14 @@ func (r *Recorder) Close() {
 	}
 }
 
-// Requests are those recorded so far that have been answered, in the order of their beginnings; watches count as answered.
+// Requests are those recorded so far that have been answered, in the order of their beginnings;
+// watches count as answered.
 func (r *Recorder) Requests() []Request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []Request
-	cut := map[string][]int{} // the places at which watches were ended, by what they watched, ascending by their beginnings
+	// the places at which watches were ended, by what they watched, ascending by their beginnings
+	cut := map[string][]int{}
 	for _, q := range r.requests {
 		if q.ended == 0 && !q.Watch {
 			continue
@@ -193,7 +199,8 @@ func (t *tap) RoundTrip(req *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// stream is the body of a watch, which tells when it ends, and whether it was the server that ended it.
+// stream is the body of a watch, which tells when it ends, and whether it was the server that ended
+// it.
 type stream struct {
 	io.ReadCloser
 	closed func(cut bool)

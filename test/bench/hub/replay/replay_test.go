@@ -55,7 +55,8 @@ func connect(t *testing.T, config *rest.Config) client.WithWatch {
 
 const ns = "bench"
 
-// work is what a controller might do: objects that name others' UIDs, writes with preconditions, in two servers and many at a time.
+// work is what a controller might do: objects that name others' UIDs, writes with preconditions, in
+// two servers and many at a time.
 func work(t *testing.T, hub, member client.WithWatch) {
 	t.Helper()
 	ctx := t.Context()
@@ -265,8 +266,8 @@ func TestWatches(t *testing.T) {
 	await.Equal(t, 0, func() int { return len(again.Open()) })
 }
 
-// A watch that the server ends is opened again where it ended, and the client's own second one is not made. One that the client ended
-// is none of that.
+// A watch that the server ends is opened again where it ended, and the client's own second one is
+// not made. One that the client ended is none of that.
 func TestEndedWatches(t *testing.T) {
 	var mu sync.Mutex
 	var watches []string // the versions that they began with
@@ -296,7 +297,8 @@ func TestEndedWatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	const path = "/api/v1/configmaps?watch=true&timeoutSeconds="
-	for i, timeout := range []string{"300", "400", "500"} { // the server ends the first, the client the second
+	// the server ends the first, the client the second
+	for i, timeout := range []string{"300", "400", "500"} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		q, err := http.NewRequestWithContext(ctx, http.MethodGet, led.Host+path+timeout, nil)
 		if err != nil {
