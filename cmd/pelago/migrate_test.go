@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -244,7 +245,7 @@ func (p *predecessor) objects() {
 
 // kubelet reports all workloads of the cluster as running, and ends the pods of DaemonSets that are gone.
 func (p *predecessor) kubelet(ctx context.Context) {
-	for ctx.Err() == nil {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		var deployments appsv1.DeploymentList
 		var sets appsv1.DaemonSetList
 		var pods corev1.PodList
@@ -275,8 +276,7 @@ func (p *predecessor) kubelet(ctx context.Context) {
 				_ = p.member.Delete(ctx, o, client.GracePeriodSeconds(0)) // likewise, or it is gone
 			}
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	}, 100*time.Millisecond)
 }
 
 func (p *predecessor) submariner(args ...string) []string {

@@ -46,8 +46,11 @@ func testGatewayLeaves(t *testing.T, s *clusterset) {
 		}
 		return nil
 	})
-	// the node ends its role for good after 30 s; traffic must not depend on it then
-	time.Sleep(35*time.Second - time.Since(left))
+	// A node without the label forwards until it has drained; traffic must not depend on it then.
+	for _, node := range leaving {
+		within(t, func() error { return s.metricIs(t.Context(), node, `pelago_gateway_state{state="none"}`, 1) })
+	}
+	t.Logf("drained %.1f s after the Endpoints were gone", time.Since(left).Seconds())
 	s.pass(t, 2000)
 	for cluster, node := range leaving {
 		if n := s.switched(t, cluster, node) - before[node]; n > 0 {

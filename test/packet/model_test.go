@@ -10,6 +10,7 @@ import (
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 var (
@@ -100,7 +101,7 @@ func (f *modelFlow) limit(t loader.Timers, pressure bool) time.Duration {
 	return limit
 }
 
-// model says what the programs of node 2 of cluster 1 do with packets of its pods and to them.
+// model reports what the programs of node 2 of cluster 1 do with packets of its pods and to them.
 type model struct {
 	k      *Kernel
 	rng    *rand.Rand
@@ -194,7 +195,7 @@ func (m *model) send(c connection, flags uint8, pod bool) error {
 			f.touch(opener, flags, before, after)
 			return nil
 		case passed && got == want:
-			// an expired flow that no sweep has met goes on, or either side has opened the same
+			// an expired flow that no sweep has met continues, or either side has opened the same
 			// again
 			f.last, f.latest = before-time.Second-tick, after
 			m.touchMapping(f, pod, false, before, after)
@@ -434,8 +435,7 @@ func runModel(t *testing.T, mapped bool) {
 		UDP: 30 * time.Second, UDPWellKnown: 6 * time.Second, ICMP: 12 * time.Second, TCPEstablished: 60 * time.Second,
 		TCPTransitory: 24 * time.Second, ClosedFloor: 2 * time.Second, Unreplied: 4 * time.Second,
 	}
-	// age makes no entry older than the boot
-	time.Sleep(timers.TCPEstablished + time.Second - uptime())
+	await.True(t, "the machine is up for longer than any entry is made old", func() bool { return uptime() > timers.TCPEstablished })
 	k := loadTimers(t, timers, 1, 2)
 	if mapped {
 		k.Apply(t, mappedModel())

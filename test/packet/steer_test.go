@@ -11,8 +11,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// The edge steers around a gateway that does not answer, or that says it cannot pass the packet on,
-// and comes back to it. If all are bad, all are used.
+// The edge steers around a gateway that does not answer, or that reports it cannot pass the packet
+// on, and comes back to it. If all are bad, all are used.
 func TestEdgeSteers(t *testing.T) {
 	one, four := nodeIP(1, 1), nodeIP(1, 4)
 	good := func(k *Kernel, peer netip.Addr, change func(*body)) {
@@ -162,8 +162,8 @@ func TestOneGatewayForAllFlows(t *testing.T) {
 	}
 }
 
-// A gateway steers around a remote gateway; if it reaches none, its sibling is asked once, and the
-// nodes are told.
+// A gateway steers around a remote gateway; if it reaches none, its sibling is tried once, and the
+// nodes are notified.
 func TestGatewaySteers(t *testing.T) { bothHooks(t, throughGatewaySteers) }
 
 func throughGatewaySteers(t *testing.T) {
@@ -233,8 +233,8 @@ func throughNodeWithoutReplies(t *testing.T) {
 		{10, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, probeNoReply, "uplink-in bounced", nodeIP(1, 4)},
 	} {
 		hear(tt.next, tt.flags)
-		// the promise of 10 ms is broken by now, that of 1,000 ms is not
-		time.Sleep(60 * time.Millisecond)
+		heard := time.Now()
+		await.True(t, "the announced 10 ms are over by far, the 1,000 ms are not", func() bool { return time.Since(heard) > 60*time.Millisecond })
 		ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(1, 4), 0), nil))
 		if o := ga.sent(t, ga.arrive(t, answerFor3), tt.want); o.Destination != tt.to {
 			t.Errorf("next %d ms, flags %d: to %s; want %s", tt.next, tt.flags, o.Destination, tt.to)
@@ -249,7 +249,8 @@ func throughNodeWithoutReplies(t *testing.T) {
 	}
 }
 
-// A node whose daemon is dead promises nothing: the gateway's program probes it beside its packets.
+// A node whose daemon is dead announces no next probe: the gateway's program probes it next to its
+// packets.
 func TestNodeWithoutDaemon(t *testing.T) { bothHooks(t, throughNodeWithoutDaemon) }
 
 func throughNodeWithoutDaemon(t *testing.T) {
