@@ -43,7 +43,7 @@ static __always_inline void fragment_store(const struct packet *p)
 
 /*
  * At 90 % of the ports in use one flow in a million finds none within this many tries, at 98 % one
- * in thirteen: the daemon asks for more blocks long before (README, Decisions).
+ * in thirteen: the daemon requests more blocks long before (README, Decisions).
  */
 #define CLAIM_TRIES 128
 #define PRESSURE_AFTER 16

@@ -135,7 +135,7 @@ static __always_inline __u32 path_base_rank(const struct path *p)
 }
 
 /*
- * A path that is not probed is used at once; a probed one, once a reply says that the peer is
+ * A path that is not probed is used at once; a probed one, once a reply reports that the peer is
  * ready.
  */
 static __always_inline int path_ready(const struct path *p)

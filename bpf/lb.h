@@ -99,7 +99,7 @@ __noinline __u32 lb_gateway_rank(__u32 self, __u32 node, __u32 cluster, __u64 no
  * Picks a gateway of this cluster other than `except`, by rendezvous hashing (highest random
  * weight): when a gateway goes, only its own flows move. Gateways keep no flow state, so moving one
  * costs nothing. The pick of the hash is taken if it is good, else the best of all. Returns its
- * node index, 0 if there is none, with PICK_DOUBTFUL.
+ * node index, 0 if none exists, with PICK_DOUBTFUL.
  */
 __noinline __u32 lb_pick_gateway(__u32 hash, __u32 cluster, __u32 except, __u64 now)
 {
@@ -151,7 +151,7 @@ static __always_inline __u32 remote_rank(__u32 cluster, const struct remote_gate
 }
 
 /*
- * Picks a gateway of a remote cluster c. Returns its position plus 1, 0 if there is none, with
+ * Picks a gateway of a remote cluster c. Returns its position plus 1, 0 if none exists, with
  * flags.
  */
 __noinline __u32 lb_pick_remote(const struct cluster *c, __u32 cluster, __u32 hash, __u64 now)

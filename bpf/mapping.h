@@ -36,7 +36,7 @@ static __always_inline int mapping_error(const struct packet *p, const struct so
 }
 
 /*
- * Fills the source of t from the mapping of a packet. VERDICT_DROP_NO_FLOW: there is none yet. A
+ * Fills the source of t from the mapping of a packet. VERDICT_DROP_NO_FLOW: none exists yet. A
  * source may have mappings on at most half of the ports. A mapping in a block that was withdrawn is
  * removed; its flows keep their port.
  */
@@ -69,7 +69,7 @@ __noinline enum verdict mapping_find(const struct packet *p, const struct source
 }
 
 /*
- * Fills the source of t for a flow of a mapped source; the mapping is opened if there is none. An
+ * Fills the source of t for a flow of a mapped source; the mapping is opened if none exists. An
  * ICMP error opens and refreshes nothing.
  */
 static __always_inline enum verdict mapping_out(const struct packet *p, struct flow_key *key, const struct source *src,

@@ -48,7 +48,7 @@ static __always_inline void path_take(struct __sk_buff *skb, const struct node_s
 	bpf_clone_redirect(skb, s->edge, 0);
 }
 
-/* The encapsulation of probes to a peer. Returns 0 if there is none. */
+/* The encapsulation of probes to a peer. Returns 0 if none exists. */
 static __always_inline int probe_encap(const struct node_settings *s, __be32 address, __u32 hash, struct encap *to)
 {
 	struct peer *peer = bpf_map_lookup_elem(&peers, &address);

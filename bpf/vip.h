@@ -2,7 +2,7 @@
 /*
  * ClusterSetIPs (KEP-1645): which cluster serves a new connection. The choice stays in the flow
  * entry, whose destination is then the address of the service in that cluster. A flow whose cluster
- * is this one is translated at the pod's own device and goes on in the node's stack to the
+ * is this one is translated at the pod's own device and continues in the node's stack to the
  * ClusterIP.
  */
 #pragma once
@@ -95,7 +95,7 @@ struct vip_client {
 /*
  * Chooses the target of a new connection; returns its position plus 1. With session affinity the
  * client's previous cluster, else that of the slot, else any that is reachable. If no cluster is
- * reachable, that of the slot all the same, as for gateways. 0: there is none.
+ * reachable, that of the slot all the same, as for gateways. 0: none.
  */
 static __always_inline __u32 vip_choose(const struct node_settings *s, const struct vip *v, const struct vip_client *c)
 {
@@ -170,7 +170,7 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 use, struct vip_t
 
 /*
  * Reports whether a flow whose cluster is unreachable can move to another cluster that is
- * reachable. If there is none, the flow keeps its cluster, port and node: they are valid again
+ * reachable. If none exists, the flow keeps its cluster, port and node: they are valid again
  * after the outage.
  */
 static __always_inline int vip_moves(const struct packet *p, __u32 cluster, __u32 use)
