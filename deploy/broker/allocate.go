@@ -17,7 +17,7 @@ import (
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// Request is what a cluster asks for when it joins.
+// Request is what a cluster requests when it joins.
 type Request struct {
 	ClusterID string
 	// ClusterUID is the UID of the cluster's namespace kube-system.
@@ -158,7 +158,7 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 	return e, b, nil
 }
 
-// again is the share of a cluster that has one already. Its cable driver changes if it asks for
+// again is the share of a cluster that has one already. Its cable driver changes if it requests
 // another.
 func (b Book) again(have Entry, r Request) (Entry, Book, error) {
 	want := have
@@ -177,7 +177,7 @@ func (b Book) again(have Entry, r Request) (Entry, Book, error) {
 	return want, b, nil
 }
 
-// cableDriver is the one that a cluster gets: clusters of which none was told a driver all get the
+// cableDriver is the one that a cluster gets: clusters that gave no driver all get the
 // same.
 func (b Book) cableDriver(r Request) string {
 	count, most := map[string]int{}, ""

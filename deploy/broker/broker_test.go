@@ -10,7 +10,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// A hub in a new cluster has another id, until somebody says whose place it has taken; which
+// A hub in a new cluster has another id, until a user names the hub that it replaces; which
 // cluster it is does not change.
 func TestHubID(t *testing.T) {
 	for former, want := range map[string]string{"": "new", "old": "old"} {

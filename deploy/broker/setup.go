@@ -46,7 +46,7 @@ type Clusterset struct {
 	BrokerURL string
 	// AutoAccept: members get workloads without an administrator's `pelago clusters accept`.
 	AutoAccept bool
-	// ClusterSetIPs: exported services get a ClusterSetIP unless their ServiceExport says
+	// ClusterSetIPs: exported services get a ClusterSetIP unless their ServiceExport sets
 	// otherwise; in mode mcs they always do.
 	ClusterSetIPs bool
 	// Hub are the addresses of the hub's API server, as far as it is known at deploy-broker.

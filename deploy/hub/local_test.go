@@ -225,7 +225,7 @@ func testKilled(t *testing.T, l *Local, hub running, secret *corev1.Secret) {
 	}
 }
 
-// pidOf is the process of the program that has an argument in the directory, 0 if there is none.
+// pidOf is the process of the program that has an argument in the directory, 0 if none exists.
 func pidOf(t *testing.T, dir, program string) int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")

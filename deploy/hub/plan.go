@@ -23,7 +23,7 @@ import (
 type Have struct {
 	// Settings are those of the installation, nil without one.
 	Settings map[string]string
-	// Images are those that run, by program; of programs that are not installed there are none.
+	// Images are those that run, by program; of programs that are not installed none exist.
 	Images map[string]string
 }
 
@@ -107,7 +107,7 @@ func checkStep(program, have, want, field, also string) error {
 		"up to %d.%d, and at last with empty images, which are the default", field, want, program, from.Major(), from.Minor(), images, to.Major(), to.Minor())
 }
 
-// tagVersion is the version in the tag of an image, nil if it is none.
+// tagVersion is the version in the tag of an image, nil if it is not one.
 func tagVersion(image string) *utilversion.Version {
 	image, _, _ = strings.Cut(image, "@")
 	_, tag, _ := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")

@@ -69,7 +69,7 @@ func Units(processes []Process, pelago, dir string) map[string]string {
 // renewalUnit names the directory of the hub.
 const renewalUnit = "pelago-hub-renewal.service"
 
-// Hub returns the directory of the hub that the units are of, "" if there are none.
+// Hub returns the directory of the hub that the units are of, "" if none exist.
 func (s Systemd) Hub() (string, error) {
 	text, err := os.ReadFile(filepath.Join(s.dir(), renewalUnit))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -61,7 +61,7 @@ func refusedBy(err error, policy string) bool {
 }
 
 // brokerCanaries holds a forbidden request for each policy of the broker, by the policy's name.
-// There is none for pelago-clusters-disjoint, -hub and -underlay, pelago-member-clusters-uid and
+// None exists for pelago-clusters-disjoint, -hub and -underlay, pelago-member-clusters-uid and
 // pelago-endpoint-keys, which compare with existing objects: before the first one there is nothing
 // to refuse. Nor for pelago-member-clustersetips: without a cluster pelago-member-contributions
 // refuses all of what it matches.

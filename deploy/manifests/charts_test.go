@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write the derived files of deploy/chart
 // derived begins the templates that are made of manifests.
 const derived = "{{- /* Written by `make charts` from "
 
-// chart says which manifests a chart has, each with the condition of its template.
+// chart reports which manifests a chart has, each with the condition of its template.
 type chart struct {
 	manifests [][2]string // pattern, condition
 	crds      []func() ([]*unstructured.Unstructured, error)

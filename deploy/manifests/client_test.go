@@ -129,8 +129,8 @@ func TestPoliciesAreWellTyped(t *testing.T) {
 			continue // not reached yet; the canary has shown that it works
 		}
 		for _, w := range p.Status.TypeChecking.ExpressionWarnings {
-			// The controller has looked before the schema of the CRD of its parameters was
-			// published; it does not look again.
+			// The controller read before the schema of the CRD of its parameters was
+			// published; it does not read again.
 			if p.Spec.ParamKind != nil && strings.Contains(w.Warning, "undeclared reference to 'params'") {
 				continue
 			}

@@ -64,7 +64,7 @@ func TestMembersGetNoDefinitionsOfTheHub(t *testing.T) {
 	}
 }
 
-// A cluster that has the MCS API from somebody else, one definition of an older release and one
+// A cluster that has the MCS API from another component, one definition of an older release and one
 // without labels.
 func TestForeignCRDs(t *testing.T) {
 	cfg := apiserver.Start(t)

@@ -42,7 +42,7 @@ type MemberOptions struct {
 }
 
 // NoProxyCluster is what is always reached without a proxy: the own API server, whose address
-// kubelet puts in, and services.
+// kubelet adds, and services.
 const NoProxyCluster = "$(KUBERNETES_SERVICE_HOST),.svc"
 
 // proxy are the environment variables of the agents about proxies.

@@ -114,7 +114,7 @@ func Objects(values map[string]any, patterns ...string) ([]*unstructured.Unstruc
 // Raw is a value that a template takes as it is, as a part of a text.
 type Raw string
 
-// render fills in a template; texts other than Raw are put in as quoted YAML strings.
+// render fills in a template; texts other than Raw are inserted as quoted YAML strings.
 func render(file string, text []byte, values map[string]any) ([]byte, error) {
 	t, err := template.New(path.Base(file)).Option("missingkey=error").Parse(string(text))
 	if err != nil {

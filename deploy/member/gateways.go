@@ -47,7 +47,7 @@ func chooseGateways(nodes []corev1.Node, given []string, label bool, choose func
 	return choose(candidates)
 }
 
-// gatewayCandidates are the workers, or all nodes if there is none; ready ones first, else in the
+// gatewayCandidates are the workers, or all nodes if none exists; ready ones first, else in the
 // order of nodes.
 func gatewayCandidates(nodes []corev1.Node) []string {
 	workers := slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool {

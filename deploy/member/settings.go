@@ -43,7 +43,7 @@ func Former(ctx context.Context, c client.Reader) (config.Config, error) {
 	return config.Parse(cm.Data)
 }
 
-// SecretKey reads a key of a Secret of the system namespace; nil if there is none.
+// SecretKey reads a key of a Secret of the system namespace; nil if none exists.
 func SecretKey(ctx context.Context, c client.Client, name, key string) ([]byte, error) {
 	secret := &corev1.Secret{}
 	err := c.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: name}, secret)

@@ -43,7 +43,7 @@ func Installed(ctx context.Context, c kubernetes.Interface, workloadsOnly bool) 
 	return append(out, others...), err
 }
 
-// deployments reads components; that for workloads may be missing beside others.
+// deployments reads components; that for workloads may be missing next to others.
 func deployments(ctx context.Context, c kubernetes.Interface, names ...string) (out []Component, err error) {
 	for _, name := range names {
 		d, err := c.AppsV1().Deployments(manifests.SystemNamespace).Get(ctx, name, metav1.GetOptions{})

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// While a rollout waits it says why pods do not run, each reason once, and goes on when the cause
-// is gone.
+// While a rollout waits it reports why pods do not run, each reason once, and continues when the
+// cause is gone.
 func TestRolloutExplainsItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := &corev1.Pod{

@@ -74,7 +74,7 @@ type Member struct {
 	Datapath        string `json:"datapath" flag:"datapath"`
 
 	// CoreDNSCustom is a ConfigMap in the namespace of CoreDNS whose keys *.server the Corefile
-	// imports; empty: the Corefile itself is written to; nil: what the Corefile says decides.
+	// imports; empty: the Corefile itself is written to; nil: the Corefile decides.
 	CoreDNSCustom *string       `json:"coreDNSCustomConfig" flag:"coredns-custom-configmap"`
 	DNSTTL        time.Duration `json:"dnsTTL" flag:"dns-ttl"`
 	DNSCache      time.Duration `json:"dnsCache" flag:"dns-cache"`

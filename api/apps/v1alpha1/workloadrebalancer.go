@@ -52,7 +52,7 @@ type RebalanceResult string
 const (
 	// RebalanceSuccessful: the binding is scheduled again.
 	RebalanceSuccessful RebalanceResult = "Successful"
-	// RebalanceFailed: it was not; the reason says why.
+	// RebalanceFailed: it was not; the reason reports why.
 	RebalanceFailed RebalanceResult = "Failed"
 )
 

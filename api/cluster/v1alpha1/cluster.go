@@ -45,7 +45,7 @@ const (
 	Pull SyncMode = "Pull"
 )
 
-// ClusterSpec says what the cluster is and how it is reached.
+// ClusterSpec defines what the cluster is and how it is reached.
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.id) || !has(self.id) || oldSelf.id.size() == 0 || self.id == oldSelf.id",message="id is immutable: unjoin the cluster and join it again",fieldPath=.id
 // +kubebuilder:validation:XValidation:rule="!has(self.zone) || self.zone.size() == 0 || !has(self.zones) || self.zones.size() == 0",message="zone and zones cannot be set at the same time: use zones",fieldPath=.zone

@@ -31,7 +31,7 @@ const (
 	TaintUnapproved = "pelago.io/unapproved"
 )
 
-// ConditionReady says whether the cluster's API server is healthy.
+// ConditionReady reports whether the cluster's API server is healthy.
 const ConditionReady = "Ready"
 
 // Reasons of ConditionReady.
@@ -57,7 +57,7 @@ const (
 	ReasonClusterIsHub = "ClusterIsHub"
 )
 
-// ConditionDataPlaneReachable says whether the cluster answers the probes of other clusters'
+// ConditionDataPlaneReachable reports whether the cluster answers the probes of other clusters'
 // gateways; absent if no cluster that is ready reports on it (status.network). While it is True,
 // workloads leave a cluster that is not Ready only after a longer delay: perhaps only its
 // connection to the hub has failed.
@@ -71,7 +71,7 @@ const (
 	ReasonNoPeerReaches = "NoPeerReaches"
 )
 
-// ConditionRemoved is False on a Cluster that is being deleted, and says what its deletion waits
+// ConditionRemoved is False on a Cluster that is being deleted, and reports what its deletion waits
 // for.
 const ConditionRemoved = "Removed"
 
@@ -85,7 +85,7 @@ const (
 	ReasonWaitingForBindings = "WaitingForBindings"
 )
 
-// ConditionCompleteAPIEnablements says whether status.apiEnablements lists all that the cluster
+// ConditionCompleteAPIEnablements reports whether status.apiEnablements lists all that the cluster
 // serves.
 const ConditionCompleteAPIEnablements = "CompleteAPIEnablements"
 
@@ -99,8 +99,8 @@ const (
 	ReasonAPIEnablementsEmpty = "Empty"
 )
 
-// ConditionServiceDomainNameResolutionReady says whether cluster DNS works in the member; Remedies
-// read it.
+// ConditionServiceDomainNameResolutionReady reports whether cluster DNS works in the member;
+// Remedies read it.
 const ConditionServiceDomainNameResolutionReady = "ServiceDomainNameResolutionReady"
 
 // Reasons of Events on Clusters.
@@ -111,7 +111,7 @@ const (
 	EventRemoveExecutionSpaceFailed  = "RemoveExecutionSpaceFailed"
 	EventTaintClusterSucceed         = "TaintClusterSucceed"
 	EventTaintClusterFailed          = "TaintClusterFailed"
-	// EventClusterRefused: the Cluster is no member, its condition Ready says why.
+	// EventClusterRefused: the Cluster is no member, its condition Ready reports why.
 	EventClusterRefused = "ClusterRefused"
 	// EventRemovalWaits: the condition Removed has changed.
 	EventRemovalWaits = "RemovalWaits"

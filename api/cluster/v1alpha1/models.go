@@ -12,7 +12,7 @@ const (
 	none = math.MaxInt64 // no upper bound
 )
 
-// Models are spec.resourceModels or, if there are none, Karmada's nine default grades. The defaults
+// Models are spec.resourceModels or, if none exist, Karmada's nine default grades. The defaults
 // exist only in memory; use this method to interpret status.resourceSummary.allocatableModelings.
 func (s ClusterSpec) Models() []ResourceModel {
 	if len(s.ResourceModels) > 0 {

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// karmada.md §1.1, resource summary: nine default grades, valid as a user's would have to be.
+// Karmada, resource summary: nine default grades, valid as a user's would have to be.
 func TestDefaultModels(t *testing.T) {
 	models := ClusterSpec{}.Models()
 	if errs := (ClusterSpec{ResourceModels: models}).Validate(field.NewPath("spec")); len(errs) > 0 || len(models) != 9 {

@@ -22,7 +22,7 @@ type ClusterStatus struct {
 	NodeSummary *NodeSummary `json:"nodeSummary,omitempty"`
 	// +optional
 	ResourceSummary *ResourceSummary `json:"resourceSummary,omitempty"`
-	// RemedyActions are what the Remedies that match the cluster ask for.
+	// RemedyActions are what the Remedies that match the cluster request.
 	//
 	// +optional
 	// +listType=atomic
@@ -39,7 +39,7 @@ type ClusterStatus struct {
 // NetworkPath is how the data plane of a member sees another cluster.
 type NetworkPath struct {
 	Cluster string `json:"cluster"`
-	// Reachable says that a gateway of the cluster answers the probes of one of the member's
+	// Reachable reports that a gateway of the cluster answers the probes of one of the member's
 	// gateways.
 	Reachable bool `json:"reachable"`
 	// RTT is the mean round-trip time of the probes between the nearest gateways of both, Jitter

@@ -32,7 +32,7 @@ func (s ClusterSpec) Validate(path *field.Path) field.ErrorList {
 	return errs
 }
 
-// follows says whether a range begins where the same resource of the model before ends.
+// follows reports whether a range begins where the same resource of the model before ends.
 func follows(before ResourceModel, r ResourceModelRange) bool {
 	for _, b := range before.Ranges {
 		if b.Name == r.Name {

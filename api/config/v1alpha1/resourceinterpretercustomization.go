@@ -39,8 +39,8 @@ type CustomizationRules struct {
 	//
 	// +optional
 	Retention *Script `json:"retention,omitempty"`
-	// ReplicaResource defines `GetReplicas(desiredObj)`: the number of replicas, and what each asks
-	// for.
+	// ReplicaResource defines `GetReplicas(desiredObj)`: the number of replicas, and what each
+	// requests for.
 	//
 	// +optional
 	ReplicaResource *Script `json:"replicaResource,omitempty"`
@@ -81,7 +81,7 @@ type Script struct {
 	LuaScript string `json:"luaScript"`
 }
 
-// ResourceInterpreterCustomizationStatus says whether the customization can work; see
+// ResourceInterpreterCustomizationStatus reports whether the customization can work; see
 // ConditionAccepted.
 type ResourceInterpreterCustomizationStatus struct {
 	// +optional

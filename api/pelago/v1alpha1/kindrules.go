@@ -5,7 +5,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // ConditionAccepted of KindRules is False if the API server took them but not all of them can work.
 const ConditionAccepted = "Accepted"
 
-// Reasons of ConditionAccepted, beside ReasonAccepted.
+// Reasons of ConditionAccepted, next to ReasonAccepted.
 const (
 	// ReasonInvalidExpression: a rule does not compile; the message has the rule, the error and its
 	// position. Objects of the kind stay unchanged in members until the rule is fixed: nothing is
@@ -79,7 +79,7 @@ type Rules struct {
 	//
 	// +optional
 	Replicas Expression `json:"replicas,omitempty"`
-	// Requirements gives what each replica of `object` asks for, as a map with the fields of
+	// Requirements gives what each replica of `object` requests, as a map with the fields of
 	// spec.replicaRequirements of bindings, or null; see the function podRequirements.
 	//
 	// +optional
@@ -106,7 +106,7 @@ type Rules struct {
 	// +optional
 	Retain Expression `json:"retain,omitempty"`
 	// Reflect returns the part of the status of `observed` that is reported to the hub, as a map;
-	// null: there is none yet.
+	// null: none exists yet.
 	//
 	// +optional
 	Reflect Expression `json:"reflect,omitempty"`
@@ -127,7 +127,7 @@ type Rules struct {
 	Dependencies Expression `json:"dependencies,omitempty"`
 }
 
-// KindRulesStatus says whether the rules can work; see ConditionAccepted.
+// KindRulesStatus reports whether the rules can work; see ConditionAccepted.
 type KindRulesStatus struct {
 	// +optional
 	// +listType=map

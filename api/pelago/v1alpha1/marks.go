@@ -2,8 +2,8 @@ package v1alpha1
 
 import corev1 "k8s.io/api/core/v1"
 
-// Marks of the agent's objects in a member, for kinds that others create objects of as well.
-// Objects without them are neither changed nor deleted.
+// Labels and annotations of the agent's objects in a member, for kinds that others create objects
+// of as well. Objects without them are neither changed nor deleted.
 const (
 	// LabelManagedBy has the value ManagedBy.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
@@ -56,7 +56,7 @@ const (
 // Labels of the EndpointSlices that describe exported services, at the hub and in members.
 const (
 	// ExportedSliceManager is the value of endpointslice.kubernetes.io/managed-by at the hub;
-	// slices there without it are not looked at.
+	// slices there without it are not read.
 	ExportedSliceManager = "pelago.io"
 	// LabelProxyName with the value ProxyName keeps kube-proxy away from a slice.
 	LabelProxyName = "service.kubernetes.io/service-proxy-name"

@@ -38,17 +38,17 @@ type NodeIndexSpec struct {
 
 // NodeIndexStatus is reported by the node daemon.
 type NodeIndexStatus struct {
-	// Ready says that the programs are attached and that the first full set of tables is in the
+	// Ready reports that the programs are attached and that the first full set of tables is in the
 	// kernel.
 	//
 	// +optional
 	Ready bool `json:"ready,omitempty"`
-	// Gateway says that the node switches packets between the overlay and the cable.
+	// Gateway reports that the node switches packets between the overlay and the cable.
 	//
 	// +optional
 	Gateway bool `json:"gateway,omitempty"`
-	// Serving says that the other nodes are to use the gateway: the remote gateways know it, or did
-	// not answer in time.
+	// Serving reports that the other nodes are to use the gateway: the remote gateways know it, or
+	// did not answer in time.
 	//
 	// +optional
 	Serving bool `json:"serving,omitempty"`
@@ -91,7 +91,7 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	KeyRotation *KeyRotation `json:"keyRotation,omitempty"`
-	// PublicIP is, on a gateway that is told where to learn it, its public address.
+	// PublicIP is, on a gateway with a source for its public address, that address.
 	//
 	// +optional
 	PublicIP *PublicIP `json:"publicIP,omitempty"`
@@ -146,14 +146,14 @@ const (
 
 // KeyRotation is a change of a gateway's keys.
 type KeyRotation struct {
-	// Request is the value of the node's annotation pelago.io/rotate-keys that asked for it.
+	// Request is the value of the node's annotation pelago.io/rotate-keys that requested it.
 	Request string `json:"request"`
 	// TunnelsLeft is how many tunnels are still to get new keys; 0: it is done.
 	//
 	// +optional
 	TunnelsLeft int32 `json:"tunnelsLeft,omitempty"`
-	// Message says what the next step waits for; at the end, which gateways have made no handshake
-	// with the new keys.
+	// Message reports what the next step waits for; at the end, which gateways have made no
+	// handshake with the new keys.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
@@ -169,7 +169,7 @@ type PublicIP struct {
 	//
 	// +optional
 	Source string `json:"source,omitempty"`
-	// Message says why the last look-up failed; empty if it succeeded.
+	// Message reports why the last look-up failed; empty if it succeeded.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`

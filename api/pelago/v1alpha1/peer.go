@@ -67,7 +67,7 @@ type PeerGateway struct {
 	// Name is the name of the gateway's node.
 	Name string `json:"name"`
 	// Address is the outer address to use until NAT discovery by this cluster's gateways has found
-	// one: the public address if the gateway says that it is behind NAT, else the private one.
+	// one: the public address if the gateway reports that it is behind NAT, else the private one.
 	// Empty if the gateway can only initiate connections.
 	//
 	// +optional
@@ -81,7 +81,7 @@ type PeerGateway struct {
 	//
 	// +optional
 	PublicAddress string `json:"publicAddress,omitempty"`
-	// BehindLB says that PublicAddress belongs to a load balancer.
+	// BehindLB reports that PublicAddress belongs to a load balancer.
 	//
 	// +optional
 	BehindLB bool `json:"behindLB,omitempty"`
@@ -103,14 +103,14 @@ type PeerGateway struct {
 	//
 	// +optional
 	Tunnels int32 `json:"tunnels,omitempty"`
-	// Identity is what else its Endpoint says in backend_config: the keys of its wire and how to
+	// Identity is the rest of its Endpoint's backend_config: the keys of its wire and how to
 	// connect to it.
 	//
 	// +optional
 	Identity map[string]string `json:"identity,omitempty"`
 }
 
-// PeerStatus says whether the peer is accepted and why not.
+// PeerStatus reports whether the peer is accepted and why not.
 type PeerStatus struct {
 	// +optional
 	// +listType=map

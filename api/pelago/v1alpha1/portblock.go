@@ -78,7 +78,7 @@ type PortBlockSpec struct {
 
 // PortBlockStatus is reported by the owning node.
 type PortBlockStatus struct {
-	// Released says that the node has no flow in the block and will open none.
+	// Released reports that the node has no flow in the block and will open none.
 	//
 	// +optional
 	Released bool `json:"released,omitempty"`

@@ -38,7 +38,7 @@ type ClusterTaintPolicySpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	AddOnConditions []MatchCondition `json:"addOnConditions,omitempty"`
 	// RemoveOnConditions must all match for the taints to be removed; they are never removed if
-	// there are none.
+	// none exist.
 	//
 	// +optional
 	// +listType=atomic

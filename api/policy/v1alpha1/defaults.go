@@ -9,7 +9,7 @@ const DefaultGracePeriodSeconds = 600
 // Defaulted is a copy of the spec with the defaults that a schema cannot express: the namespace of
 // the selectors (that of the policy, empty for a cluster-wide one), the deprecated names of fields,
 // the dependencies of a ServiceImport, and those of the placement and the failover. It is for use
-// in memory: nobody's spec is written.
+// in memory: no spec is written.
 func (s PropagationSpec) Defaulted(namespace string) PropagationSpec {
 	out := *s.DeepCopy()
 	inNamespace(out.ResourceSelectors, namespace)

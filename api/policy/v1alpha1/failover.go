@@ -24,7 +24,7 @@ func (m PurgeMode) Current() PurgeMode {
 	return m
 }
 
-// FailoverBehavior says what happens when a workload or a cluster fails; nothing if not set.
+// FailoverBehavior defines what happens when a workload or a cluster fails; nothing if not set.
 type FailoverBehavior struct {
 	// +optional
 	Application *ApplicationFailoverBehavior `json:"application,omitempty"`
@@ -51,7 +51,7 @@ type ApplicationFailoverBehavior struct {
 	StatePreservation *StatePreservation `json:"statePreservation,omitempty"`
 }
 
-// DecisionConditions say when a workload counts as failed.
+// DecisionConditions define when a workload counts as failed.
 type DecisionConditions struct {
 	// TolerationSeconds is how long it must have been unhealthy.
 	//

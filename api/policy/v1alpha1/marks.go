@@ -14,7 +14,7 @@ const (
 	LabelClusterPropagationPolicyID = "clusterpropagationpolicy.karmada.io/permanent-id"
 )
 
-// Annotations that name the policy, beside the labels.
+// Annotations that name the policy, next to the labels.
 const (
 	AnnotationPropagationPolicyNamespace   = "propagationpolicy.karmada.io/namespace"
 	AnnotationPropagationPolicyName        = "propagationpolicy.karmada.io/name"

@@ -31,7 +31,7 @@ type ClusterOverridePolicy struct {
 	Status PolicyStatus `json:"status,omitempty"`
 }
 
-// OverrideSpec says what is changed for which clusters.
+// OverrideSpec defines what is changed for which clusters.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.overrideRules) || !has(self.targetCluster)",message="overrideRules and targetCluster can't co-exist",fieldPath=.targetCluster
 // +kubebuilder:validation:XValidation:rule="!has(self.overrideRules) || !has(self.overriders) || !((has(self.overriders.plaintext) && self.overriders.plaintext.size() > 0) || (has(self.overriders.imageOverrider) && self.overriders.imageOverrider.size() > 0) || (has(self.overriders.commandOverrider) && self.overriders.commandOverrider.size() > 0) || (has(self.overriders.argsOverrider) && self.overriders.argsOverrider.size() > 0) || (has(self.overriders.labelsOverrider) && self.overriders.labelsOverrider.size() > 0) || (has(self.overriders.annotationsOverrider) && self.overriders.annotationsOverrider.size() > 0) || (has(self.overriders.fieldOverrider) && self.overriders.fieldOverrider.size() > 0))",message="overrideRules and overriders can't co-exist",fieldPath=.overriders

@@ -2,7 +2,7 @@ package v1alpha1
 
 import corev1 "k8s.io/api/core/v1"
 
-// Placement says to which clusters a template goes, and how its replicas are divided.
+// Placement defines to which clusters a template goes, and how its replicas are divided.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.clusterAffinity) || !has(self.clusterAffinities)",message="clusterAffinities cannot co-exist with clusterAffinity",fieldPath=.clusterAffinities
 // +kubebuilder:validation:XValidation:rule="!has(self.clusterAffinities) || !self.clusterAffinities.exists(a, has(a.overflowAffinities) && a.overflowAffinities.size() > 0) || (has(self.replicaScheduling) && (!has(self.replicaScheduling.replicaSchedulingType) || self.replicaScheduling.replicaSchedulingType == 'Divided') && ((has(self.replicaScheduling.replicaDivisionPreference) && self.replicaScheduling.replicaDivisionPreference == 'Aggregated') || (has(self.replicaScheduling.weightPreference) && has(self.replicaScheduling.weightPreference.dynamicWeight))))",message="overflowAffinities can only be used together with dynamic weight or aggregated scheduling",fieldPath=.clusterAffinities
@@ -86,7 +86,7 @@ const (
 )
 
 // SpreadConstraint bounds the number of groups of clusters; by cluster and at least 1 if nothing is
-// said.
+// given.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.spreadByField) || !has(self.spreadByLabel) || self.spreadByLabel.size() == 0",message="spreadByLabel should not co-exist with spreadByField",fieldPath=.spreadByLabel
 // +kubebuilder:validation:XValidation:rule="!has(self.maxGroups) || self.maxGroups <= 0 || !has(self.minGroups) || self.maxGroups >= self.minGroups",message="maxGroups lower than minGroups is not allowed",fieldPath=.maxGroups
@@ -106,7 +106,7 @@ type SpreadConstraint struct {
 	MinGroups int `json:"minGroups,omitempty"`
 }
 
-// ReplicaSchedulingType says whether each cluster gets all replicas or a share.
+// ReplicaSchedulingType defines whether each cluster gets all replicas or a share.
 //
 // +kubebuilder:validation:Enum=Duplicated;Divided
 type ReplicaSchedulingType string
@@ -116,7 +116,7 @@ const (
 	ReplicaSchedulingTypeDivided    ReplicaSchedulingType = "Divided"
 )
 
-// ReplicaDivisionPreference says how replicas are divided.
+// ReplicaDivisionPreference defines how replicas are divided.
 //
 // +kubebuilder:validation:Enum=Aggregated;Weighted
 type ReplicaDivisionPreference string
@@ -128,12 +128,12 @@ const (
 	ReplicaDivisionPreferenceWeighted ReplicaDivisionPreference = "Weighted"
 )
 
-// ReplicaSchedulingStrategy says how many replicas each cluster gets.
+// ReplicaSchedulingStrategy defines how many replicas each cluster gets.
 type ReplicaSchedulingStrategy struct {
 	// +optional
 	// +kubebuilder:default=Divided
 	ReplicaSchedulingType ReplicaSchedulingType `json:"replicaSchedulingType,omitempty"`
-	// ReplicaDivisionPreference is Weighted if the type is Divided and nothing is said.
+	// ReplicaDivisionPreference is Weighted if the type is Divided and nothing is given.
 	//
 	// +optional
 	ReplicaDivisionPreference ReplicaDivisionPreference `json:"replicaDivisionPreference,omitempty"`

@@ -37,7 +37,7 @@ type ClusterPropagationPolicy struct {
 	Status PolicyStatus `json:"status,omitempty"`
 }
 
-// PropagationSpec says what goes where.
+// PropagationSpec defines what goes where.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.failover) || !has(self.failover.application) || (has(self.propagateDeps) && self.propagateDeps) || self.resourceSelectors.exists(s, s.kind == 'ServiceImport' && s.apiVersion.startsWith('multicluster.x-k8s.io/'))",message="application failover is set, propagateDeps must be true",fieldPath=.propagateDeps
 // +kubebuilder:validation:XValidation:rule="!has(self.preemption) || self.preemption != 'Always' || self.resourceSelectors.all(s, has(s.name) && s.name.size() > 0)",message="name cannot be empty if preemption is Always, the empty name may cause unexpected resources preemption",fieldPath=.resourceSelectors
@@ -78,7 +78,7 @@ type PropagationSpec struct {
 	SchedulerName string `json:"schedulerName,omitempty"`
 	// +optional
 	Failover *FailoverBehavior `json:"failover,omitempty"`
-	// ConflictResolution says what happens if the object exists in a member already.
+	// ConflictResolution defines what happens if the object exists in a member already.
 	//
 	// +optional
 	// +kubebuilder:default=Abort
@@ -101,7 +101,7 @@ type PropagationSpec struct {
 // DefaultSchedulerName is the scheduler of the hub itself; bindings of others are left alone.
 const DefaultSchedulerName = "default-scheduler"
 
-// PreemptionBehavior says whether a policy takes templates from others.
+// PreemptionBehavior defines whether a policy takes templates from others.
 //
 // +kubebuilder:validation:Enum=Always;Never
 type PreemptionBehavior string
@@ -111,7 +111,7 @@ const (
 	PreemptNever  PreemptionBehavior = "Never"
 )
 
-// ConflictResolution says whether an object that exists in a member is taken over.
+// ConflictResolution defines whether an object that exists in a member is taken over.
 //
 // +kubebuilder:validation:Enum=Abort;Overwrite
 type ConflictResolution string
@@ -121,7 +121,7 @@ const (
 	ConflictOverwrite ConflictResolution = "Overwrite"
 )
 
-// ActivationPreference says when a change of a policy takes effect; at once if empty.
+// ActivationPreference defines when a change of a policy takes effect; at once if empty.
 //
 // +kubebuilder:validation:Enum=Lazy
 type ActivationPreference string
@@ -164,7 +164,7 @@ type SchedulePriority struct {
 	PriorityClassName   string              `json:"priorityClassName"`
 }
 
-// PolicyStatus of all policies says whether the policy can work; see ConditionAccepted.
+// PolicyStatus of all policies reports whether the policy can work; see ConditionAccepted.
 type PolicyStatus struct {
 	// +optional
 	// +listType=map

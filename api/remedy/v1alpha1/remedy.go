@@ -23,7 +23,7 @@ type RemedySpec struct {
 	//
 	// +optional
 	ClusterAffinity *ClusterAffinity `json:"clusterAffinity,omitempty"`
-	// DecisionMatches: one of them must match; the actions are required at once if there are none.
+	// DecisionMatches: one of them must match; the actions are required at once if none exist.
 	//
 	// +optional
 	// +listType=atomic
@@ -67,7 +67,7 @@ type ClusterConditionRequirement struct {
 	ConditionStatus string                   `json:"conditionStatus"`
 }
 
-// RemedyStatus says whether the Remedy has an effect.
+// RemedyStatus reports whether the Remedy has an effect.
 type RemedyStatus struct {
 	// +optional
 	// +listType=map

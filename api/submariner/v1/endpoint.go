@@ -61,7 +61,7 @@ type Endpoint struct {
 	Spec EndpointSpec `json:"spec"`
 }
 
-// EndpointSpec says how a gateway is reached and what lies behind it.
+// EndpointSpec defines how a gateway is reached and the ranges that it serves.
 type EndpointSpec struct {
 	// ClusterID is the id of the cluster that the gateway belongs to.
 	//
@@ -92,11 +92,11 @@ type EndpointSpec struct {
 	// PrivateIP is the gateway's address on its own network.
 	PrivateIP string `json:"private_ip"`
 	// PublicIP is the address under which peers outside that network reach the gateway; empty if
-	// there is none.
+	// none exists.
 	//
 	// +optional
 	PublicIP string `json:"public_ip,omitempty"`
-	// NATEnabled says that the gateway lies behind NAT.
+	// NATEnabled reports that the gateway lies behind NAT.
 	//
 	// +optional
 	NATEnabled bool `json:"nat_enabled,omitempty"`

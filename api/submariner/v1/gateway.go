@@ -59,7 +59,7 @@ type Connection struct {
 	//
 	// +optional
 	UsingIP string `json:"usingIP,omitempty"`
-	// UsingNAT says that the peer is reached through NAT.
+	// UsingNAT reports that the peer is reached through NAT.
 	//
 	// +optional
 	UsingNAT bool `json:"usingNAT,omitempty"`

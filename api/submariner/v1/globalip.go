@@ -94,7 +94,7 @@ type ClusterGlobalEgressIPSpec struct {
 	NumberOfIPs *int `json:"numberOfIPs,omitempty"`
 }
 
-// Count is the number of egress IPs asked for, the default applied.
+// Count is the number of egress IPs requested, the default applied.
 func (s ClusterGlobalEgressIPSpec) Count() int {
 	switch {
 	case s.NumGlobalIPs != nil:
@@ -134,7 +134,7 @@ type GlobalEgressIP struct {
 	Status GlobalEgressIPStatus `json:"status,omitempty"`
 }
 
-// GlobalEgressIPSpec says whose egress it is and how many addresses it has.
+// GlobalEgressIPSpec defines whose egress it is and how many addresses it has.
 type GlobalEgressIPSpec struct {
 	// NumberOfIPs is the number of egress IPs, 0–20; 1 if not set, 0 means no egress.
 	//
@@ -148,7 +148,7 @@ type GlobalEgressIPSpec struct {
 	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
 }
 
-// Count is the number of egress IPs asked for, the default applied.
+// Count is the number of egress IPs requested, the default applied.
 func (s GlobalEgressIPSpec) Count() int {
 	if s.NumberOfIPs != nil {
 		return *s.NumberOfIPs

@@ -33,7 +33,7 @@ const (
 const (
 	// LabelSourceNamespace is the namespace of the exported Service.
 	LabelSourceNamespace = "lighthouse.submariner.io/sourceNamespace"
-	// LabelIsHeadless says "true" or "false" on imported EndpointSlices.
+	// LabelIsHeadless is "true" or "false" on imported EndpointSlices.
 	LabelIsHeadless = "lighthouse.submariner.io/is-headless"
 	// ImportedSliceManager is the value of endpointslice.kubernetes.io/managed-by on imported
 	// EndpointSlices.

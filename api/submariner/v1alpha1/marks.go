@@ -8,7 +8,7 @@ const (
 	// AnnotationFlags adds flags of `pelago join` (Submariner) or `pelago deploy-broker` (Broker)
 	// that have no field, separated by spaces, each as --name=value.
 	AnnotationFlags = "pelago.io/flags"
-	// BrokerInfoSecret is what the operator writes beside a Broker: the key broker-info.subm,
+	// BrokerInfoSecret is what the operator writes next to a Broker: the key broker-info.subm,
 	// renewed before its credential ends.
 	BrokerInfoSecret = "broker-info"
 	// BrokerInfoKey is the key of a broker-info.subm in a Secret.
@@ -46,7 +46,7 @@ const AnnotationClusterAPI = "pelago.io/cluster-api"
 
 // Condition types.
 const (
-	// ConditionReady: what the spec asks for runs. It is the one by which GitOps tools judge
+	// ConditionReady: what the spec requests runs. It is the one by which GitOps tools judge
 	// health.
 	ConditionReady = "Ready"
 	// ConditionAvailable: every component serves, be it of the former version or with former
@@ -54,8 +54,8 @@ const (
 	ConditionAvailable = "Available"
 	// ConditionProgressing: a change is being rolled out.
 	ConditionProgressing = "Progressing"
-	// ConditionDegraded: the spec, or what it depends on, is refused; what ran before goes on. The
-	// message names field and remedy.
+	// ConditionDegraded: the spec, or what it depends on, is refused; what ran before continues.
+	// The message names field and remedy.
 	ConditionDegraded = "Degraded"
 )
 

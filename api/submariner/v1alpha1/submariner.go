@@ -118,7 +118,7 @@ type SubmarinerSpec struct {
 	//
 	// +optional
 	CeIPSecPreferredServer bool `json:"ceIPSecPreferredServer,omitempty"`
-	// NatEnabled says that gateways with a public address are behind NAT; true if absent.
+	// NatEnabled reports that gateways with a public address are behind NAT; true if absent.
 	//
 	// +optional
 	NatEnabled *bool `json:"natEnabled,omitempty"`
@@ -240,7 +240,7 @@ type SubmarinerStatus struct {
 	// +listType=atomic
 	Gateways []submarinerv1.GatewayStatus `json:"gateways,omitempty"`
 	// Registration is a digest of what the hub has granted. While it is the same the hub is not
-	// asked again.
+	// requested again.
 	//
 	// +optional
 	Registration string `json:"registration,omitempty"`

@@ -91,7 +91,7 @@ type ResourceIdentifier struct {
 	Name      string `json:"name"`
 }
 
-// ResourceHealth is what the interpreter says of an object.
+// ResourceHealth is the interpreter's result for an object.
 //
 // +kubebuilder:validation:Enum=Healthy;Unhealthy;Unknown
 type ResourceHealth string

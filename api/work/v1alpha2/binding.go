@@ -47,11 +47,11 @@ type ResourceBindingSpec struct {
 	Resource ObjectReference `json:"resource"`
 	// +optional
 	PropagateDeps bool `json:"propagateDeps,omitempty"`
-	// ReplicaRequirements is what each replica asks for.
+	// ReplicaRequirements is what each replica requests.
 	//
 	// +optional
 	ReplicaRequirements *ReplicaRequirements `json:"replicaRequirements,omitempty"`
-	// Replicas is how many the template asks for.
+	// Replicas is how many the template requests.
 	//
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`

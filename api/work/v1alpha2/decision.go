@@ -26,7 +26,7 @@ type Decision struct {
 	// clusters.
 	For  string           `json:"for"`
 	Time metav1.MicroTime `json:"time"`
-	// Reason of the condition Scheduled: Success or one that says why not.
+	// Reason of the condition Scheduled: Success or one that reports why not.
 	Reason string `json:"reason"`
 	// Message of the condition Scheduled.
 	Message string `json:"message,omitempty"`
@@ -45,12 +45,12 @@ type Decision struct {
 	Failed map[string]string `json:"failed,omitempty"`
 	// Near is the annotation pelago.io/near by which the last success was decided.
 	Near string `json:"near,omitempty"`
-	// Held says why the template stays in a cluster that it should leave; it becomes the condition
-	// Failover.
+	// Held reports why the template stays in a cluster that it should leave; it becomes the
+	// condition Failover.
 	Held string `json:"held,omitempty"`
 	// Failback is where the template returns to (annotation pelago.io/failback); nil: nowhere.
 	Failback *Failback `json:"failback,omitempty"`
-	// Rejected says why other clusters were not chosen, the most frequent reason first.
+	// Rejected reports why other clusters were not chosen, the most frequent reason first.
 	Rejected []Rejection `json:"rejected,omitempty"`
 }
 
@@ -64,7 +64,7 @@ type Failback struct {
 	// Healthy is since when clusters that were left have been ready and without taints that are not
 	// tolerated.
 	Healthy map[string]metav1.MicroTime `json:"healthy,omitempty"`
-	// Message says what is awaited, and until when; it becomes the condition Failback.
+	// Message reports what is awaited, and until when; it becomes the condition Failback.
 	Message string `json:"message"`
 }
 

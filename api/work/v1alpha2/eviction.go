@@ -22,7 +22,7 @@ type GracefulEvictionTask struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-	// Producer is the controller that asked for it.
+	// Producer is the controller that requested it.
 	Producer string `json:"producer"`
 	// GracePeriodSeconds ends the task at the latest; not together with SuppressDeletion.
 	//

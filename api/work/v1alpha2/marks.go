@@ -54,7 +54,7 @@ const (
 	LabelClaimedBy = "resourcetemplate.karmada.io/claimed-by"
 )
 
-// ConditionScheduled of a binding says whether there is a decision for its present spec.
+// ConditionScheduled of a binding reports whether there is a decision for its present spec.
 const ConditionScheduled = "Scheduled"
 
 // Reasons of ConditionScheduled; the first is True, the others False.
@@ -79,14 +79,14 @@ const (
 )
 
 // ConditionFailover is False, with reason Held, on a binding whose template stays in a cluster that
-// it should leave; the message says why. It is ours, and absent otherwise.
+// it should leave; the message reports why. It is ours, and absent otherwise.
 const (
 	ConditionFailover = "Failover"
 	ReasonHeld        = "Held"
 )
 
 // ConditionFailback is False, with reason Awaited, on a binding whose template is to return to a
-// cluster that it has left; the message says until when. It is ours, and absent otherwise.
+// cluster that it has left; the message reports until when. It is ours, and absent otherwise.
 const (
 	ConditionFailback = "Failback"
 	ReasonAwaited     = "Awaited"

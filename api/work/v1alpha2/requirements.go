@@ -2,7 +2,7 @@ package v1alpha2
 
 import corev1 "k8s.io/api/core/v1"
 
-// ReplicaRequirements is what one replica asks for.
+// ReplicaRequirements is what one replica requests.
 type ReplicaRequirements struct {
 	// +optional
 	NodeClaim *NodeClaim `json:"nodeClaim,omitempty"`
@@ -16,7 +16,7 @@ type ReplicaRequirements struct {
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 }
 
-// NodeClaim says which nodes will do.
+// NodeClaim defines which nodes will do.
 type NodeClaim struct {
 	// HardNodeAffinity is the required part of the pods' node affinity.
 	//

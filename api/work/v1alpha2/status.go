@@ -39,7 +39,7 @@ type AggregatedStatusItem struct {
 	Status *runtime.RawExtension `json:"status,omitempty"`
 	// +optional
 	Applied bool `json:"applied,omitempty"`
-	// AppliedMessage says why it is not applied.
+	// AppliedMessage reports why it is not applied.
 	//
 	// +optional
 	AppliedMessage string `json:"appliedMessage,omitempty"`
@@ -47,7 +47,7 @@ type AggregatedStatusItem struct {
 	Health ResourceHealth `json:"health,omitempty"`
 }
 
-// ResourceHealth is what the interpreter says of an object.
+// ResourceHealth is the interpreter's result for an object.
 //
 // +kubebuilder:validation:Enum=Healthy;Unhealthy;Unknown
 type ResourceHealth string
