@@ -55,8 +55,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// TestApply: karmada.md §2.10 (create, drift, retained fields) and §2.9 (suspension), with the
-// apply of DESIGN §4.
+// TestApply: creation, drift, retained fields and suspension as in Karmada, with server-side apply.
 func TestApply(t *testing.T) {
 	server := apiserver.Start(t)
 
@@ -126,7 +125,7 @@ func TestApply(t *testing.T) {
 		l.wire.forget()
 		began := time.Now()
 		n := 0
-		// somebody who sets the field whenever it is changed
+		// someone who sets the field whenever it is changed
 		for ; time.Since(began) < 3*time.Second; n++ {
 			await.True(t, "it is applied again, or we wait", func() bool {
 				return value(l.there(deployment), "spec", "replicas") == "2" || time.Since(began) > 3*time.Second
@@ -147,7 +146,7 @@ func TestApply(t *testing.T) {
 		l.work("w", configMap)
 		l.applied("w")
 		l.wire.forget()
-		// somebody who deletes it whenever it is there
+		// someone who deletes it whenever it is there
 		for began := time.Now(); time.Since(began) < 3*time.Second; {
 			await.True(t, "it is made again, or we wait", func() bool {
 				return l.find(configMap) != nil || time.Since(began) > 3*time.Second

@@ -26,7 +26,7 @@ import (
 
 const namespace = `{apiVersion: v1, kind: Namespace, metadata: {name: NS-made}}`
 
-// TestDelete: karmada.md §2.10 "Delete", DESIGN §4 "Deletion".
+// TestDelete: when an object in a member is deleted, and when it stays.
 func TestDelete(t *testing.T) {
 	server := apiserver.Start(t, apiserver.HubControllers())
 
@@ -235,7 +235,7 @@ func TestDelete(t *testing.T) {
 		if exists, since := removal.workOf(t.Context(), inside); !exists || since {
 			t.Errorf("the Work of an object before the namespace's deletion: exists %t, made since %t", exists, since)
 		}
-		// nobody waits that long
+		// no test waits that long
 		old.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-collectorTime)}
 		if err := removal.deleteObject(t.Context(), l.object(namespace)); err != nil {
 			t.Fatalf("the Work is kept: %v", err)

@@ -3,7 +3,7 @@
 //
 // pelago-hub runs it for each push member, pelago-agent --roles=execution for its own cluster. It
 // deletes an object only if its Work is being deleted, and changes no object without the hub's id,
-// except to adopt one where the template or its policy asks for it, or Karmada made it of the same
+// except to adopt one where the template or its policy requests it, or Karmada made it of the same
 // template. It does not taint clusters (control/hub/cluster), select them (scheduler), or report
 // their status (control/execute/collect).
 package execute

@@ -196,7 +196,7 @@ func (l *lab) applied(names ...string) {
 	}
 }
 
-// failed waits until a Work says that it failed, in words that hold all of those given.
+// failed waits until a Work reports that it failed, in words that hold all of those given.
 func (l *lab) failed(name string, words ...string) {
 	l.Helper()
 	var state, message string
@@ -304,7 +304,7 @@ func (l *lab) marked(manifest, hub, work string) *unstructured.Unstructured {
 	return u
 }
 
-// wire is the way to the member: it notes requests, and answers itself where a test says so.
+// wire is the way to the member: it notes requests, and answers itself where a test reports it.
 type wire struct {
 	mu     sync.Mutex
 	answer func(*http.Request) (*http.Response, error) // nil, nil: let through

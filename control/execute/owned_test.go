@@ -30,8 +30,7 @@ kind: HorizontalPodAutoscaler
 metadata: {name: h, namespace: NS}
 spec: {minReplicas: 1, maxReplicas: 9, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: nginx}}`
 
-// TestOwned: who has which field (karmada.md §2.10 "Apply" and "Retained", complaints "Fights with
-// member controllers").
+// TestOwned: who has which field: the hub, the member's controllers, or users of the member.
 func TestOwned(t *testing.T) {
 	server := apiserver.Start(t)
 
@@ -120,7 +119,7 @@ func TestOwned(t *testing.T) {
 		l.applied("w")
 		before := l.there(deployment)
 		stop()
-		// The hub comes back from a backup: the same Work under another UID, nothing is told of the
+		// The hub comes back from a backup: the same Work under another UID, no event reports the
 		// former one.
 		l.edit("w", func(w *workv1alpha1.Work) { w.Finalizers = nil })
 		l.hub.Remove(w)
@@ -261,7 +260,7 @@ func containers(u *unstructured.Unstructured) ([]any, error) {
 	return list, err
 }
 
-// gone says whether the hub has a Work no more.
+// gone reports whether the hub has a Work no more.
 func (l *lab) gone(name string) bool {
 	l.Helper()
 	list := &workv1alpha1.WorkList{}

@@ -36,9 +36,8 @@ func on(path string, code int, reason metav1.StatusReason, header http.Header) f
 	}
 }
 
-// TestRefused: what a member may have against a Work; karmada.md §2.10, and "Bad input" of the
-// issue. In each case another Work of the same member goes on, and the first one does when the
-// cause is gone.
+// TestRefused: the reasons for which a member refuses a Work. In each case another Work of the same
+// member continues, and the first one does when the cause is gone.
 func TestRefused(t *testing.T) {
 	server := apiserver.Start(t)
 	const neighbour = `{apiVersion: v1, kind: ConfigMap, metadata: {name: neighbour, namespace: NS}, data: {a: "1"}}`
@@ -208,8 +207,8 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestUnreachable: a member that is away (karmada.md §3 "Deletion surprises", #1640, #5150: nothing
-// is deleted when it comes back).
+// TestUnreachable: a member that is away (karmada-io/karmada#1640, #5150: nothing is deleted
+// when it comes back).
 func TestUnreachable(t *testing.T) {
 	server := apiserver.Start(t)
 

@@ -155,7 +155,7 @@ type Follower struct {
 }
 
 // Start runs until ctx ends. An older hub does not serve KindRules, or does not allow members to
-// read them, customizations or webhooks: then there are none until it is upgraded.
+// read them, customizations or webhooks: then none exist until it is upgraded.
 func (f *Follower) Start(ctx context.Context) error {
 	defer f.Rules.Release()
 	changed := make(chan struct{}, 1)

@@ -151,7 +151,7 @@ func TestRulesAreExchangedWhileThingsRun(t *testing.T) {
 	both("Healthy")
 }
 
-// told says whether there is an Event of the reason on the object that says so.
+// told reports whether there is an Event of the reason on the object that reports it.
 func (h hub) told(o client.Object, reason, says string) bool {
 	var list corev1.EventList
 	if err := h.List(h.Context(), &list); err != nil {

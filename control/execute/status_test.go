@@ -28,7 +28,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestStatus: karmada.md §2.11 (member event → Work.status).
+// TestStatus: from an event in the member to status of the Work.
 func TestStatus(t *testing.T) {
 	server := apiserver.Start(t)
 
@@ -189,7 +189,7 @@ func TestStatus(t *testing.T) {
 				return nil
 			}
 			written = append(written, string(w.Status.ManifestStatuses[0].Status.Raw))
-			// meanwhile the object changes, and somebody has written the Work
+			// meanwhile the object changes, and someone has written the Work
 			if len(written) == 1 {
 				l.status(deployment, 9)
 				u := l.object(deployment)

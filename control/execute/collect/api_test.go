@@ -126,7 +126,7 @@ func pushCluster() *clusterv1alpha1.Cluster {
 	return c
 }
 
-// The rows status, conditions and resource summary of karmada.md §1.1; the numbers follow the
+// The rows status, conditions and resource summary of Karmada; the numbers follow the
 // member sooner than the next probe.
 func TestStatusOfAMember(t *testing.T) {
 	p := newPlace(t, pushCluster())
@@ -226,7 +226,7 @@ func TestTheFirstStatusIsWhole(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, health probing: thresholds; when not online only conditions are updated and the
+// Karmada, health probing: thresholds; when not online only conditions are updated and the
 // rest kept. Nothing is written while nothing changes, not even another message for each attempt.
 func TestOutage(t *testing.T) {
 	p := newPlace(t, pushCluster())
@@ -260,7 +260,7 @@ func TestOutage(t *testing.T) {
 	await.Equal(t, "1 of 4, 0 to come, 1 nodes", p.allocated)
 }
 
-// A cluster that is not there at the first look is said to be not reachable at once; who collects
+// A cluster that is not there at the first probe is reported as not reachable at once; who collects
 // does not wait for it.
 func TestDeadFromTheStart(t *testing.T) {
 	p := newPlace(t, pushCluster())
@@ -269,7 +269,7 @@ func TestDeadFromTheStart(t *testing.T) {
 	await.Equal(t, "False ClusterNotReachable", p.ready)
 }
 
-// A credential that may not list nodes and pods: the cluster is ready, and says what is missing.
+// A credential that may not list nodes and pods: the cluster is ready, and reports what is missing.
 func TestNotAllowedToCount(t *testing.T) {
 	p := newPlace(t, pushCluster())
 	member := p.line.Config()
@@ -319,7 +319,7 @@ func TestFieldsOfOthersStay(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, pull heartbeat: Lease karmada-cluster/<name> of 40 s; a member that hangs does
+// Karmada, pull heartbeat: Lease karmada-cluster/<name> of 40 s; a member that hangs does
 // not hold it up.
 func TestLease(t *testing.T) {
 	p := newPlace(t, pushCluster())

@@ -13,7 +13,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// karmada.md §1.1, health probing: when the cluster is not online, only conditions are updated and
+// Karmada, health probing: when the cluster is not online, only conditions are updated and
 // the rest is kept; also before the threshold has passed.
 func TestOnlyConditionsWhileNotReady(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// karmada.md §1.1, conditions: CompleteAPIEnablements True Complete, False Partial or Empty.
+// Karmada, conditions: CompleteAPIEnablements True Complete, False Partial or Empty.
 func TestEnablements(t *testing.T) {
 	core := &metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{
 		{Name: "pods", Kind: "Pod"}, {Name: "pods/log", Kind: "Pod"}, {Name: "configmaps", Kind: "ConfigMap"},

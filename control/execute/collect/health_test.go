@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// karmada.md §1.1, conditions and health probing: /readyz, at 404 /healthz; an answer that is not
+// Karmada, conditions and health probing: /readyz, at 404 /healthz; an answer that is not
 // ok is ClusterNotReady, no answer is ClusterNotReachable.
 func TestProbe(t *testing.T) {
 	closed := httptest.NewServer(nil)
@@ -47,7 +47,7 @@ func TestProbe(t *testing.T) {
 				if !known {
 					code = http.StatusNotFound
 				}
-				w.Header().Set("Retry-After", "1") // an answer counts, it is not asked for again
+				w.Header().Set("Retry-After", "1") // an answer counts, it is not requested again
 				w.WriteHeader(code)
 			}))
 			defer server.Close()
@@ -104,7 +104,7 @@ func TestProbeOfAnotherCluster(t *testing.T) {
 // discovery does not list them.
 func TestRequestsOfProbes(t *testing.T) {
 	ready, serves := true, "v1"
-	var mu sync.Mutex // discovery asks for several groups at once
+	var mu sync.Mutex // discovery requests several groups at once
 	reads := map[string]int{}
 	c, err := NewCollector(CollectorOptions{Cluster: "m1", Member: &rest.Config{Host: "https://m1", Transport: roundTripper(
 		func(q *http.Request) (*http.Response, error) {
@@ -192,7 +192,7 @@ func said(t *testing.T, ctx context.Context, host string) string {
 	return fmt.Sprintf("%s %s: %s", found.Status, found.Reason, found.Message)
 }
 
-// karmada.md §1.1, health probing: the first observation at once; then only what has been so for 30
+// Karmada, health probing: the first observation at once; then only what has been so for 30
 // s on end.
 func TestThreshold(t *testing.T) {
 	const yes, no, unknown = metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown

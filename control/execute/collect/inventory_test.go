@@ -43,7 +43,7 @@ func aNode(name string, ready corev1.ConditionStatus, allocatable string) *corev
 	return n
 }
 
-// aPod asks for each of the requests in a container of its own.
+// aPod requests each of the requests in a container of its own.
 func aPod(node string, requests ...string) *corev1.Pod {
 	p := &corev1.Pod{}
 	p.Spec.NodeName = node
@@ -65,7 +65,7 @@ func counted(nodes []*corev1.Node, pods []*corev1.Pod) (n []node, p []pod) {
 	return n, p
 }
 
-// karmada.md §1.1, resource summary: allocatable of all nodes, unready and cordoned included;
+// Karmada, resource summary: allocatable of all nodes, unready and cordoned included;
 // allocated = requests of bound pods that have not ended; allocating = requests of pods without a
 // node.
 func TestResourceSummary(t *testing.T) {
@@ -128,7 +128,7 @@ func TestResourceSummary(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, resource summary, modelling: a node counts in the highest grade whose lower
+// Karmada, resource summary, modelling: a node counts in the highest grade whose lower
 // bounds all fit its free resources.
 func TestModelings(t *testing.T) {
 	nodes := []*corev1.Node{

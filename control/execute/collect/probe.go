@@ -55,7 +55,7 @@ func probe(ctx context.Context, member rest.Interface) metav1.Condition {
 	return found
 }
 
-// statusCode returns that of the response, or 0 and the error if there is none. It does not retry:
+// statusCode returns that of the response, or 0 and the error if none exists. It does not retry:
 // the next probe does.
 func statusCode(ctx context.Context, member rest.Interface, path string) (code int, err error) {
 	err = member.Get().AbsPath(path).MaxRetries(0).Do(ctx).StatusCode(&code).Error()

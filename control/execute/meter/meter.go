@@ -68,7 +68,7 @@ type Last struct {
 	at   time.Time
 }
 
-// Answer returns the answer to a request (nil: there is none), and when the next one is due (0:
+// Answer returns the answer to a request (nil: none exists), and when the next one is due (0:
 // never).
 func (l *Last) Answer(ctx context.Context, from Source, text string) (*workv1alpha1.ScalingStatus, time.Duration) {
 	if text == "" {
@@ -83,7 +83,8 @@ func (l *Last) Answer(ctx context.Context, from Source, text string) (*workv1alp
 	l.last, l.at = out, time.Now()
 	var r workv1alpha1.ScalingRequest
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return out, 0 // of a newer hub; the report without metrics says that this version has none
+		// of a newer hub; the report without metrics reports that this version has none
+		return out, 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()

@@ -66,7 +66,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 // errRefused is an error that another attempt does not change.
 var errRefused = errors.New("not applied")
 
-// permanent reports whether another attempt gives the same error until somebody changes an object.
+// permanent reports whether another attempt gives the same error until someone changes an object.
 func permanent(err error) bool {
 	return errors.Is(err, errRefused) || meta.IsNoMatchError(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsBadRequest(err)

@@ -17,7 +17,7 @@ import (
 // defaultTolerance is that of kube-controller-manager's --horizontal-pod-autoscaler-tolerance.
 const defaultTolerance = 0.1
 
-// memberReport is what one cluster reports. Without a status, why says so.
+// memberReport is what one cluster reports. Without a status, why reports it.
 type memberReport struct {
 	cluster  string
 	replicas int32 // that it is to have
@@ -83,7 +83,7 @@ func plus(a, b workv1alpha1.PodSum) workv1alpha1.PodSum {
 	return workv1alpha1.PodSum{Pods: a.Pods + b.Pods, Usage: a.Usage + b.Usage, Requests: a.Requests + b.Requests}
 }
 
-// proposal is how many replicas one metric asks for in all clusters together, and the value that it
+// proposal is how many replicas one metric requests in all clusters together, and the value that it
 // has.
 type proposal struct {
 	replicas int64

@@ -41,7 +41,7 @@ func (c *clock) now() time.Time      { return time.Unix(0, c.nanos.Load()).UTC()
 func (c *clock) set(t time.Time)     { c.nanos.Store(t.UnixNano()) }
 func day(hour, minute int) time.Time { return time.Date(2026, 3, 10, hour, minute, 0, 0, time.UTC) }
 
-// The rules of karmada.md §1.9: a template and a FederatedHPA are scaled at their times, the
+// The rules of Karmada: a template and a FederatedHPA are scaled at their times, the
 // history tells, a suspended rule does nothing, and a restart neither repeats nor forgets a time.
 func TestCron(t *testing.T) {
 	c := connect(t)
@@ -139,7 +139,7 @@ func TestCron(t *testing.T) {
 		return strings.Contains(show(bounds, "crossed")(), "!10T06:30 not applied: minReplicas 20 of the FederatedHPA default/web would be above maxReplicas 9")
 	})
 
-	// The hub is away at night, and somebody has scaled meanwhile: the missed time counts once.
+	// The hub is away at night, and someone has scaled meanwhile: the missed time counts once.
 	stop()
 	clock.set(day(23, 30))
 	stop = start()

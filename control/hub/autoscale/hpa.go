@@ -253,7 +253,7 @@ func (r *hpaReconciler) scale(ctx context.Context, h *autoscalingv1alpha1.Federa
 	return nil
 }
 
-// ignorePermanent is nil for an error that the status reports and that lasts until somebody changes
+// ignorePermanent is nil for an error that the status reports and that lasts until someone changes
 // an object: the next interval tries again.
 func ignorePermanent(err error) error {
 	if permanent(err) {
@@ -283,7 +283,7 @@ func (r *hpaReconciler) memory(key client.ObjectKey) *memory {
 }
 
 // compute is the largest proposal of all metrics, for the template, and the metric that made it. ok
-// is false if the metrics do not suffice: none has values, or some have none and the others ask for
+// is false if the metrics do not suffice: none has values, or some have none and the others request
 // fewer replicas.
 func compute(h *autoscalingv1alpha1.FederatedHPA, metrics []autoscalingv2.MetricSpec, reports []memberReport, copies int64) (desired int32, by string, ok bool) {
 	current, t := int64(h.Status.CurrentReplicas)*copies, tolerancesOf(h.Spec.Behavior)
@@ -321,7 +321,7 @@ func compute(h *autoscalingv1alpha1.FederatedHPA, metrics []autoscalingv2.Metric
 }
 
 // older names a valid FederatedHPA that scales the same target and is older than this one; "" if
-// there is none.
+// none exists.
 func (r *hpaReconciler) older(ctx context.Context, h *autoscalingv1alpha1.FederatedHPA) (string, error) {
 	var list autoscalingv1alpha1.FederatedHPAList
 	if err := r.client.List(ctx, &list, client.InNamespace(h.Namespace), client.UnsafeDisableDeepCopy); err != nil {

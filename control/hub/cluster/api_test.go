@@ -81,7 +81,7 @@ func (h hub) cluster(name string) *clusterv1alpha1.Cluster {
 	return c
 }
 
-// space is the execution namespace: "" if there is none, its label and phase if there is.
+// space is the execution namespace: "" if none exists, its label and phase if there is.
 func (h hub) space(cluster string) string {
 	h.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "karmada-es-" + cluster}}
@@ -165,7 +165,7 @@ func (h hub) awaitRemoved(name, reason string) {
 	await.Equal(h, reason, func() string { got, _ := h.removed(name); return got })
 }
 
-// saw says whether there was an Event of the reason on the Cluster.
+// saw reports whether there was an Event of the reason on the Cluster.
 func (h hub) saw(cluster, reason string) bool {
 	h.Helper()
 	var all corev1.EventList
@@ -175,7 +175,7 @@ func (h hub) saw(cluster, reason string) bool {
 	return slices.ContainsFunc(all.Items, func(e corev1.Event) bool { return e.InvolvedObject.Name == cluster && e.Reason == reason })
 }
 
-// karmada.md §1.1, lifecycle: finalizer, execution namespace; on deletion the Works, then the
+// Karmada, lifecycle: finalizer, execution namespace; on deletion the Works, then the
 // namespace, then no binding names the cluster.
 func TestJoinAndLeave(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
@@ -221,8 +221,8 @@ func TestJoinAndLeave(t *testing.T) {
 	h.Remove(binding)
 }
 
-// review-control.md 27: nothing is given up because a cluster does not answer; an administrator
-// does it, and is told what stays behind.
+// A cluster that does not answer is not removed for that reason; an administrator removes it, and
+// gets a report of what stays behind.
 func TestLeaveUnreachable(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	c := h.join("lost", "", clusterv1alpha1.Push)
@@ -262,7 +262,8 @@ func TestLeaveUnreachable(t *testing.T) {
 	}
 }
 
-// The credential that `pelago join` has made goes with the Cluster, that of somebody else stays.
+// The credential that `pelago join` has made goes with the Cluster, that of another component
+// stays.
 func TestSecretGoesWithTheCluster(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	if err := h.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "karmada-cluster"}}); err != nil &&
@@ -299,7 +300,7 @@ func TestJoinAgainAtOnce(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, taints by condition.
+// Karmada, taints by condition.
 func TestTaintsFollowReady(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	h.join("taint", "", clusterv1alpha1.Push)
@@ -322,7 +323,7 @@ func TestTaintsFollowReady(t *testing.T) {
 	await.True(t, "the Event", func() bool { return h.saw("taint", "TaintClusterSucceed") })
 }
 
-// karmada.md §1.8, ClusterTaintPolicy: taints follow the conditions, and stay when the policy is
+// Karmada, ClusterTaintPolicy: taints follow the conditions, and stay when the policy is
 // deleted.
 func TestTaintPolicy(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
@@ -458,7 +459,7 @@ func TestDataPlaneReachable(t *testing.T) {
 	await.Equal(t, "", is)
 }
 
-// karmada.md §1.1, spec.id; review-control.md 2 and 5.
+// As in Karmada, spec.id detects a double registration; the hub is no member of itself.
 func TestOneClusterIsNotTwoMembers(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	first := h.join("first", "u-one", clusterv1alpha1.Push)
@@ -489,7 +490,7 @@ func TestOneClusterIsNotTwoMembers(t *testing.T) {
 	}
 	h.Remove(first)
 	h.awaitMember("second")
-	await.Equal(t, "", reason("second")) // until somebody has collected its status
+	await.Equal(t, "", reason("second")) // until its status has been collected
 }
 
 // docs/validation.md, Cluster: models that contradict each other.
@@ -504,7 +505,7 @@ func TestInvalidModelsAreTold(t *testing.T) {
 	h.awaitMember("models")
 }
 
-// karmada.md §1.7, metrics of clusters.
+// Karmada, metrics of clusters.
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	h := newHub(t, cluster.MembershipOptions{Registry: registry})

@@ -165,7 +165,7 @@ func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 		return r.remove(ctx, c)
 	}
 	// A cluster that is about to become a member is judged on a live list: a stale cache could
-	// admit two of one spec.id.
+	// accept two of one spec.id.
 	from := client.Reader(r.client)
 	if !joined(c) {
 		from = r.live

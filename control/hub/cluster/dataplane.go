@@ -42,7 +42,7 @@ func readReports(all []clusterv1alpha1.Cluster) map[string]reports {
 	return about
 }
 
-// condition is DataPlaneReachable by the reports on a cluster; nil if there are none.
+// condition is DataPlaneReachable by the reports on a cluster; nil if none exist.
 func (r reports) condition() *metav1.Condition {
 	names := func(clusters []string) string {
 		slices.Sort(clusters)

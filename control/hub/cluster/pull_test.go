@@ -54,11 +54,10 @@ func (h hub) agent(name string) client.Client {
 
 var touch = client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"touched":"yes"}}}`))
 
-// statusPatch says that the cluster has a node.
+// statusPatch reports that the cluster has a node.
 var statusPatch = client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeSummary":{"totalNum":1}}}`))
 
-// review-control.md C (13, 16, 17): with its one identity a member does its own, and nothing of
-// another cluster's.
+// With its identity a member reads and writes its own objects, and no other cluster's.
 func TestAPullMemberReachesItsOwnOnly(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{})
 	ctx := t.Context()
@@ -201,7 +200,7 @@ func TestALeavingPullMemberFinishesItsWorks(t *testing.T) {
 	h.awaitRemoved("p5", "gone")
 }
 
-// karmada.md §1.1, pull heartbeat and conditions: Unknown ClusterStatusNeverUpdated, Unknown
+// Karmada, pull heartbeat and conditions: Unknown ClusterStatusNeverUpdated, Unknown
 // ClusterStatusUnknown; push members are exempt.
 func TestLeasesAreWatchedOver(t *testing.T) {
 	h := newHub(t, cluster.MembershipOptions{Grace: 2 * time.Second, StartupGrace: 3 * time.Second})

@@ -105,7 +105,7 @@ func (r *pushReconciler) reconcile(ctx context.Context, req ctrl.Request) (time.
 	return 0, collect.Unusable(ctx, r.client, c, unusable)
 }
 
-// secret reads the Secret of a cluster past the cache, which has no Secrets; nil if there is none.
+// secret reads the Secret of a cluster past the cache, which has no Secrets; nil if none exists.
 func (r *pushReconciler) secret(ctx context.Context, c *clusterv1alpha1.Cluster) (*corev1.Secret, error) {
 	if c.Spec.SecretRef == nil {
 		return nil, nil

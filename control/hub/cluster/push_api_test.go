@@ -170,7 +170,7 @@ func (m pushMember) secret(token string) map[string][]byte {
 	return map[string][]byte{"token": []byte(token), "caBundle": m.Config.CAData}
 }
 
-// A push member from its join to its end, on an API server of its own: karmada.md §1.1, conditions
+// A push member from its join to its end, on an API server of its own: Karmada, conditions
 // (StatusCollectionFailed) and lifecycle.
 func TestPushMember(t *testing.T) {
 	h := newHub(t)
@@ -236,7 +236,7 @@ func TestIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.join("right", m.Config.Host, m.secret(m.token()), string(system.UID))
-	// its Secret is not looked at
+	// its Secret is not read
 	other, _ := h.join("other", m.Config.Host, m.secret(m.token()), otherID)
 	await.Equal(t, "True ClusterReady", h.ready("right"))
 	await.Equal(t, "False ClusterIDMismatch", h.ready("other"))
@@ -249,7 +249,7 @@ func TestIdentity(t *testing.T) {
 }
 
 // Members that refuse connections, some that hang, and one that is well: none waits for another,
-// and each says how it is. If those that hang, for five seconds each, were asked one after the
+// and each reports how it is. If those that hang, for five seconds each, were queried one after the
 // other, the one that is well would not be ready within the time of await.
 func TestDeadMembersBlockNobody(t *testing.T) {
 	h := newHub(t)

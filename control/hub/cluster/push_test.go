@@ -14,8 +14,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// A run goes on while its member is reached as before; another begins only after the former has
-// ended, and nobody waits for that.
+// A run continues while its member is reached as before; another begins only after the former has
+// ended, and nothing waits for that.
 func TestRuns(t *testing.T) {
 	var began, running, most atomic.Int32
 	slow := make(chan struct{})

@@ -25,8 +25,8 @@ func cluster(name, id string, age time.Duration, member bool) clusterv1alpha1.Cl
 	return c
 }
 
-// karmada.md §1.1, spec.id (detects double registration); review-control.md 2 (the hub is no member
-// of its own) and 5 (no second join of one cluster under another name).
+// spec.id detects a double registration, as in Karmada; the hub is no member of its own, and one
+// cluster does not join a second time under another name.
 func TestRefusal(t *testing.T) {
 	type clusters = []clusterv1alpha1.Cluster
 	for name, tt := range map[string]struct {
@@ -58,7 +58,7 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// karmada.md §1.8: the conditions of one policy are ANDed, an older policy comes first, adding
+// Karmada: the conditions of one policy are ANDed, an older policy comes first, adding
 // precedes removing.
 func TestApplyPolicies(t *testing.T) {
 	type p = policyv1alpha1.ClusterTaintPolicySpec
@@ -136,7 +136,7 @@ func TestTaintKeepsItsTime(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, taints by condition.
+// Karmada, taints by condition.
 func TestTaints(t *testing.T) {
 	const not, un, cordon = clusterv1alpha1.TaintNotReady, clusterv1alpha1.TaintUnreachable, clusterv1alpha1.TaintUnschedulable
 	type list = []clusterv1alpha1.Taint
@@ -172,7 +172,7 @@ func TestTaints(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, taints by condition: timeAdded is filled for NoExecute taints, once.
+// Karmada, taints by condition: timeAdded is filled for NoExecute taints, once.
 func TestTimeAdded(t *testing.T) {
 	before, now := metav1.NewTime(epoch), metav1.NewTime(epoch.Add(time.Hour))
 	have := []clusterv1alpha1.Taint{
@@ -188,7 +188,7 @@ func TestTimeAdded(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, pull heartbeat: grace 40 s, 60 s for one that has never reported; Ready becomes
+// Karmada, pull heartbeat: grace 40 s, 60 s for one that has never reported; Ready becomes
 // Unknown.
 func TestExpired(t *testing.T) {
 	o := MembershipOptions{Grace: 40 * time.Second, StartupGrace: time.Minute}

@@ -118,8 +118,8 @@ func says(t *testing.T, err error) {
 	}
 }
 
-// Another cluster that takes over the address gets no request but the one that asks who it is, not
-// even those that are under way; when the member is back all goes on.
+// Another cluster that takes over the address gets no request but the one for its identity, not
+// even those that are under way; when the member is back all continues.
 func TestAnotherClusterBehindTheAddress(t *testing.T) {
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {

@@ -22,7 +22,7 @@ func authority(t *testing.T, h http.Handler) (*httptest.Server, string) {
 	return s, pemOf(s.Certificate().Raw)
 }
 
-// karmada.md §1.1, spec: apiEndpoint, secretRef with the keys token and caBundle,
+// Karmada, spec: apiEndpoint, secretRef with the keys token and caBundle,
 // insecureSkipTLSVerification, proxyURL, proxyHeader; conditions, StatusCollectionFailed.
 func TestReach(t *testing.T) {
 	_, ca := authority(t, nil)
@@ -89,7 +89,8 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// The connection trusts what it is told to, carries the token, and closing it ends what is open.
+// The connection trusts what it is notified to, carries the token, and closing it ends what is
+// open.
 func TestOpen(t *testing.T) {
 	var token string
 	server, ca := authority(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -132,7 +133,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// karmada.md §1.1, spec.proxyURL and proxyHeader: the proxy is asked for the member, with the
+// Karmada, spec.proxyURL and proxyHeader: the proxy is asked for the member, with the
 // headers.
 func TestProxy(t *testing.T) {
 	asked := make(chan *http.Request, 1)

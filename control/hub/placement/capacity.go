@@ -1,4 +1,4 @@
-// Package placement is what package propagate needs beside the scheduler. Cache is the memory of
+// Package placement is what package propagate needs next to the scheduler. Cache is the memory of
 // decisions: the clusters, and the replicas that were placed but are not in the clusters' reports
 // yet. Decisions are computed in parallel from immutable snapshots and committed serially against
 // the assumed sums, and against quotas. Evictor decides which clusters a template leaves, and when
@@ -272,7 +272,7 @@ func (r *Cache) binding(key string) *bindingUsage {
 }
 
 // set replaces what is known of a binding; parts are in any order. What the clusters report of it
-// already goes on counting as reported, as far as it is not more than there is now. r.mu is held.
+// already continues counting as reported, as far as it is not more than there is now. r.mu is held.
 func (r *Cache) set(key string, b *bindingUsage, size scheduler.Load, parts []part, reservation *Reservation) {
 	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.cluster, b.cluster) })
 	for i := range parts {

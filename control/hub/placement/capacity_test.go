@@ -62,7 +62,7 @@ func needs(cores int64) *workv1alpha2.ReplicaRequirements {
 	}
 }
 
-// request asks for replicas of one core each, divided by room.
+// request requests replicas of one core each, divided by room.
 func request(replicas int32, division policyv1alpha1.ReplicaDivisionPreference, current ...workv1alpha2.TargetCluster) *scheduler.Request {
 	s := &policyv1alpha1.ReplicaSchedulingStrategy{
 		ReplicaSchedulingType: policyv1alpha1.ReplicaSchedulingTypeDivided, ReplicaDivisionPreference: division,
@@ -405,7 +405,7 @@ func TestCommit(t *testing.T) {
 	if d, err = scheduler.Schedule(req, latest); err != nil || show(d.Clusters) != "m=3 n=5" {
 		t.Fatal(show(d.Clusters), err)
 	}
-	// the newer snapshot is asked for only where there is no place
+	// the newer snapshot is requested only where there is no place
 	if p, _, _, _ = r.tryReserve("ns/a", req, d, latest); p == nil {
 		t.Error("what fits is not committed")
 	}

@@ -51,7 +51,7 @@ func (o EvictionOptions) Defaulted() EvictionOptions {
 type Fate struct {
 	Taints []corev1.Taint // NoExecute
 	Failed time.Time      // since when it has not been ready; zero: it is
-	// Reachable says that other clusters reach it in the data plane, although it is not ready.
+	// Reachable reports that other clusters reach it in the data plane, although it is not ready.
 	Reachable bool
 }
 
@@ -265,7 +265,7 @@ func (v *Evictor) timeout(t workv1alpha2.GracefulEvictionTask) time.Duration {
 }
 
 // timed reports whether a task ends when its time is up. One of purge mode Directly does not: until
-// its copy is gone, another one could run beside it. Nor does one by which a template only moves:
+// its copy is gone, another one could run next to it. Nor does one by which a template only moves:
 // its former cluster is as good as the new one.
 func timed(t workv1alpha2.GracefulEvictionTask) bool {
 	return t.PurgeMode.Current() != policyv1alpha1.PurgeModeDirectly && t.Reason != workv1alpha2.EvictionReasonFailback &&

@@ -53,7 +53,7 @@ func health(cluster string, ready int) workv1alpha2.AggregatedStatusItem {
 		Status: &runtime.RawExtension{Raw: fmt.Appendf(nil, `{"readyReplicas": %d, "job": {"id": "j-7"}}`, ready)}}
 }
 
-// What begins an eviction, how the task looks, and when it is looked at again.
+// What begins an eviction, how the task looks, and when it is inspected again.
 func TestEvictionsBegin(t *testing.T) {
 	gracefully := policyv1alpha1.PurgeModeGracefully
 	cluster := func(mode policyv1alpha1.PurgeMode) *policyv1alpha1.FailoverBehavior {
@@ -317,7 +317,7 @@ func TestEvictionBeginsInWholeSeconds(t *testing.T) {
 	}
 }
 
-// Where no other cluster can have the template, it stays and says why.
+// Where no other cluster can have the template, it stays and reports why.
 func TestEvictionWithoutReplacement(t *testing.T) {
 	b := evicted()
 	v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Clusters: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(0)}}}}, Now: evictionTime,

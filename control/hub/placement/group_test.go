@@ -34,7 +34,7 @@ func names(d scheduler.Decision) string {
 	return strings.Join(out, " ")
 }
 
-// karmada.md §2.3: among m1, m2 and m3, while web of namespace ns runs in m1, with both its groups.
+// Karmada: among m1, m2 and m3, while web of namespace ns runs in m1, with both its groups.
 func TestGroups(t *testing.T) {
 	evicted := grouped("app=a", "")
 	evicted.Evicted = []string{"m1"}

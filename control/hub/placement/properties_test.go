@@ -13,7 +13,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// world is what truly is, beside a Room that hears of it late.
+// world is what truly is, next to a Room that observes it late.
 type world struct {
 	clock   *clock
 	room    *Cache
@@ -111,7 +111,7 @@ func (w *world) report(cluster string) {
 	}
 }
 
-// size0 is how many cores a replica of a binding asks for.
+// size0 is how many cores a replica of a binding requests.
 func size0(key string) int64 { return int64(key[len(key)-1]-'0')%3 + 1 }
 
 // resolve reads a binding live to see whether a write was made.

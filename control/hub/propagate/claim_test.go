@@ -14,8 +14,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// A takeover that the API server does not let through is told of in words that name both policies,
-// counted, and tried again.
+// A takeover that the API server does not let through is notified of in words that name both
+// policies, counted, and tried again.
 func TestPreemptionFails(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	var broken atomic.Bool
@@ -72,7 +72,7 @@ func counted(t *testing.T, name string) map[string]float64 {
 }
 
 // A template that a policy no longer selects loses the claim, keeps its binding, and is matched
-// anew (rule 2.1.5).
+// again (rule 2.1.5).
 func TestSelectorChange(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	h.run(nil)

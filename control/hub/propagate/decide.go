@@ -32,7 +32,7 @@ type decision struct {
 	reservation *placement.Reservation // nil: nothing is assumed
 	// written: the record of the decision differs from the former one; moved: the clusters do.
 	written, moved bool
-	// message says why there is no decision, or what has no part in it.
+	// message reports why there is no decision, or what has no part in it.
 	message string
 	retry   bool
 	// Of an attempt to decide: when it began (zero: there was none), whether it was the first one,

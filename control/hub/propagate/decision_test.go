@@ -96,9 +96,9 @@ func TestClustersChange(t *testing.T) {
 	await.True(t, "a rebalancing spreads it", func() bool { return len(h.binding("parts-deployment").Spec.Clusters) == 2 })
 }
 
-// karmada.md §2.3: a workload with the affinity of its group goes where the others are, one with
-// anti-affinity elsewhere; the record says why, what runs stays, also after a restart, and one that
-// waits is decided when the others have gone.
+// Karmada: a workload with the affinity of its group goes where the others are, one with
+// anti-affinity elsewhere; the record reports why, what runs stays, also after a restart, and one
+// that waits is decided when the others have gone.
 func TestWorkloadAffinity(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	stop := h.run(nil)
@@ -145,8 +145,7 @@ func TestWorkloadAffinity(t *testing.T) {
 	h.runs("near-deployment", "member2:1")
 }
 
-// A policy waits for the overrides that it depends on, and for its priority class; both say so
-// (karmada.md 1.2).
+// A policy waits for the overrides that it depends on, and for its priority class; both say so.
 func TestWaitsForWhatAPolicyNeeds(t *testing.T) {
 	h := newHub(t, "member1")
 	h.run(nil)

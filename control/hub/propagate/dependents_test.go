@@ -12,7 +12,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// required says which bindings a dependent's binding is required by, and where those run.
+// required reports which bindings a dependent's binding is required by, and where those run.
 func required(b *workv1alpha2.ResourceBinding) string {
 	if b == nil {
 		return "no binding"
@@ -70,7 +70,7 @@ func TestParentMadeAgain(t *testing.T) {
 	await.Equal(t, h.binding("a-deployment").Labels[workv1alpha2.LabelBindingID], wantLabel)
 }
 
-// event says whether there is one of a reason on an object of a name.
+// event reports whether there is one of a reason on an object of a name.
 func (h *hub) event(name, reason string) bool {
 	h.Helper()
 	var list corev1.EventList

@@ -134,8 +134,8 @@ func follow(b binding.Binding, w inputs, in *kinds.Interpreter) error {
 	return nil
 }
 
-// suspension is the policy's, plus the field scheduling, with which somebody else holds the first
-// decision.
+// suspension is the policy's, plus the field scheduling, with which another component holds the
+// first decision.
 func suspension(of *policyv1alpha1.Suspension, have *workv1alpha2.Suspension) *workv1alpha2.Suspension {
 	var out workv1alpha2.Suspension
 	if of != nil {

@@ -60,7 +60,7 @@ func TestTemplateHash(t *testing.T) {
 	}
 }
 
-// ignored kinds and objects (karmada.md 1.0, 1.5).
+// ignored kinds and objects (Karmada, 1.5).
 func TestIgnored(t *testing.T) {
 	object := func(apiVersion, kind, namespace, name string) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{}
@@ -251,7 +251,7 @@ func TestDependsOn(t *testing.T) {
 }
 
 // A hub that was restored has templates with other UIDs: the binding changes its owner, and nothing
-// else (rule 2.1.6, DESIGN 4).
+// else.
 func TestDesiredReowns(t *testing.T) {
 	have := bound(t, inputs{template: template(), policy: made("a")})
 	have.SetOwnerReferences(append(have.GetOwnerReferences(), metav1.OwnerReference{Kind: "Team", Name: "shop", UID: "team"}))

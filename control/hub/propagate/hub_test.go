@@ -258,7 +258,7 @@ func (h *hub) configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: name}, Data: map[string]string{"a": "b"}}
 }
 
-// binding reads one; nil if there is none.
+// binding reads one; nil if none exists.
 func (h *hub) binding(name string) *workv1alpha2.ResourceBinding {
 	h.Helper()
 	var b workv1alpha2.ResourceBinding
@@ -285,7 +285,7 @@ func where(b *workv1alpha2.ResourceBinding) string {
 	return strings.Join(out, " ")
 }
 
-// runs waits until a binding says where its template runs.
+// runs waits until a binding reports where its template runs.
 func (h *hub) runs(name, want string) *workv1alpha2.ResourceBinding {
 	h.Helper()
 	await.Equal(h, want, func() string { return where(h.binding(name)) })

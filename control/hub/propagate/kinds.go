@@ -24,7 +24,7 @@ import (
 // errNotSynced: the first list of a kind has not arrived.
 var errNotSynced = errors.New("its kind has not been listed yet")
 
-// templateKinds are the kinds of templates that are watched: those that somebody names, as far as
+// templateKinds are the kinds of templates that are watched: those that a policy names, as far as
 // the API server serves them. Of several versions of a kind the newest one named is watched, as an
 // object must not be reconciled twice.
 type templateKinds struct {

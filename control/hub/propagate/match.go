@@ -34,7 +34,7 @@ func match(template policy.Object, held *propagationPolicy, all []*propagationPo
 	var best, taker *candidate
 	for _, p := range all {
 		precision, err := precisionOf(p, template)
-		// most do not match: it is looked at their validity last
+		// most do not match: it is inspected their validity last
 		if err == nil && precision == policy.NoMatch || !p.usable() {
 			continue
 		}

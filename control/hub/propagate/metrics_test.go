@@ -15,7 +15,7 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// Names and labels are Karmada's (karmada.md 1.7); `promtool check metrics` has nothing against
+// Names and labels are Karmada's; `promtool check metrics` has nothing against
 // them.
 func TestMetrics(t *testing.T) {
 	c, err := newCounts()

@@ -94,7 +94,7 @@ func (r *reconciler) learn(ctx context.Context, policies []*propagationPolicy) {
 func (r *reconciler) add(key Key) {
 	var t *unstructured.Unstructured
 	if !r.classes.none() && r.kinds.has(key.GVK) {
-		// an error says that its kind is being listed, which shows it
+		// an error reports that its kind is being listed, which shows it
 		t, _ = r.kinds.get(context.Background(), key)
 	}
 	r.addAs(key, t)
@@ -118,7 +118,7 @@ func (r *reconciler) urgency(t *unstructured.Unstructured) int32 {
 	ctx := context.Background() // all is in memory
 	held, err := r.holder(ctx, claimOf(t))
 	if err != nil {
-		return 0 // the reconcile fails as well, and says so
+		return 0 // the reconcile fails as well, and reports it
 	}
 	all, err := r.selecting(ctx, t)
 	if err != nil {

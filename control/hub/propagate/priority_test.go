@@ -14,8 +14,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// Of many templates that wait those of higher priority go first, and what they need with them
-// (karmada.md 1.7, queue).
+// Of many templates that wait those of higher priority go first, and what they need with them.
 func TestPriority(t *testing.T) {
 	const ordinary, urgent = 120, 5
 	h := newHub(t, "member1")

@@ -17,7 +17,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// karmada.md §1.9: a decision that would exceed the quota of the namespace is not made, with the
+// Karmada: a decision that would exceed the quota of the namespace is not made, with the
 // reason; what runs stays, also under a quota below the use, and a restart knows the use; a larger
 // quota has the waiting ones decided.
 func TestQuotaExceeded(t *testing.T) {

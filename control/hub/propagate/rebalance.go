@@ -120,7 +120,7 @@ func observed(spec []appsv1alpha1.ObjectReference, before []appsv1alpha1.Observe
 	return out
 }
 
-// trigger asks for a new decision, unless one was asked for at or after the time of the request.
+// trigger requests a new decision, unless one was requested at or after the time of the request.
 // found is false if the workload has no binding.
 func (r *rebalancer) trigger(ctx context.Context, of appsv1alpha1.ObjectReference, requested metav1.Time) (found bool, err error) {
 	version, err := schema.ParseGroupVersion(of.APIVersion)

@@ -18,7 +18,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// karmada.md §1.7, WorkloadRebalancer: each workload is scheduled once more, also right after it
+// Karmada, WorkloadRebalancer: each workload is scheduled once more, also right after it
 // was; the result is written; a finished one is deleted after its time.
 func TestWorkloadRebalancer(t *testing.T) {
 	h := newHub(t, "member1")

@@ -156,7 +156,7 @@ func TestReowned(t *testing.T) {
 	}
 }
 
-// A template is gone, while the process looks or while there is none, and there is no garbage
+// A template is gone, while the process looks or while none exists, and there is no garbage
 // collector: its binding goes. One that the template does not own any more (--cascade=orphan)
 // stays, and so does that of a template that lives.
 func TestTemplateGone(t *testing.T) {

@@ -33,7 +33,7 @@ func (c undecidedCache) List(_ context.Context, list client.ObjectList, _ ...cli
 	return nil
 }
 
-// A change of load enqueues the templates that have capacity now; none as long as there is none,
+// A change of load enqueues the templates that have capacity now; none as long as none exists,
 // and none that wait for something else.
 func TestAddSchedulable(t *testing.T) {
 	var bindings []workv1alpha2.ResourceBinding

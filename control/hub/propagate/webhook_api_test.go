@@ -29,7 +29,7 @@ import (
 )
 
 // While a webhook fails its objects wait: the binding keeps replicas and clusters, an Event names
-// configuration and webhook. Once it answers, what was edited meanwhile goes on.
+// configuration and webhook. Once it answers, what was edited meanwhile continues.
 func TestWebhookOfTheKindFails(t *testing.T) {
 	h := newHub(t, "member1")
 	if err := configv1alpha1.AddToScheme(h.Scheme()); err != nil {

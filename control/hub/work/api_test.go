@@ -21,7 +21,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestLife: karmada.md §2.10 and §2.1 (6.), the Works of a template from its first decision to its
+// TestLife: the Works of a template from its first decision to its
 // end.
 func TestLife(t *testing.T) {
 	h := newHub(t)
@@ -68,7 +68,7 @@ func TestRulesOfTheKindChange(t *testing.T) {
 	h.becomes("ruled", map[string]string{"m1": "4 replicas of nginx:1"})
 }
 
-// TestWaitsForTheEnd: karmada.md §2.1 (6.), the binding stays until its Works are gone, but for
+// TestWaitsForTheEnd: the binding stays until its Works are gone, but for
 // those of clusters that are not there.
 func TestWaitsForTheEnd(t *testing.T) {
 	h := newHub(t)
@@ -93,7 +93,7 @@ func TestWaitsForTheEnd(t *testing.T) {
 	h.goes(b)
 }
 
-// TestTemplateAlive: karmada.md §1.5 and a hub that was restored: the binding of a template that
+// TestTemplateAlive: a deleted binding, and a hub that was restored: the binding of a template that
 // lives goes without its Works, and the next one, with another id, UID and name, has them as they
 // are.
 func TestTemplateAlive(t *testing.T) {
@@ -213,7 +213,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestDirectly: karmada.md §2.8, old removed before new created.
+// TestDirectly: old removed before new created.
 func TestDirectly(t *testing.T) {
 	h := newHub(t)
 	d := deployment("directly")

@@ -50,7 +50,7 @@ type assigner struct {
 }
 
 // assign creates or updates the Work of an object in a cluster; have is the one that exists, nil if
-// there is none. input returns what it is made of, except for Name, ID and HubID. The result is
+// none exists. input returns what it is made of, except for Name, ID and HubID. The result is
 // false if the cluster will not have the Work: it could not be made, or the former one is being
 // deleted and another can be made when it is gone.
 func (a *assigner) assign(object, cluster string, have *workv1alpha1.Work, names Names, input func() (RenderInput, error)) bool {

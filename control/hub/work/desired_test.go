@@ -21,7 +21,7 @@ import (
 	"github.com/pelago-net/pelago/control/hub/binding"
 )
 
-// TestOrder: karmada.md §2.8 (eviction) and §2.10 (targets).
+// TestOrder: eviction and targets as in Karmada.
 func TestOrder(t *testing.T) {
 	evict := func(from string, mode policyv1alpha1.PurgeMode) workv1alpha2.GracefulEvictionTask {
 		return workv1alpha2.GracefulEvictionTask{FromCluster: from, PurgeMode: mode, Reason: "TaintUntolerated", Producer: "test"}
@@ -38,38 +38,38 @@ func TestOrder(t *testing.T) {
 			w.spec.Clusters = []workv1alpha2.TargetCluster{on("m1", 2), on("m3", 1)}
 		}, "create m3, delete m2"},
 		{"other replicas", func(w *world) { w.spec.Clusters[0].Replicas = 5 }, "update m1"},
-		{"§2.8 Directly: nothing is written until it is gone", func(w *world) {
+		{"Directly: nothing is written until it is gone", func(w *world) {
 			w.spec.Clusters = []workv1alpha2.TargetCluster{on("m1", 5), on("m3", 1)}
 			w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, evict("m2", "Directly"))
 		}, "purge m2, wait for m2"},
-		{"§2.8 Directly by its former name", func(w *world) {
+		{"Directly by its former name", func(w *world) {
 			w.spec.Clusters = []workv1alpha2.TargetCluster{on("m3", 1)}
 			w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, evict("m2", "Immediately"))
 		}, "purge m2, wait for m2"},
-		{"§2.8 Directly, deletion under way", func(w *world) {
+		{"Directly, deletion under way", func(w *world) {
 			w.spec.Clusters = []workv1alpha2.TargetCluster{on("m1", 2), on("m3", 1)}
 			w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, evict("m2", "Directly"))
 			w.work("m2").DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 		}, "purge m2, wait for m2"},
-		{"§2.8 Directly, gone", func(w *world) {
+		{"Directly, gone", func(w *world) {
 			w.spec.Clusters = []workv1alpha2.TargetCluster{on("m1", 2), on("m3", 1)}
 			w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, evict("m2", "Directly"))
 			w.remove("m2")
 		}, "create m3"},
-		{"§2.8 Directly from a cluster that has left: nothing to wait for", func(w *world) {
+		{"Directly from a cluster that has left: nothing to wait for", func(w *world) {
 			w.spec.Clusters = []workv1alpha2.TargetCluster{on("m1", 2), on("m3", 1)}
 			w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, evict("m2", "Directly"))
 			delete(w.Clusters, "m2")
 		}, "create m3"},
-		{"§2.8 Gracefully: it stays until the task ends", func(w *world) {
+		{"Gracefully: it stays until the task ends", func(w *world) {
 			w.spec.Clusters = []workv1alpha2.TargetCluster{on("m1", 2), on("m3", 1)}
 			w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, evict("m2", "Gracefully"))
 		}, "create m3"},
-		{"§2.8 Never: it stays until a human ends the task", func(w *world) {
+		{"Never: it stays until a human ends the task", func(w *world) {
 			w.spec.Clusters = []workv1alpha2.TargetCluster{on("m1", 2), on("m3", 1)}
 			w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, evict("m2", "Never"))
 		}, "create m3"},
-		{"§2.8 a task of a cluster that is a target again", func(w *world) {
+		{"a task of a cluster that is a target again", func(w *world) {
 			w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, evict("m2", "Directly"))
 		}, ""},
 		{"replicas return to another cluster: the former ones stay", func(w *world) {
@@ -180,7 +180,7 @@ func alone(w *world, cluster string) *workv1alpha1.Work {
 	return x
 }
 
-// TestPreservedState: karmada.md §1.8 (stateful injection), labels of an eviction task go to the
+// TestPreservedState: as in Karmada, labels of an eviction task go to the
 // only cluster that the template moves to, as the user's own do.
 func TestPreservedState(t *testing.T) {
 	task := func(mode policyv1alpha1.PurgeMode, state string, before ...string) workv1alpha2.GracefulEvictionTask {
@@ -226,7 +226,7 @@ func TestPreservedState(t *testing.T) {
 	}
 }
 
-// TestShares: karmada.md §2.10, replicas of each cluster and completions of a divided Job.
+// TestShares: replicas of each cluster and completions of a divided Job.
 func TestShares(t *testing.T) {
 	dividedPlacement := &policyv1alpha1.Placement{ReplicaScheduling: &policyv1alpha1.ReplicaSchedulingStrategy{
 		ReplicaSchedulingType: policyv1alpha1.ReplicaSchedulingTypeDivided,
@@ -290,7 +290,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestWork: karmada.md §1.4 (marks) and §2.10 (what is pruned), the whole of one Work.
+// TestWork: the whole of one Work: labels and annotations as in Karmada, and what is pruned.
 func TestWork(t *testing.T) {
 	w := newWorld(t, nginx, on("m1", 2))
 	w.Template.SetFinalizers([]string{"example.com/hub"})
@@ -372,8 +372,7 @@ spec:
 	}
 }
 
-// TestSettings: what of the binding and the template is passed on to the Work (karmada.md §2.9
-// suspension, §1.2 and §1.4).
+// TestSettings: what of the binding and the template is passed on to the Work.
 func TestSettings(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -381,10 +380,10 @@ func TestSettings(t *testing.T) {
 		want   map[string]string // by cluster: suspended, preserved, conflict resolution
 	}{
 		{"nothing", func(*world) {}, map[string]string{"m1": "false false abort", "m2": "false false abort"}},
-		{"§2.9 dispatching suspended", func(w *world) {
+		{"dispatching suspended", func(w *world) {
 			w.spec.Suspension = &workv1alpha2.Suspension{Suspension: policyv1alpha1.Suspension{Dispatching: ptr.To(true)}}
 		}, map[string]string{"m1": "true false abort", "m2": "true false abort"}},
-		{"§2.9 dispatching suspended for one", func(w *world) {
+		{"dispatching suspended for one", func(w *world) {
 			w.spec.Suspension = &workv1alpha2.Suspension{Suspension: policyv1alpha1.Suspension{
 				DispatchingOnClusters: &policyv1alpha1.SuspendClusters{ClusterNames: []string{"m2"}},
 			}}
@@ -421,7 +420,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestPolicyGone: karmada.md §1.5, after the deletion of a policy Works stay as they are; a further
+// TestPolicyGone: after the deletion of a policy Works stay as they are; a further
 // cluster gets what the others have.
 func TestPolicyGone(t *testing.T) {
 	w := newWorld(t, nginx, on("m1", 2))

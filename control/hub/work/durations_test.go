@@ -14,7 +14,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// A reconcile that only met a stale cache is no sample; one that failed beside that is an error.
+// A reconcile that only met a stale cache is no sample; one that failed next to that is an error.
 func TestDurations(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "works"}, "w", errors.New("newer"))
 	stale := kube.StaleCache(&workv1alpha1.Work{}, "1", "2")

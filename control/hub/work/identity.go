@@ -31,7 +31,7 @@ func OfReference(ref workv1alpha2.ObjectReference) Identity {
 	return Identity{Group: group, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name}
 }
 
-// OfWork is the identity of what a Work of ours holds. ok is false for Works that somebody else
+// OfWork is the identity of what a Work of ours holds. ok is false for Works that another component
 // made: they carry neither an id nor the name of a binding, or hold something else than one object.
 func OfWork(w *workv1alpha1.Work) (id Identity, ok bool) {
 	if w.Labels[workv1alpha1.LabelWorkID] == "" && !OfBinding(w) || len(w.Spec.Workload.Manifests) != 1 {

@@ -157,7 +157,7 @@ const (
 	dispatches = accepted + ", EndpointSliceDispatched=False EndpointSliceDispatchedFailed, ServiceApplied=True ServiceAppliedSucceed"
 )
 
-// TestMultiClusterService: karmada.md §1.10. The provider gets the Service and an export to the
+// TestMultiClusterService: as in Karmada, the provider gets the Service and an export to the
 // consumer, which reaches it by the plain name; clusters come and go, and with the
 // MultiClusterService everything goes but the provider's Service.
 func TestMultiClusterService(t *testing.T) {

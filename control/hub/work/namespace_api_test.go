@@ -116,7 +116,7 @@ func (h namespaceHub) end() {
 	}
 }
 
-// TestNamespaces: karmada.md §1.5, from the first cluster to the end of a namespace.
+// TestNamespaces: from the first cluster to the end of a namespace.
 func TestNamespaces(t *testing.T) {
 	h := namespaceNewHub(t)
 	h.join("m1")

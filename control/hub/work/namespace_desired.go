@@ -17,7 +17,7 @@ import (
 )
 
 // Propagated reports whether a namespace is propagated to all clusters without a policy; with optIn
-// only if a label asks for it.
+// only if a label requests it.
 func Propagated(ns metav1.Object, optIn bool) bool {
 	labels := ns.GetLabels()
 	switch {

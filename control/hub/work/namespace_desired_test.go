@@ -16,7 +16,7 @@ import (
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
-// TestGoes: karmada.md §1.5 (namespace auto-sync) and §1.0 (reserved namespaces).
+// TestGoes: synchronized and reserved namespaces, as in Karmada.
 func TestGoes(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -45,7 +45,7 @@ func TestGoes(t *testing.T) {
 	}
 }
 
-// TestWork: the whole of what a cluster gets of a namespace (karmada.md §1.4, §2.10).
+// TestWork: the whole of what a cluster gets of a namespace.
 func TestNamespaceWork(t *testing.T) {
 	ns := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "web", UID: "n1", CreationTimestamp: metav1.Time{Time: time.Unix(1, 0)}, Finalizers: []string{"example.com/hub"},

@@ -81,7 +81,7 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// orphans counts the Events of orphaned Works by the Works' names. Each says what to do.
+// orphans counts the Events of orphaned Works by the Works' names. Each reports what to do.
 func (h hub) orphans() map[string]int {
 	h.Helper()
 	var all corev1.EventList
@@ -102,7 +102,7 @@ func (h hub) orphans() map[string]int {
 	return out
 }
 
-// orphaned is the metric of a cluster, 0 if there is none.
+// orphaned is the metric of a cluster, 0 if none exists.
 func orphaned(t *testing.T, cluster string) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()

@@ -17,8 +17,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestOverrides: karmada.md §1.3, a change of an override policy or of a cluster reaches the Works;
-// one that fails stops its cluster only and says which rule.
+// TestOverrides: a change of an override policy or of a cluster reaches the Works;
+// one that fails stops its cluster only and reports which rule.
 func TestOverrides(t *testing.T) {
 	h := newHub(t)
 	d := deployment("over")

@@ -23,7 +23,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// karmada.md §1.9: static assignments become ResourceQuotas of their clusters, also of one that
+// Karmada: static assignments become ResourceQuotas of their clusters, also of one that
 // joins later; the status has what bindings request and what clusters report; what is unassigned,
 // or whose FederatedResourceQuota is gone, goes.
 func TestFederatedResourceQuota(t *testing.T) {

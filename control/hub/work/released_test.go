@@ -127,7 +127,7 @@ func TestFinalizationLeavesOtherWriters(t *testing.T) {
 	}
 }
 
-// A Job that was replaced runs anew: the Works of the former one end with its binding. In a hub
+// A Job that was replaced runs again: the Works of the former one end with its binding. In a hub
 // that was restored with new UIDs, where an import has written the binding, and for other kinds,
 // they stay.
 func TestReplacedTemplate(t *testing.T) {

@@ -152,7 +152,7 @@ func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcil
 	return r.bindings(ctx, func(b binding.Binding) bool {
 		switch {
 		case o.GetNamespace() != "" && b.GetNamespace() == "":
-			// a list of what has no namespace ignores the one that is asked for
+			// a list of what has no namespace ignores the one that is requested
 			return false
 		case len(kinds) == 0:
 			return true

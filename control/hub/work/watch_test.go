@@ -12,7 +12,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// Conditions change taints, and must not render all Works anew.
+// Conditions change taints, and must not render all Works again.
 func TestClusterChanged(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*clusterv1alpha1.Cluster)
