@@ -2,7 +2,7 @@ package dataplane
 
 // First returns the gateway, of those given by node index, that all flows take with Settings.Single
 // while it is good: the one with the highest weight by the programs' hash (bpf/lb.h, ONE_FOR_ALL).
-// 0: there is none.
+// 0: none.
 func First(gateways []uint16) (first uint16) {
 	var best uint32
 	for _, g := range gateways {

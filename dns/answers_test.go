@@ -104,8 +104,8 @@ func TestRoundRobinOverReadyRemoteClusters(t *testing.T) {
 	}
 }
 
-// The addresses beside an SRV record are no turn of their own: clients that ask for both would only
-// get every second cluster.
+// The addresses next to an SRV record are no turn of their own: clients that request both would
+// only get every second cluster.
 func TestRoundRobinBesideSRV(t *testing.T) {
 	h := serving(t, sample(ModeSubmariner, Service{Ports: http, Clusters: []Cluster{in("g2", ready("120.2.0.1")), in("g3", ready("120.3.0.1"))}}))
 	seen := map[string]int{}

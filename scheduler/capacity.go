@@ -157,7 +157,7 @@ func (r *capacity) replicas(needs []Amount) int64 {
 	return fit
 }
 
-// sets is the number of such loads that fit by the sums of the cluster, without a look at its
+// sets is the number of such loads that fit by the sums of the cluster, without reading its
 // nodes.
 func (r *capacity) sets(of Load) int64 {
 	fit := r.pods() / max(1, of.Pods)

@@ -29,8 +29,8 @@ var (
 )
 
 // TestGolden holds decisions in drawn worlds to what they were before the scheduler was made fast,
-// when it asked every cluster anew for each decision; those that spread by zone or provider, which
-// it refused, are of later.
+// when it queried every cluster again for each decision; those that spread by zone or provider,
+// which it refused, are of later.
 func TestGolden(t *testing.T) {
 	var got strings.Builder
 	sum := fnv.New64a()

@@ -22,7 +22,7 @@ type Observed struct {
 	Rescheduled, Scheduled time.Time
 }
 
-// FollowsClusters is what Need says of a Duplicated workload, and of a template without replicas,
+// FollowsClusters is the Need of a Duplicated workload, and of a template without replicas,
 // for which nothing else is due.
 const FollowsClusters = "it follows the clusters"
 

@@ -15,7 +15,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// world draws clusters, and a request whose affinity asks for those without the label "outside".
+// world draws clusters, and a request whose affinity requests those without the label "outside".
 func world(t *rapid.T) ([]*clusterv1alpha1.Cluster, *Request) {
 	var clusters []*clusterv1alpha1.Cluster
 	for i := range rapid.IntRange(1, 12).Draw(t, "clusters") {

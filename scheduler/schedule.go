@@ -1,7 +1,7 @@
 // Package scheduler selects the clusters in which a template runs, and their numbers of replicas.
 // It is pure: a decision depends on the request and the snapshot of the clusters alone, not on a
 // clock, an order of inputs or an API. The rules are Karmada's (release 1.18) except where the
-// README says otherwise.
+// README states otherwise.
 package scheduler
 
 import (
@@ -49,7 +49,7 @@ type task struct {
 	// together, apart and returning are Request.Together, Apart and Returning; nil: empty.
 	together, apart, returning set
 	byTaints                   map[int]cause // cache of tainted, by index in shape.taints
-	// of clusters that are too far; none: there are none yet
+	// of clusters that are too far; none: none exist yet
 	far cause
 	// descriptions of the causes from described on.
 	descriptions []string

@@ -45,7 +45,7 @@ func tainted(key string, effect corev1.TaintEffect) func(c *clusterv1alpha1.Clus
 
 func snapshot(clusters ...*clusterv1alpha1.Cluster) *Snapshot { return NewSnapshot(clusters, nil) }
 
-// request asks for replicas of a Deployment, of one core each.
+// request requests replicas of a Deployment, of one core each.
 func request(replicas int32, p *policyv1alpha1.Placement, current ...string) *Request {
 	r := &Request{
 		Kind: deployment, Replicas: replicas, Placement: p,
@@ -62,7 +62,7 @@ func request(replicas int32, p *policyv1alpha1.Placement, current ...string) *Re
 	return r
 }
 
-// together asks for one cluster for a component of two pods with two cores each.
+// together requests one cluster for a component of two pods with two cores each.
 func together(current ...string) *Request {
 	r := request(0, placement(byAggregation(), spreadBy(cluster1, 1, 1)), current...)
 	r.Requirements, r.Components, r.ComponentsLoad = nil, 1, LoadOf(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}, 2)

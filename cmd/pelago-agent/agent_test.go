@@ -218,7 +218,7 @@ func (s *clusterset) testLateNamespace(t *testing.T) {
 	within(t, "imported again", s.g1.viewIs(ns, name, all...))
 }
 
-// testForeign: a ServiceImport and a copy's name that somebody else has are not touched.
+// testForeign: a ServiceImport and a copy's name that another component has are not touched.
 func (s *clusterset) testForeign(t *testing.T) {
 	const ns, name = "foreign", "web"
 	namespace(t, ns, s.g1, s.g2)

@@ -294,8 +294,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// within waits until check returns an empty text, which says what is missing, and logs how long it
-// took.
+// within waits until check returns an empty text, which reports what is missing, and logs how long
+// it took.
 func within(t *testing.T, what string, check func() string) {
 	t.Helper()
 	start := time.Now()

@@ -1,7 +1,7 @@
 // Command pelago-agent runs the controllers of one member cluster. With --roles=network they manage
 // addresses, port blocks, peers and service discovery, and write no workloads. With
 // --roles=execution they run what the hub propagates to the cluster, and report the cluster's
-// status. With --roles=operator they install Pelago as Broker and Submariner objects ask for.
+// status. With --roles=operator they install Pelago as Broker and Submariner objects request.
 package main
 
 import (

@@ -317,7 +317,7 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// lookup asks for an A record and gives the address or the rcode.
+// lookup requests an A record and gives the address or the rcode.
 func lookup(t *testing.T, server netip.AddrPort, name string) string {
 	t.Helper()
 	r, err := miekg.Exchange(new(miekg.Msg).SetQuestion(name, miekg.TypeA), server.String())

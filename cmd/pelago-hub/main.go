@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// options is what the command line says.
+// options are those of the command line.
 type options struct {
 	kubeconfig     string
 	metricsAddress string
@@ -53,7 +53,7 @@ type options struct {
 	// identity is the holder identity in the lease; "": a new one for each process.
 	identity string
 	logLevel slog.Level
-	// workloads: the hub's API server runs workloads, so only namespaces that ask for it are
+	// workloads: the hub's API server runs workloads, so only namespaces that request it are
 	// propagated.
 	workloads bool
 	workers   workers

@@ -1,5 +1,5 @@
-// Command pelago-node keeps the kernel of one node as the API objects say. It runs as a DaemonSet
-// in the host's network.
+// Command pelago-node keeps the kernel of one node in line with the API objects. It runs as a
+// DaemonSet in the host's network.
 package main
 
 import (

@@ -14,11 +14,11 @@ const (
 	stateDirHelp    = "directory on the node for the wire's keys and the copy of the API objects"
 )
 
-// cacheFile has a directory of its own, which cleanup removes. The keys beside it stay: peers know
+// cacheFile has a directory of its own, which cleanup removes. The keys next to it stay: peers know
 // them.
 func cacheFile(stateDir string) string { return filepath.Join(stateDir, "node", "state.json") }
 
-// fromCache is the metric that says whether the node lacks the API server's objects.
+// fromCache is the metric that reports whether the node lacks the API server's objects.
 func fromCache(d *node.Daemon) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pelago_node_from_cache",

@@ -82,7 +82,7 @@ func TestWorkloadsOnly(t *testing.T) {
 		if err := own.SubResource("token").Create(ctx, account, &authenticationv1.TokenRequest{}); err != nil {
 			t.Errorf("the member renews its token: %v", err)
 		}
-		// Whoever registers cannot have ranges on the side: nobody would check them against
+		// Whoever registers cannot have ranges on the side: no check would compare them with
 		// others'.
 		forged := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: "w2",
 			Labels:      map[string]string{submarinerv1.LabelClusterID: "w2"},

@@ -1,5 +1,5 @@
 // Package config reads what `pelago join` leaves in a member's system namespace: the ConfigMap
-// pelago-config and the Secrets beside it. It is a plain value package: the binaries (cmd/*) parse
+// pelago-config and the Secrets next to it. It is a plain value package: the binaries (cmd/*) parse
 // once and pass values on; it has no client and no state.
 package config
 
@@ -184,7 +184,7 @@ type Config struct {
 func (c Config) Globalnet() bool { return len(c.GlobalCIDRs) > 0 }
 
 // UseClusterSetIPs reports whether exported services get a ClusterSetIP unless their ServiceExport
-// says otherwise.
+// states otherwise.
 func (c Config) UseClusterSetIPs() bool { return c.ClusterSetIPs || c.Mode == ModeMCS }
 
 // RoutedPodCIDRs are the ranges of pods and, without globalnet, of hosts outside the cluster.

@@ -57,7 +57,7 @@ func Result(err error) (reconcile.Result, error) {
 	return reconcile.Result{}, err
 }
 
-// Options says where the hub is and what it sees of the agent.
+// Options defines where the hub is and what it sees of the agent.
 type Options struct {
 	Server    string // https URL
 	CA        []byte // PEM
@@ -98,7 +98,7 @@ func access(o Options) (*rest.Config, *reachability) {
 
 // RetryingConfig is a copy of a config whose reads are retried in the transport while the API
 // server is unreachable, at random intervals between min and max. It is for the informers of a
-// process that runs beside the hub (pelago-hub): by default they would retry after up to a minute.
+// process that runs next to the hub (pelago-hub): by default they would retry after up to a minute.
 func RetryingConfig(config *rest.Config, min, max time.Duration, logger logr.Logger) *rest.Config {
 	config = rest.CopyConfig(config)
 	reach := newReachability(logger)

@@ -9,7 +9,7 @@ import (
 )
 
 // missingGrace is how long an object that a new list of the hub lacks still counts as present, if
-// no event said that it was deleted. A hub that was restored from a backup lacks what members have
+// no event reported its deletion. A hub that was restored from a backup lacks what members have
 // written since; they write it again within seconds. Without the grace, peers and imported services
 // of that time would be withdrawn until then.
 const missingGrace = time.Minute

@@ -93,7 +93,7 @@ func (h *Hub) OfContribution(contribution client.Object) []reconcile.Request {
 }
 
 // ContributionRequests makes requests of contributions, one for the service of each, for use in
-// event handlers: an error of the cache is logged, as nobody is there to return it to.
+// event handlers: an error of the cache is logged, as no caller could return it.
 func ContributionRequests(ctx context.Context) func([]v1alpha1.ServiceContribution, error) []reconcile.Request {
 	return func(contributions []v1alpha1.ServiceContribution, err error) []reconcile.Request {
 		if err != nil {

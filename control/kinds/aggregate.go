@@ -271,7 +271,7 @@ var (
 	claimPhases = []corev1.PersistentVolumeClaimPhase{corev1.ClaimLost, corev1.ClaimPending, corev1.ClaimBound}
 )
 
-// foremost returns the first value of the order that is in have; "" if there is none.
+// foremost returns the first value of the order that is in have; "" if none exists.
 func foremost[P comparable](order, have []P) (out P) {
 	for _, p := range order {
 		if slices.Contains(have, p) {

@@ -95,7 +95,7 @@ func add(into, from map[string]any) {
 	for key, v := range from {
 		switch v := v.(type) {
 		case int64:
-			n, _ := into[key].(int64) // 0 if there is none yet
+			n, _ := into[key].(int64) // 0 if none exists yet
 			into[key] = n + v
 		case map[string]any:
 			child, ok := into[key].(map[string]any)
@@ -124,7 +124,7 @@ func timesAt(a []ref.Val) ([]string, error) {
 	return out, nil
 }
 
-// earliest(items, field): the first of the times; null if there is none.
+// earliest(items, field): the first of the times; null if none exists.
 func earliest(a []ref.Val) (any, error) {
 	all, err := timesAt(a)
 	if err != nil || len(all) == 0 {
@@ -133,7 +133,7 @@ func earliest(a []ref.Val) (any, error) {
 	return slices.Min(all), nil
 }
 
-// latest(items, field): the last of the times; null if there is none.
+// latest(items, field): the last of the times; null if none exists.
 func latest(a []ref.Val) (any, error) {
 	all, err := timesAt(a)
 	if err != nil || len(all) == 0 {

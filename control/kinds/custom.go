@@ -25,7 +25,7 @@ type Custom struct {
 	known <-chan struct{}
 
 	mu sync.RWMutex
-	// the operations of all sources together, filled as they are asked for
+	// the operations of all sources together, filled on request
 	kinds map[schema.GroupVersionKind]Kind
 	// the rules of each kind, those with precedence first
 	sources  map[schema.GroupVersionKind][]*compiled

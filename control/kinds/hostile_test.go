@@ -74,7 +74,7 @@ func TestHostileExpressionsEnd(t *testing.T) {
 }
 
 // Whatever is put together, an evaluation ends within its limits: the cost that CEL counts, and the
-// weight of what calls look at.
+// weight of what calls read.
 func TestExpressionsEndWithinTheirCost(t *testing.T) {
 	vars := map[string]any{"object": map[string]any{"a": "abc"}, "items": many(30)}
 	rapid.Check(t, func(t *rapid.T) {

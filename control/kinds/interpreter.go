@@ -122,7 +122,7 @@ func (in *Interpreter) HasReplicas(obj *unstructured.Unstructured) bool {
 }
 
 // Replicas returns the replicas of a template and what each requests (nil: nothing). By default
-// there are none, and ok is false.
+// none exist, and ok is false.
 func (in *Interpreter) Replicas(template *unstructured.Unstructured) (n int32, each *workv1alpha2.ReplicaRequirements, ok bool, err error) {
 	k := in.of(template)
 	if k.Replicas == nil {
@@ -135,7 +135,7 @@ func (in *Interpreter) Replicas(template *unstructured.Unstructured) (n int32, e
 }
 
 // Components returns the components of a template whose pods have several forms, sorted by name,
-// instead of replicas. By default there are none, and ok is false.
+// instead of replicas. By default, none exist, and ok is false.
 func (in *Interpreter) Components(template *unstructured.Unstructured) (all []workv1alpha2.Component, ok bool, err error) {
 	k := in.of(template)
 	if k.Components == nil {
@@ -238,7 +238,7 @@ func (in *Interpreter) Health(observed *unstructured.Unstructured) (workv1alpha2
 }
 
 // Dependencies returns the objects that a template refers to, each once, sorted by kind and name.
-// By default there are none.
+// By default, none exist.
 func (in *Interpreter) Dependencies(template *unstructured.Unstructured) ([]DependentReference, error) {
 	k := in.of(template)
 	if k.Dependencies == nil {

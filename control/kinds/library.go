@@ -220,7 +220,7 @@ func sumReports(obj *unstructured.Unstructured, all []reported, names []string) 
 	return out, err
 }
 
-// generationAt reads a generation; 0 if there is none. Argo's Rollout has it as a string.
+// generationAt reads a generation; 0 if none exists. Argo's Rollout has it as a string.
 func generationAt(m map[string]any, path ...string) (int64, error) {
 	v, _, err := unstructured.NestedFieldNoCopy(m, path...)
 	if text, ok := v.(string); ok && err == nil {

@@ -203,8 +203,8 @@ func TestRulesAreWaitedFor(t *testing.T) {
 	}
 }
 
-// Who follows hears of the kinds whose rules are others, not of what was known when it began to
-// read, and no more when it has ended.
+// A follower is notified of the kinds whose rules are others, not of what was known when it began
+// to read, and no more when it has ended.
 func TestRulesAreFollowed(t *testing.T) {
 	c := NewCustom()
 	in := c.Interpreter()

@@ -18,7 +18,7 @@ import (
 // path leads to a field, mostly the pod spec of a kind.
 type path []string
 
-// pod reads the pod spec; an empty one if there is none.
+// pod reads the pod spec; an empty one if none exists.
 func (p path) pod(obj *unstructured.Unstructured) (*corev1.PodSpec, error) {
 	m, _, err := unstructured.NestedMap(obj.Object, p...)
 	if err != nil {

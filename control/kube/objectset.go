@@ -62,7 +62,7 @@ func (s ObjectSet[T]) Ensure(ctx context.Context, have, want []T) error {
 }
 
 // create creates an object. One that exists is updated if it is the owner's: it was not among the
-// present ones because somebody removed a label by which they are listed.
+// present ones because another client removed a label by which they are listed.
 func (s ObjectSet[T]) create(ctx context.Context, want T) error {
 	err := s.Client.Create(ctx, want)
 	if !apierrors.IsAlreadyExists(err) {

@@ -17,8 +17,8 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// Main runs a program with its arguments until it is done or told to end. Its exit code is 1 if it
-// failed; help is no failure.
+// Main runs a program with its arguments until it is done or gets a signal to end. Its exit code is
+// 1 if it failed; help is no failure.
 func Main(name string, run func(ctx context.Context, args []string) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -13,7 +13,7 @@ import (
 )
 
 // NotServed reports whether a request failed because the API server does not serve the kind in this
-// version; that says nothing about the object, which may exist in another version. A RESTMapper
+// version; that does not concern the object, which may exist in another version. A RESTMapper
 // keeps the mappings that it has seen, so a request for a version that is no longer served still
 // reaches the API server. The 404 has no Status in its body, and client-go makes it a NotFound with
 // this cause.

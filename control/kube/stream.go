@@ -119,7 +119,7 @@ func (s watchSource) watch(ctx context.Context, gvk schema.GroupVersionKind, new
 	body, err := client.Get().Resource(mapping.Resource.Resource).
 		SpecificallyVersionedParams(&opts, metav1.ParameterCodec, metav1.Unversioned).Stream(ctx)
 	if utilnet.IsProbableEOF(err) || utilnet.IsTimeout(err) {
-		// as client-go's: the next one goes on where the last one was
+		// as client-go's: the next one continues where the last one was
 		return watch.NewEmptyWatch(), nil
 	}
 	if err != nil {
@@ -249,7 +249,7 @@ func event(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	case n >= 0 && ours && bytes.HasSuffix(data[:n], after):
 		return n + 1, data[:n], nil
 	case n < 0 && !atEOF && (ours || len(data) < len(before)):
-		return 0, nil, nil // the line goes on
+		return 0, nil, nil // the line continues
 	}
 	d := stdjson.NewDecoder(bytes.NewReader(data))
 	var one stdjson.RawMessage

@@ -80,8 +80,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Daemon keeps the kernel of one node as the objects say. Its loop never waits for the API server:
-// objects come from a cache, and reports have a goroutine per kind.
+// Daemon keeps the kernel of one node in line with the objects. Its loop never waits for the API
+// server: objects come from a cache, and reports have a goroutine per kind.
 type Daemon struct {
 	opts   Options
 	log    *slog.Logger

@@ -11,7 +11,7 @@ import (
 )
 
 // A public address that was once found stays while its source is wanted, also over a restart with
-// nobody to ask.
+// no peer to query.
 func TestPublicAddress(t *testing.T) {
 	name := tables.PublicIPSource{Method: tables.DNS, Argument: "gw.example.org"}
 	found := PublicIP{Address: ip("198.51.100.7"), Source: name}

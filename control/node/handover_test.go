@@ -114,7 +114,7 @@ func TestCordonedGatewayStaysUntilAnotherServes(t *testing.T) {
 	}
 }
 
-// The upgrade goes on: at every moment the gateways that nodes use include one that works, and n3
+// The upgrade continues: at every moment the gateways that nodes use include one that works, and n3
 // switches on while it is left.
 func TestHandoverOverlaps(t *testing.T) {
 	last, worker := newHandover("n3"), newHandover("n2")

@@ -83,7 +83,7 @@ func service(_ context.Context, name string) (*corev1.Service, error) {
 
 // say answers.
 func say(w io.Writer, text string) {
-	// what the asker does not get it complains of, and every case looks at what it says
+	// the resolver reports what it does not get, and every case checks its error
 	_, _ = io.WriteString(w, text)
 }
 
@@ -171,8 +171,8 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// A server that says nothing, or something without end, costs its time and no more; then the next
-// source is asked.
+// A server that sends nothing, or something without end, costs its time and no more; then the next
+// source is queried.
 func TestSlowSources(t *testing.T) {
 	l := lookup{names: names(t), service: func(ctx context.Context, _ string) (*corev1.Service, error) {
 		<-ctx.Done() // a cache that never gets its first list

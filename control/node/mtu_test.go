@@ -55,7 +55,7 @@ func TestMTUFollowsUplink(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					// it complains of the peers, whose keys are none
+					// it reports the peers, whose keys are not valid
 					wire, _ := d.ensureWire(objs, host.Underlay, nil)
 					r := tables.Desired(objs, host)
 					if err := netdev.Ensure(deviceConfig(r.State, host)); err != nil {

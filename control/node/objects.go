@@ -88,7 +88,7 @@ func (s *syncer) problem() error {
 }
 
 // begin returns once there are objects. live is closed once those of the API server have been read;
-// until then the saved ones are used. It fails if there are none and the API server returns an
+// until then the saved ones are used. It fails if none exist and the API server returns an
 // error; while it does not answer, begin waits.
 func (s *objectSource) begin(ctx context.Context, log *slog.Logger) (live <-chan struct{}, err error) {
 	go s.synced.run(ctx, s.sync)

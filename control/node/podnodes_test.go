@@ -125,7 +125,7 @@ func TestPodNodes(t *testing.T) {
 	}
 }
 
-// A gateway that is taken out of service goes on switching for a while, without a gap.
+// A gateway that is taken out of service continues switching for a while, without a gap.
 func TestNeedsPodNodes(t *testing.T) {
 	objs, _ := clusterset.Flat("n1")
 	now := time.Unix(1000, 0)

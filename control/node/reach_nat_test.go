@@ -222,7 +222,7 @@ func TestBehindNAT(t *testing.T) {
 		var after cable.Status
 		await.True(t, fmt.Sprintf("the open gateway sends to a port from %d on", base), func() bool {
 			s.run(100 * time.Millisecond)
-			// the daemon goes on meanwhile, and must not spoil it
+			// the daemon continues meanwhile, and must not spoil it
 			for _, g := range []*natted{open, hidden} {
 				g.reconcile()
 			}

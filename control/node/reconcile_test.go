@@ -90,7 +90,7 @@ func (n *kernelNode) tables() dataplane.State {
 }
 
 // A gateway whose firewall rules cannot be repaired keeps its role, and all that does not depend on
-// them goes on.
+// them continues.
 func TestFailureAfterSuccess(t *testing.T) {
 	objs, _ := clusterset.Globalnet("n1")
 	n := newKernelNode(t, objs)

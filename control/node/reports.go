@@ -262,7 +262,7 @@ func (w *agentWriter) write(ctx context.Context, r status.RouteAgent) error {
 	return nil
 }
 
-// put applies change to an object, creating it if there is none, and sets AnnotationUpdated.
+// put applies change to an object, creating it if none exists, and sets AnnotationUpdated.
 func put(ctx context.Context, c client.Client, o client.Object, change func()) error {
 	key := client.ObjectKeyFromObject(o)
 	err := c.Get(ctx, key, o)

@@ -86,7 +86,7 @@ func TestRotateKeys(t *testing.T) {
 }
 
 // The annotation wakes the daemon; the wire's rotation is reported of gateways only, and while it
-// runs the wire is looked at often.
+// runs the wire is inspected often.
 func TestRotationIsFollowed(t *testing.T) {
 	before := corev1.Node{}
 	after := *before.DeepCopy()

@@ -30,8 +30,8 @@ func (a *asked) Identity() (map[string]string, error) {
 	return map[string]string{cable.IdentityTunnels: "2"}, nil
 }
 
-// The wire has as many tunnels as the cluster joined with; every port at which it listens is let in
-// by the firewall and watched by the guard, also that of a tunnel which is about to go.
+// The wire has as many tunnels as the cluster joined with; every port at which it listens is
+// accepted by the firewall and watched by the guard, also that of a tunnel which is about to go.
 func TestEnsureWireTunnels(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, config.KeyPSK), []byte("secret"), 0o600); err != nil {

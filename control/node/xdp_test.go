@@ -37,7 +37,7 @@ func TestXDPDevices(t *testing.T) {
 	}
 }
 
-// The cluster's configuration says where XDP is used, if the node's own command line does not.
+// The cluster's configuration reports where XDP is used, if the node's own command line does not.
 func TestXDPSetting(t *testing.T) {
 	for _, tt := range []struct{ flag, configured, want string }{
 		{"", "", ""}, {"", "auto", "auto"}, {"on", "", "on"}, {"off", "on", "off"},

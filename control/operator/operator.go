@@ -1,5 +1,5 @@
 // Package operator has the controllers of `pelago-agent --roles=operator`: they install what
-// Submariner and Broker objects ask for, and join the clusters of Cluster API that have a label.
+// Submariner and Broker objects request, and join the clusters of Cluster API that have a label.
 // What they install is decided by deploy/spec and done by deploy/member and deploy/broker, in this
 // process.
 package operator
@@ -145,8 +145,8 @@ func Add(ctx context.Context, mgr ctrl.Manager, o Options) error {
 			return out
 		})
 	}
-	// Ignore status updates: a message may say how long ago something was, so each reconcile would
-	// trigger the next.
+	// Ignore status updates: a message may report how long ago something was, so each reconcile
+	// would trigger the next.
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	submariner, discovery, broker := kind("Submariner"), kind("ServiceDiscovery"), kind("Broker")
 	return errors.Join(
@@ -216,7 +216,7 @@ func (o *operator) submariner(ctx context.Context, req reconcile.Request) (recon
 	return reconcile.Result{RequeueAfter: o.retries()}, o.write(ctx, s, before)
 }
 
-// updating is the error of install while it has to wait; it says for what.
+// updating is the error of install while it has to wait; it reports for what.
 type updating string
 
 func (u updating) Error() string { return string(u) }
@@ -272,7 +272,7 @@ func (o *operator) join(ctx context.Context, s *v1alpha1.Submariner, unknown err
 	return err
 }
 
-// checkOnly refuses a Submariner beside an older one.
+// checkOnly refuses a Submariner next to an older one.
 func (o *operator) checkOnly(ctx context.Context, s *v1alpha1.Submariner) error {
 	list := &v1alpha1.SubmarinerList{}
 	if err := o.live.List(ctx, list, client.InNamespace(o.namespace)); err != nil {
@@ -323,7 +323,7 @@ func (o *operator) update(ctx context.Context, image string) error {
 	return updating(fmt.Sprintf("the operator is updated to %s first: see `kubectl -n %s get pods` if that takes long", image, o.namespace))
 }
 
-// joined is the configuration that a join has left, the zero value if there is none.
+// joined is the configuration that a join has left, the zero value if none exists.
 func (o *operator) joined(ctx context.Context) (config.Config, error) {
 	return member.Former(ctx, o.live)
 }

@@ -48,7 +48,7 @@ func located(locate func(*spec.Error) *spec.Error, err error) error {
 	return refused(e.Path, e.Text)
 }
 
-// membership is what a Submariner asks for.
+// membership is what a Submariner requests.
 type membership struct {
 	spec.Object
 	info broker.Info

@@ -155,7 +155,7 @@ func (t *EgressTable) addOwn(g *submarinerv1.GlobalIngressIP) {
 	t.own[types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.PodRef.Name}] = own
 }
 
-// Choose says where the pod's egress comes from.
+// Choose reports where the pod's egress comes from.
 func (t *EgressTable) Choose(pod EgressPod) EgressChoice {
 	if r := t.namespaces[pod.Namespace]; r != nil && !pod.HostNetwork {
 		if c, ok := first(PodSelector, r.matching(pod)); ok {
@@ -197,8 +197,8 @@ func (r *rules) matching(pod EgressPod) []pool {
 	return found
 }
 
-// belongsTo says whether the address was given to this very pod, not to an earlier one of the same
-// name.
+// belongsTo reports whether the address was given to this very pod, not to an earlier one of the
+// same name.
 func (a address) belongsTo(pod EgressPod) bool {
 	return a.pod == "" || pod.UID == "" || a.pod == pod.UID
 }

@@ -123,8 +123,8 @@ func TestWatchWithoutServer(t *testing.T) {
 	}
 }
 
-// Without a server for long, nobody is dead: the verdict of a node whose daemon is gone must not
-// stand for ever.
+// Without a server for long, no cluster is dead: the verdict of a node whose daemon is gone must
+// not stand for ever.
 func TestWatchForgets(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "verdict.sock")
 	l, err := net.Listen("unix", socket)

@@ -125,7 +125,7 @@ func (a *Agent) Start(ctx context.Context) error {
 				}
 				if !again {
 					// the next attempt waits: a hub that ends its sessions at once must not be
-					// asked in a loop
+					// queried in a loop
 					return
 				}
 				select {

@@ -12,7 +12,7 @@ import (
 
 // BenchmarkThroughput sends four TCP streams from one gateway to another, spread over the tunnels.
 // Both gateways share this machine's cores, so it compares wires and tunnels with each other; it
-// does not say what a gateway of its own carries.
+// does not report what a gateway of its own carries.
 func BenchmarkThroughput(b *testing.B) {
 	for _, tunnels := range []int{1, 2, 4} {
 		b.Run(fmt.Sprintf("wireguard-%d", tunnels), func(b *testing.B) {

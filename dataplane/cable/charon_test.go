@@ -21,8 +21,8 @@ import (
 
 // charonEnd bounds the end of a daemon on a busy machine. strongSwan 5.9.8 hangs for ever, once in
 // about a thousand times, when a vici connection is closed at the moment of SIGTERM: its last
-// thread waits for one that has ended (watcher's remove below vici's destroy). By then it has told
-// its peers. Supervisor kills it, too.
+// thread waits for one that has ended (watcher's remove below vici's destroy). By then it has
+// notified its peers. Supervisor kills it, too.
 const charonEnd = 10 * time.Second
 
 // ikeDaemon is strongSwan's IKE daemon, from Debian's package, in a network namespace: as many run

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// daemon is the IKE daemon beside a gateway.
+// daemon is the IKE daemon next to a gateway.
 type daemon struct {
 	*ikeDaemon
 	conf    Charon

@@ -96,7 +96,7 @@ func openWireGuardAs(t testing.TB, s *set, g *gateway, dir string, embedded bool
 	return w
 }
 
-// peer is g as others are told.
+// peer is g as others are notified.
 func (g *gateway) peer(t testing.TB) Peer {
 	t.Helper()
 	id, err := g.wire.Identity()

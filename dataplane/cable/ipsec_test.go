@@ -28,8 +28,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// ipsecSet is newSet with an IKE daemon beside each gateway, which does ESP itself where the kernel
-// has none.
+// ipsecSet is newSet with an IKE daemon next to each gateway, which does ESP itself where the
+// kernel has none.
 func ipsecSet(t testing.TB, n int, change ...func(o *IPsecOptions)) (*set, map[*gateway]*daemon) {
 	t.Helper()
 	s, daemons := newSet(t, n), map[*gateway]*daemon{}
@@ -244,7 +244,7 @@ func TestIPsecRoaming(t *testing.T) {
 // The TUN of an IKE daemon that does ESP itself is gone: an error with the cause.
 func TestIPsecWithoutTUN(t *testing.T) {
 	if kernelESP(t) {
-		return // there is none
+		return // none exists
 	}
 	s, _ := ipsecSet(t, 2)
 	a, b := s.gateways[0], s.gateways[1]
@@ -294,7 +294,7 @@ func TestIPsecDaemonRestart(t *testing.T) {
 	}
 }
 
-// While the side that calls starts anew the other one does not call: it would get a second pair of
+// While the side that calls starts again the other one does not call: it would get a second pair of
 // keys.
 func TestIPsecCalledWaits(t *testing.T) {
 	s, daemons := ipsecSet(t, 2)

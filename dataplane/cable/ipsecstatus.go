@@ -16,7 +16,7 @@ import (
 
 // sa is the state of a connection, as reported by the daemon.
 type sa struct {
-	ike   string // state of the IKE SA, "" if there is none
+	ike   string // state of the IKE SA, "" if none exists
 	calls bool   // this side initiated it
 	tunnelStatus
 }

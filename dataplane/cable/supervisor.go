@@ -30,7 +30,7 @@ const (
 	// the daemon then takes to notify its peers. The pod's grace period is longer than both.
 	drainTimeout = 10500 * time.Millisecond
 	stopTimeout  = 1500 * time.Millisecond
-	// watchInterval is how often the daemon is asked for its state. One that leaves maxUnanswered
+	// watchInterval is how often the daemon is queried for its state. One that leaves maxUnanswered
 	// requests in a row unanswered hangs.
 	watchInterval = 10 * time.Second
 	maxUnanswered = 3
@@ -49,7 +49,7 @@ type Supervisor struct {
 	// DrainTimeout bounds how long the daemon outlives ctx, until pelago-node no longer uses it
 	// (IPsec.Left); 0: 10.5 s.
 	DrainTimeout time.Duration
-	// WatchInterval is how often the daemon is asked, and how long it may take to answer. It is
+	// WatchInterval is how often the daemon is queried, and how long it may take to answer. It is
 	// killed and started again if it leaves three requests in a row unanswered. 0: 10 s.
 	WatchInterval time.Duration
 	// Start starts the daemon with its environment; nil: Debian's charon.

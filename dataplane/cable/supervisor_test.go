@@ -88,7 +88,7 @@ func (s *supervised) started(t *testing.T) *exec.Cmd {
 func alive(c *exec.Cmd) bool { return c.Process.Signal(syscall.Signal(0)) == nil }
 
 // The IKE daemon runs while the node is a gateway. When it crashes, when its container ends and
-// when pelago-node starts anew, the tunnel comes back by itself.
+// when pelago-node starts again, the tunnel comes back by itself.
 func TestSupervisor(t *testing.T) {
 	s := newSet(t, 2)
 	a, b := supervise(t, s.gateways[0]), supervise(t, s.gateways[1])

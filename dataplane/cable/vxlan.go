@@ -24,7 +24,7 @@ type VXLAN struct {
 
 var _ Wire = (*VXLAN)(nil)
 
-// Capabilities implements Wire: there are none.
+// Capabilities implements Wire: none exist.
 func (w *VXLAN) Capabilities() Capabilities { return Capabilities{} }
 
 // Ensure implements Wire: it validates the peers and makes no device.

@@ -15,7 +15,7 @@ import (
 	"golang.zx2c4.com/wireguard/tun"
 )
 
-// A gateway that leaves asks whether packets wait in its process: in the TUN, which takes them
+// A gateway that leaves checks whether packets wait in its process: in the TUN, which takes them
 // until they are read, or at the socket.
 func TestEmbeddedWaiting(t *testing.T) {
 	ns := newSet(t, 1).gateways[0].ns

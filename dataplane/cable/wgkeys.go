@@ -70,7 +70,7 @@ func tunnelNumbers(words []string) (numbers []int) {
 	return numbers
 }
 
-// read returns the content of a file, "" if there is none.
+// read returns the content of a file, "" if none exists.
 func (d keyDir) read(name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(string(d), name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

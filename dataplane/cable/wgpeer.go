@@ -164,8 +164,8 @@ func plan(have *wgtypes.Device, t tunnel, last endpoints, now time.Time) (wgtype
 	}
 	renewed := have.PrivateKey != t.key
 	if renewed {
-		// Clears the handshake times, which otherwise could not be told from handshakes with the
-		// new key.
+		// Clears the handshake times, which otherwise could not be notified from handshakes with
+		// the new key.
 		c.PrivateKey, c.ReplacePeers = &t.key, true
 	}
 	if port := int(t.port); have.ListenPort != port {

@@ -441,7 +441,7 @@ func TestWireGuardSocketLeftBehind(t *testing.T) {
 	}))
 }
 
-// A peer with the fabric address of another is left out, and harms nobody else.
+// A peer with the fabric address of another is left out, and harms nothing else.
 func TestWireGuardTwin(t *testing.T) {
 	s := wireguardSet(t, 3, 1)
 	s.join(t)

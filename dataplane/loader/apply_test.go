@@ -101,8 +101,8 @@ func example() dataplane.State {
 	}
 }
 
-// What somebody else removed, changed or added is put right by the next Apply after a Refresh, and
-// by a new process.
+// What another component removed, changed or added is put right by the next Apply after a Refresh,
+// and by a new process.
 func TestSelfRepair(t *testing.T) {
 	path := filepath.Join(bpffs.Mount(t), "pelago")
 	l := openAt(t, path)
@@ -231,8 +231,8 @@ func TestManyServices(t *testing.T) {
 	}
 }
 
-// One table that is too small does not keep the others from being written, and the error says which
-// and how small.
+// One table that is too small does not keep the others from being written, and the error reports
+// which and how small.
 func TestFullMap(t *testing.T) {
 	l := open(t)
 	s := example()
@@ -288,7 +288,7 @@ func cookieOf(l *Loader) (uint32, error) {
 }
 
 // The cookie marks packets that are on their way: it stays over changes and restarts, and is never
-// that of nobody.
+// that of no program.
 func TestCookie(t *testing.T) {
 	path := filepath.Join(bpffs.Mount(t), "pelago")
 	l := openAt(t, path)

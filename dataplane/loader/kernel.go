@@ -47,7 +47,7 @@ var requirements = []requirement{
 	{"atomic BPF instructions", "5.12 (arm64: 5.18)", bpf.HaveAtomics},
 }
 
-// CheckKernel says whether the data path can run here: nil, or every missing feature with the
+// CheckKernel reports whether the data path can run here: nil, or every missing feature with the
 // kernel version that brought it (each a *NotSupported).
 func CheckKernel() error {
 	if err := checkUser(os.Geteuid()); err != nil {

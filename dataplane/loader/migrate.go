@@ -194,7 +194,7 @@ func setFlows(spec *ebpf.CollectionSpec, pinPath string, flows int) error {
 		spec.Variables[bpf.PelagoVarSourceQuota].Set(int64(entries/2/4)), spec.Variables[bpf.PelagoVarClusterQuota].Set(int64(entries/2/2)))
 }
 
-// pinnedEntries is the size of the pinned map of flows, two entries a flow; 0 if there is none.
+// pinnedEntries is the size of the pinned map of flows, two entries a flow; 0 if none exists.
 func pinnedEntries(pinPath string) (uint32, error) {
 	pinned, err := ebpf.LoadPinnedMap(filepath.Join(pinPath, bpf.PelagoMapFlows), &ebpf.LoadPinOptions{ReadOnly: true})
 	if errors.Is(err, fs.ErrNotExist) {

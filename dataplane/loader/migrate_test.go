@@ -25,7 +25,7 @@ func TestFlowsFor(t *testing.T) {
 	}
 }
 
-// A pinned table keeps its size, whatever another daemon asks for: its flows go on.
+// A pinned table keeps its size, whatever another daemon requests: its flows go on.
 func TestFlowTableKeepsItsSize(t *testing.T) {
 	path := filepath.Join(bpffs.Mount(t), "pelago")
 	sizes := func(l *Loader) []uint32 {

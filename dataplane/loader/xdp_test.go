@@ -19,7 +19,7 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// passing is somebody else's XDP program.
+// passing is another component's XDP program.
 func passing(t *testing.T) *ebpf.Program {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})

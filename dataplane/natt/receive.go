@@ -251,7 +251,7 @@ func (s *socket) write(b []byte, to netip.AddrPort, from netip.Addr) error {
 	return err
 }
 
-// destination is the address in control messages; zero if there is none. struct in_pktinfo is
+// destination is the address in control messages; zero if none exists. struct in_pktinfo is
 // {ifindex, spec_dst, addr}, struct in6_pktinfo {addr, ifindex}.
 func destination(control []byte) netip.Addr {
 	messages, err := unix.ParseSocketControlMessage(control)

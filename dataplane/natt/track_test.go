@@ -320,8 +320,8 @@ func TestProbesAreSparse(t *testing.T) {
 	}
 }
 
-// Whatever the network does: time goes on, an address is never asked too often, an address that is
-// confirmed has answered lately, and once the network is steady the reachability is right.
+// Whatever the network does: time continues, an address is never probed too often, an address that
+// is confirmed has answered lately, and once the network is steady the reachability is right.
 func TestAnyNetwork(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := peerB

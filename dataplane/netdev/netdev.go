@@ -82,7 +82,7 @@ func Remove() error {
 	return errors.Join(errs...)
 }
 
-// FindLink returns the device of that name, nil if there is none.
+// FindLink returns the device of that name, nil if none exists.
 func FindLink(name string) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	var none netlink.LinkNotFoundError

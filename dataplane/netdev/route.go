@@ -156,7 +156,7 @@ func sameRule(listed, wanted netlink.Rule) bool {
 	return reflect.DeepEqual(listed, wanted)
 }
 
-// Resolve says how the node reaches an outer address: by which uplink and next hop.
+// Resolve reports how the node reaches an outer address: by which uplink and next hop.
 func Resolve(a netip.Addr) (dataplane.Hop, error) {
 	routes, err := netlink.RouteGet(a.AsSlice())
 	if err != nil {

@@ -77,7 +77,7 @@ func removeSubmarinerRoutes(remote []netip.Prefix) error {
 		}
 		for _, r := range rules {
 			if kept > 0 {
-				break // the table is somebody else's, too
+				break // the table is another component's, too
 			}
 			if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, syscall.ENOENT) {
 				errs = append(errs, fmt.Errorf("remove rule %v: %w", r, err))

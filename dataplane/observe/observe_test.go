@@ -45,7 +45,7 @@ func none() View { return View{} }
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// gateway is n1 of g1 with a second gateway beside it, joined to g2, one of whose two gateways has
+// gateway is n1 of g1 with a second gateway next to it, joined to g2, one of whose two gateways has
 // died and one of which no tunnel leads to.
 func gateway() (source, View) {
 	answers := liveness.Path{Probes: 100, Replies: 99, Ready: true, RTT: time.Millisecond, SRTT: 1200 * time.Microsecond, Loss: 0.01}
@@ -102,7 +102,7 @@ func text(t *testing.T, c prometheus.Collector) string {
 	return page.Body.String()
 }
 
-// What `promtool check metrics` complains of, by the library that it uses and, where it is
+// What `promtool check metrics` reports, by the library that it uses and, where it is
 // installed, by itself.
 func TestLint(t *testing.T) {
 	s, v := gateway()

@@ -145,7 +145,7 @@ func (s *sizing) missed(path liveness.Path, now time.Time) {
 	}
 }
 
-// void discards the probe in flight, whose loss says nothing about sizes.
+// void discards the probe in flight, whose loss is no evidence of a size.
 func (s *sizing) void(now time.Time) { s.out, s.lost, s.passed, s.next = 0, 0, 0, now.Add(LargeEvery) }
 
 func (s *sizing) narrow() {

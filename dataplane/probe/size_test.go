@@ -15,7 +15,7 @@ type way struct {
 	now  time.Time
 	full int
 	path liveness.Path
-	// passes is what comes through; lose says whether a probe that would is lost all the same.
+	// passes is what comes through; lose reports whether a probe that would is lost all the same.
 	passes int
 	lose   func() bool
 	large  int // probes sent
@@ -119,7 +119,7 @@ func TestChangedMTU(t *testing.T) {
 }
 
 // Whatever the sizes are and whether one probe in ten is lost, the size that passes is found to the
-// byte, and no hole where there is none.
+// byte, and no hole where none exists.
 func TestSizeIsFound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		full := rapid.IntRange(least+1, 9000).Draw(t, "MTU")

@@ -198,7 +198,7 @@ func (t Tables) pickTarget(p Packet, own bool) (to dataplane.VIPTarget, ok bool)
 	return to, ok
 }
 
-// pickNode is lb_pick_node() of bpf/lb.h; 0: there is none.
+// pickNode is lb_pick_node() of bpf/lb.h; 0: none.
 func pickNode(s dataplane.Service, hash uint32, except uint16) uint16 {
 	for i := uint32(0); i < uint32(bpf.PelagoSlotTriesNODE_TRIES) && len(s.Table) > 0; i++ {
 		if node := s.Table[(hash+i*uint32(bpf.PelagoSlotStepSTEP_SLOT))%uint32(len(s.Table))]; node != 0 && node != except {
@@ -208,7 +208,7 @@ func pickNode(s dataplane.Service, hash uint32, except uint16) uint16 {
 	return 0
 }
 
-// pickLiveNode is lb_pick_live_node() of bpf/lb.h; 0: there is none.
+// pickLiveNode is lb_pick_live_node() of bpf/lb.h; 0: none.
 func (t Tables) pickLiveNode(s dataplane.Service, hash uint32, except uint16) uint16 {
 	for i := uint32(0); i < uint32(bpf.PelagoSlotTriesLIVE_TRIES) && len(s.Table) > 0; i++ {
 		node := s.Table[(hash+i*uint32(bpf.PelagoSlotStepSTEP_SLOT))%uint32(len(s.Table))]

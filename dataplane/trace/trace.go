@@ -336,7 +336,7 @@ func (r *reception) send(to *Header, node uint16, bounced, toGateway bool) {
 	r.to = to
 }
 
-// sibling is a gateway to which the packet may be bounced once; nil if there is none.
+// sibling is a gateway to which the packet may be bounced once; nil if none exists.
 func (r *reception) sibling(cluster uint16, onlyGood bool) *Header {
 	if r.header.Bounced {
 		return nil

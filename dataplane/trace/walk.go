@@ -37,7 +37,7 @@ type Answer struct {
 
 // Stack is how the node routes a packet of a local source.
 type Stack struct {
-	// Device is the one that it leaves by; empty: Error says why there is none.
+	// Device is the one that it leaves by; empty: Error reports why none exists.
 	Device string `json:"device"`
 	Error  string `json:"error,omitempty"`
 	// Overlay: it is pelago0.

@@ -31,7 +31,7 @@ var defaults = map[string]any{
 	"rules[0].failedHistoryLimit":             int64(3),
 }
 
-// Every manifest is taken under strict validation and comes back with all that it said, from the
+// Every manifest is taken under strict validation and comes back with all its fields, from the
 // server and through the Go types, and with nothing more but the defaults.
 func TestAcceptedManifestsKeepEveryField(t *testing.T) {
 	c := connect(t)

@@ -49,7 +49,7 @@ func folders(t *testing.T) []string {
 }
 
 // A folder of manifests for each kind is applied as it is; applied again it changes nothing, which
-// GitOps tools ask for.
+// GitOps tools request.
 func examples(t *testing.T, c *apiserver.Cluster, kubectl kubectl) {
 	shown := map[string]bool{}
 	for _, path := range append(folders(t), "testdata/accepted") {
@@ -101,7 +101,7 @@ func generations(t *testing.T, c *apiserver.Cluster, objects []*unstructured.Uns
 	return out
 }
 
-// field is the path of a field, or the name, which stands beside spec.
+// field is the path of a field, or the name, which stands next to spec.
 var field = regexp.MustCompile(`\b(spec|metadata|name)\b`)
 
 // Folders of invalid manifests, one for each kind: each file is refused, and the answer names the
@@ -155,7 +155,7 @@ func invalid(t *testing.T, kubectl kubectl) {
 	}
 }
 
-// answerFor finds in what kubectl says of a folder what it says of one manifest: it names the file
+// answerFor finds in kubectl's output for a folder the part for one manifest: it names the file
 // or, if that is the only one that was refused, the object.
 func answerFor(said, file, object string) (answer string, ok bool) {
 	for _, answer := range strings.Split("\n"+said, "\nError from server") {

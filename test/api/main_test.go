@@ -1,4 +1,4 @@
-// Package api_test asks a real API server what it makes of manifests: which it takes, whole, which
+// Package api_test submits manifests to a real API server: which it accepts, whole, which
 // it refuses, and why.
 package api_test
 

@@ -128,7 +128,7 @@ func list(t *testing.T, c *apiserver.Cluster, crds *apiextensionsv1.CustomResour
 	}
 }
 
-// columns asks for the table that `kubectl get` prints; kubectl writes the headings in capitals.
+// columns requests the table that `kubectl get` prints; kubectl writes the headings in capitals.
 func columns(t *testing.T, c *apiserver.Cluster, crd *apiextensionsv1.CustomResourceDefinition) string {
 	t.Helper()
 	k, err := kubernetes.NewForConfig(c.Config)

@@ -208,7 +208,7 @@ func (s *server) stop() error {
 }
 
 // binDirectory holds etcd, kube-apiserver and kube-controller-manager: the cached build of the
-// version asked for, by default the lab's, or PELAGO_KUBE_BIN. A test does not build them itself,
+// version requested, by default the lab's, or PELAGO_KUBE_BIN. A test does not build them itself,
 // that takes longer than a test may run.
 func binDirectory(hub bool) (string, error) {
 	dir, version := os.Getenv("PELAGO_KUBE_BIN"), os.Getenv(MemberVersion)

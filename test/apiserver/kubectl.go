@@ -12,7 +12,7 @@ import (
 )
 
 // Kubectl is the kubectl of the same build. The function that it returns runs it with the access
-// that c gives, and with nothing of the user's; said is what it has printed, both streams. An exit
+// that c gives, and with nothing of the user's; said is its output, both streams. An exit
 // code other than 0 is an error.
 func Kubectl(t testing.TB, c *rest.Config) (run func(args ...string) (said string, err error)) {
 	t.Helper()

@@ -88,7 +88,7 @@ func redirectProgram(ifindex int, intoPod bool) asm.Instructions {
 	}
 	helper := asm.FnRedirect
 	if intoPod {
-		// The frame carries the MAC address of the first hop; the pod must not take it for somebody
+		// The frame carries the MAC address of the first hop; the pod must not take it for someone
 		// else's.
 		helper = asm.FnRedirectPeer
 		prog = append(prog,

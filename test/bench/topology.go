@@ -63,7 +63,7 @@ type Shape struct {
 	Gateways  int  // of each cluster; 0 is 1
 }
 
-// Topology is two clusters, each with one pod, its node and one gateway or more, and beside them a
+// Topology is two clusters, each with one pod, its node and one gateway or more, and next to them a
 // direct pair. All of it is network namespaces joined by veth pairs:
 //
 //	     cluster A                                              cluster B

@@ -13,8 +13,9 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// Each variant must really do what its name says, else its figures mean nothing: the server sees
-// the source that the variant's translation (or the lack of it) gives, and the reply comes back.
+// Each variant must really do what its name promises, else its figures mean nothing: the server
+// sees the source that the variant's translation (or the lack of it) gives, and the reply comes
+// back.
 func TestVariantsCarryTraffic(t *testing.T) {
 	netns.Require(t)
 	egress := func(a netip.Addr) bool { return a.Compare(egressLow) >= 0 && a.Compare(egressHigh) <= 0 }

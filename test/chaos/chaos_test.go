@@ -128,8 +128,8 @@ func fill(o client.Object, content check.Content) {
 	}
 }
 
-// A hub that does what is asked for has no violations, whatever the churn; one that makes an object
-// anew is found out.
+// A hub that does what is requested has no violations, whatever the churn; one that makes an object
+// once more is detected.
 func TestChurn(t *testing.T) {
 	s, ctx := testStage(t), t.Context()
 	step := func(what string, do func() error) {

@@ -35,7 +35,7 @@ var namespaces = []string{"chaos-a", "chaos-b"}
 // name is a namespace and a name in it.
 type name = client.ObjectKey
 
-// churn is the users of the hub. It remembers what they have asked for, tells the history before
+// churn is the users of the hub. It remembers what they have requested, tells the history before
 // and after each request, and insists on each until the API server has taken it.
 type churn struct {
 	client  client.Client
@@ -58,7 +58,7 @@ type churn struct {
 	log      io.Writer // what is asked for, for who looks for the cause of a violation
 }
 
-// step is a kind of change, and how often it is made beside the others.
+// step is a kind of change, and how often it is made next to the others.
 type step struct {
 	weight int
 	do     func(context.Context) error
@@ -164,8 +164,8 @@ func (c *churn) wanted() (map[check.Place]check.Content, error) {
 	return wanted, nil
 }
 
-// ask makes a change that the model already includes: it tells the history beforehand what may go,
-// and afterwards what is required.
+// ask makes a change that the model already includes: it records in the history beforehand what may
+// go, and afterwards what is required.
 func (c *churn) ask(ctx context.Context, request func(context.Context) error) error {
 	wanted, err := c.wanted()
 	if err != nil {
@@ -289,8 +289,8 @@ func groupOf(d *appsv1.Deployment) name {
 	return name{Namespace: d.Namespace, Name: d.Labels[groupLabel]}
 }
 
-// steady says whether the group of a template has a policy. Templates of others are only deleted:
-// what becomes of changes to them is not decided before there is a policy again.
+// steady reports whether the group of a template has a policy. Templates of others are only
+// deleted: what becomes of changes to them is not decided before there is a policy again.
 func (c *churn) steady(_ name, d *appsv1.Deployment) bool { return c.policies[groupOf(d)] != nil }
 
 func (c *churn) tag() string { return fmt.Sprintf("v%d", c.rng.IntN(1000)) }
@@ -353,7 +353,7 @@ func (c *churn) deleteTemplate(ctx context.Context) error {
 	return c.insist(ctx, c.deleting(conf))
 }
 
-// change alters a template. The history hears of it before and after: another number of replicas
+// change alters a template. The history records it before and after: another number of replicas
 // may leave a cluster without any.
 func (c *churn) change(ctx context.Context, alter func(*appsv1.Deployment)) error {
 	key, ok := pick(c, c.deployments, c.steady)

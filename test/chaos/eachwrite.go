@@ -70,7 +70,7 @@ func eachWrite(ctx context.Context, s *stage, r *result) error {
 }
 
 // level has as many templates as at the start, so that there is something to delete, and room for
-// more. Nobody is killed meanwhile.
+// more. No process is killed meanwhile.
 func (s *stage) level(ctx context.Context) error {
 	s.trap.disarm()
 	for tries := 0; len(s.churn.deployments) != s.options.templates; tries++ {

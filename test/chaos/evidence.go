@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// record writes the objects of the hub and of the members beside the logs, for who looks for the
+// record writes the objects of the hub and of the members next to the logs, for who looks for the
 // cause of a violation.
 func (s *stage) record(ctx context.Context) error {
 	errs := []error{write(ctx, s.set.Server.Config(), filepath.Join(s.dir, "hub.json"), append(hubsKinds, usersKinds[1:]...))}

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// pauseLength is how long the leader is suspended beside a second replica: longer than the
+	// pauseLength is how long the leader is suspended next to a second replica: longer than the
 	// second one needs to take over. That one polls the lease every 2 to 2.4 s, counts its 15 s
 	// from when it observes the last renewal, and acquires it at the next poll: up to 20 s. A
 	// leader that is resumed earlier renews its lease, and rightly remains the leader.
@@ -118,8 +118,8 @@ func (s *stage) leading(ctx context.Context) error {
 	}
 }
 
-// leads asks the metrics of a hub whether it is the leader. One that takes part in no election
-// always is.
+// leads reads from the metrics of a hub whether it is the leader. One that takes part in no
+// election always is.
 func leads(ctx context.Context, p *hubset.Process) bool {
 	metrics, err := p.Metrics(ctx)
 	if err != nil {
@@ -133,7 +133,7 @@ func leads(ctx context.Context, p *hubset.Process) bool {
 	return true
 }
 
-// pauseLeader stops the hub where it is for longer than its lease, beside a second replica that
+// pauseLeader stops the hub where it is for longer than its lease, next to a second replica that
 // takes over, and lets it go on: it must notice that it leads no more before it does harm. The
 // second one stays.
 func (s *stage) pauseLeader(ctx context.Context, name string) error {

@@ -1,5 +1,5 @@
 // Command chaos breaks a hub while users change what it propagates, and then compares what is in
-// the members with what the objects at the hub ask for: `make chaos`. It exits with code 1 if
+// the members with what the objects at the hub request: `make chaos`. It exits with code 1 if
 // anything was duplicated, lost, left behind, recreated or wrongly deleted.
 //
 //	go run ./test/chaos -kills 100 -seed 1 -out out/chaos.json

@@ -11,8 +11,8 @@ import (
 // clusterScoped are the kinds in use that have no namespace.
 var clusterScoped = []string{"Namespace", "Cluster"}
 
-// mapperOf knows the kinds of the scheme without asking a server: on the hub's the CRDs are
-// installed, and taken away, later.
+// mapperOf knows the kinds of the scheme without a request to a server: on the hub's the CRDs are
+// installed, and removed, later.
 func mapperOf(scheme *runtime.Scheme) (meta.RESTMapper, error) {
 	var versions []schema.GroupVersion
 	for gvk := range scheme.AllKnownTypes() {

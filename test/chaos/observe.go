@@ -24,7 +24,7 @@ import (
 	"github.com/pelago-net/pelago/test/hubset"
 )
 
-// kinds are those that churn makes; all else in members is somebody else's.
+// kinds are those that churn makes; all else in members is another component's.
 var kinds = map[string]schema.GroupVersionResource{
 	"Deployment": {Group: "apps", Version: "v1", Resource: "deployments"},
 	"ConfigMap":  {Version: "v1", Resource: "configmaps"},
@@ -128,7 +128,7 @@ func found(ctx context.Context, hub client.Client, members map[string]client.Cli
 	return a, nil
 }
 
-// placeOf is the object that a Work speaks of, nil if it is none that came of a template of the
+// placeOf is the object that a Work speaks of, nil if it is not one that came of a template of the
 // churn.
 func placeOf(w *workv1alpha1.Work) (*check.Place, error) {
 	if len(w.Spec.Workload.Manifests) != 1 {

@@ -20,7 +20,7 @@ func selectors(group string) []policyv1alpha1.ResourceSelector {
 }
 
 // placement is a random one: some members, and Duplicated or divided by weights. It tolerates the
-// taint that evicts one template: what has been divided anew would stay where it is when the taint
+// taint that evicts one template: what has been divided again would stay where it is when the taint
 // is gone.
 func (c *churn) placement() policyv1alpha1.Placement {
 	chosen := slices.Clone(c.members)

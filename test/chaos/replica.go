@@ -65,7 +65,7 @@ func (r *replica) keep() {
 	}
 }
 
-// current is the process of now, or why there is none.
+// current is the process of now, or why none exists.
 func (r *replica) current() (*hubset.Process, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -106,7 +106,7 @@ func (s *stage) newHub(ctx context.Context) ([]check.Violation, error) {
 	return s.restored(ctx, false)
 }
 
-// told waits until all Works of the templates say that they are not applied, with certain words.
+// told waits until all Works of the templates report that they are not applied, with certain words.
 func (s *stage) told(ctx context.Context, words string) error {
 	for end := time.Now().Add(s.options.limit); ; {
 		var works workv1alpha1.WorkList

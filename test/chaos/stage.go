@@ -29,7 +29,7 @@ type stage struct {
 	options options
 	set     *hubset.Set
 	replica *replica // the pelago-hub in charge
-	former  *replica // another one beside it, if there is one
+	former  *replica // another one next to it, if there is one
 	trap    *trap    // nil: none
 	evicted *evicted // nil: none
 	hub     client.Client
@@ -167,7 +167,7 @@ func connect(config *rest.Config) (client.Client, error) {
 // sayEvery is how often it is said what is waited for.
 const sayEvery = 5 * time.Second
 
-// converged waits until members hold what the hub asks for, and returns what is wrong if they do
+// converged waits until members hold what the hub requests, and returns what is wrong if they do
 // not within the limit.
 func (s *stage) converged(ctx context.Context, orphans bool) (violations []check.Violation, took time.Duration, err error) {
 	start := time.Now()

@@ -68,7 +68,7 @@ func (t *trap) state() (sprung string, when time.Time, written int) {
 	return t.sprung, t.when, t.written
 }
 
-// step counts a write, and says whether it is the one.
+// step counts a write, and reports whether it is the one.
 func (t *trap) step() (now, after bool, kill func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,8 +87,8 @@ func (t *trap) spring(at string) {
 	t.sprung, t.when = at, time.Now()
 }
 
-// counted says whether a request is a write of propagation: not a read, nothing periodic (Leases,
-// Clusters), and no Event.
+// counted reports whether a request is a write of propagation: not a read, nothing periodic
+// (Leases, Clusters), and no Event.
 func counted(r *http.Request) bool {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || !strings.HasPrefix(r.UserAgent(), "pelago-hub") {
 		return false

@@ -153,7 +153,7 @@ func newestRelease(versions []string) (newest string) {
 	return newest
 }
 
-// behind says by what a version is older than the newest: "minor", "patch", or "" if it is not
+// behind reports by what a version is older than the newest: "minor", "patch", or "" if it is not
 // older.
 func behind(have, newest string) string {
 	switch {

@@ -20,7 +20,7 @@ import (
 // hostedHub is a hub that `pelago init` has put into cluster g1, with g2 as its member.
 type hostedHub struct{ *clusterset }
 
-// The volumes are those of a node each; their directories belong to nobody, as those of a
+// The volumes are those of a node each; their directories belong to user nobody, as those of a
 // provisioner.
 const hubVolume = `
 apiVersion: v1

@@ -209,7 +209,7 @@ func (s *clusterset) daemon(t *testing.T, node string) int {
 	t.Helper()
 	out, err := s.Lab.Exec(t.Context(), node, "pgrep", "--exact", "--oldest", "pelago-node")
 	if err != nil {
-		return 0 // pgrep fails when there is none
+		return 0 // pgrep fails when none exists
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(out))
 	must(t, err)

@@ -29,8 +29,8 @@ func TestThreeClusters(t *testing.T) {
 
 const threeNamespace = "three"
 
-// threeClient and threeServers: g1 asks, g2 and g3 answer, on the ClusterSetIP of one service and
-// on the global IPs of another.
+// threeClient and threeServers: g1 queries, g2 and g3 answer, on the ClusterSetIP of one service
+// and on the global IPs of another.
 const threeClient = `apiVersion: v1
 kind: Namespace
 metadata: {name: three}

@@ -151,7 +151,7 @@ func withoutDaemon(ctx context.Context, s *stage, _ string) error {
 		return fmt.Errorf("kill pelago-node: %w", err)
 	}
 	return walk.Eventually(ctx, 10*time.Second, func() error {
-		// pgrep fails when there is none
+		// pgrep fails when none exists
 		if _, err := s.Lab.Exec(ctx, clientNode, "pgrep", "-x", "pelago-node"); err == nil {
 			return errors.New("pelago-node is still there")
 		}
@@ -211,8 +211,8 @@ func (s *stage) uncordon(ctx context.Context, node string) error {
 	return err
 }
 
-// drainTime is how long a gateway goes on switching for those who have not heard yet that it
-// leaves.
+// drainTime is how long a gateway continues switching for those who have not been notified yet that
+// it leaves.
 const drainTime = 33 * time.Second
 
 // drained waits until the gateway may be switched off.

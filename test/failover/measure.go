@@ -162,8 +162,8 @@ func (s *stage) underLoad(ctx context.Context, f fault, victim string, do func(s
 	return at, deaths, sleep(ctx, coolDown)
 }
 
-// judge says what became of a load around a fault; interval is the time between two datagrams of a
-// flow.
+// judge reports what became of a load around a fault; interval is the time between two datagrams of
+// a flow.
 func judge(l loaded, at times, interval time.Duration) outcome {
 	out := outcome{broken: l.Connections.Broken, failed: l.Dials.Failed, slowestEcho: time.Duration(l.Connections.SlowestMs * float64(time.Millisecond))}
 	for _, f := range l.Flows {

@@ -93,7 +93,7 @@ func report(out io.Writer, o options, chosen []fault, results map[string][]outco
 	return errors.Join(printTable(out, o.load, chosen, results), r.Write(o.file))
 }
 
-// printTable shows the distribution of the outages of the flows that were hit, beside the target.
+// printTable shows the distribution of the outages of the flows that were hit, next to the target.
 func printTable(w io.Writer, l load, chosen []fault, results map[string][]outcome) error {
 	fmt.Fprintf(w, "outage in ms of the flows that were hit; %d flows of %d datagrams/s, %d connections, %d new ones/s\n\n", flows, l.rate, l.connections, dialRate)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)

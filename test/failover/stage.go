@@ -40,7 +40,7 @@ type stage struct {
 	load    load
 }
 
-// workload is two services: sink, and direct, which is headless. Pods ask for processor time, else
+// workload is two services: sink, and direct, which is headless. Pods request processor time, else
 // Kubernetes gives them next to none on a busy machine, and it would be the load itself that stands
 // still.
 const workload = `
@@ -173,7 +173,7 @@ func takeDown(name string) error {
 	return nil
 }
 
-// joined says whether both clusters are installed.
+// joined reports whether both clusters are installed.
 func (s *stage) joined(ctx context.Context) bool {
 	for _, cluster := range []string{"g1", "g2"} {
 		if _, err := s.kubectl(ctx, cluster, "-n", system, "get", "daemonset/pelago-node"); err != nil {

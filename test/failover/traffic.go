@@ -115,7 +115,7 @@ func (s *stage) startTraffic(ctx context.Context, wait time.Duration) (*traffic,
 		lines := bufio.NewReader(messages)
 		first, _ := lines.ReadString('\n') // none: the program has ended, which Wait explains
 		working <- first
-		_, _ = io.Copy(io.Discard, lines) // however it ends, Wait says why
+		_, _ = io.Copy(io.Discard, lines) // however it ends, Wait reports why
 		t.ended <- t.cmd.Wait()
 	}()
 	select {

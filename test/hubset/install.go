@@ -70,7 +70,7 @@ func (s *Set) Up(ctx context.Context) (*Process, error) {
 
 var clusters = schema.GroupVersionResource{Group: "cluster.karmada.io", Version: "v1alpha1", Resource: "clusters"}
 
-// AwaitReady waits until the hub says that all members are Ready.
+// AwaitReady waits until the hub reports that all members are Ready.
 func (s *Set) AwaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
@@ -109,7 +109,7 @@ func notReady(ctx context.Context, client dynamic.Interface, members []*Member) 
 }
 
 func isReady(cluster *unstructured.Unstructured) bool {
-	// there are none before the first report
+	// none exist before the first report
 	conditions, _, _ := unstructured.NestedSlice(cluster.Object, "status", "conditions")
 	for _, c := range conditions {
 		if c, ok := c.(map[string]any); ok && c["type"] == "Ready" {

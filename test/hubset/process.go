@@ -137,7 +137,7 @@ func (p *Process) Pause() { p.signal(syscall.SIGSTOP) }
 // Continue ends a pause.
 func (p *Process) Continue() { p.signal(syscall.SIGCONT) }
 
-// signal says whether the process was there to get it.
+// signal reports whether the process was there to get it.
 func (p *Process) signal(s syscall.Signal) bool {
 	select {
 	case <-p.Done:
@@ -148,7 +148,7 @@ func (p *Process) signal(s syscall.Signal) bool {
 	}
 }
 
-// Alive says whether the process runs.
+// Alive reports whether the process runs.
 func (p *Process) Alive() bool {
 	select {
 	case <-p.Done:

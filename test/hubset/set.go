@@ -33,12 +33,12 @@ type Options struct {
 	Real, Simulated int
 	// Member is how the simulated ones are.
 	Member member.Options
-	// Server are options of the hub's API server beside the hub's controllers.
+	// Server are options of the hub's API server next to the hub's controllers.
 	Server []apiserver.Option
 	// Through makes the product reach a server ("hub", "member1", …) by another config, for
 	// instance through a recorder. The set's own Configs are not affected. nil: directly.
 	Through func(name string, to *rest.Config) (*rest.Config, error)
-	// HubFlags are flags of pelago-hub beside those that StartHub gives.
+	// HubFlags are flags of pelago-hub next to those that StartHub gives.
 	HubFlags []string
 }
 

@@ -134,7 +134,7 @@ func apiServerArgs(c Cluster, dir string) []string {
 		// Without workload controllers the objects that these wait for are never created.
 		return append(args, "--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection")
 	}
-	// No kube-proxy runs beside the API server. At the hub the Service of pelago-hub is an
+	// No kube-proxy runs next to the API server. At the hub the Service of pelago-hub is an
 	// ExternalName, which this flag excludes.
 	return append(args, "--enable-aggregator-routing", "--enable-admission-plugins=NodeRestriction")
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Daemon starts a program in the network of a cluster's control plane, in place of one of that name
-// that runs there. It goes on after the caller and ends with the lab. Its output is in a log that
+// that runs there. It continues after the caller and ends with the lab. Its output is in a log that
 // Logs lists.
 func (l *Lab) Daemon(cluster, name string, argv ...string) error {
 	if _, err := l.record.Plan.Cluster(cluster); err != nil {

@@ -16,7 +16,7 @@ type Lab struct {
 	progress binaries.Progress
 }
 
-// Open returns the lab of that name; the error wraps ErrNotFound if there is none.
+// Open returns the lab of that name; the error wraps ErrNotFound if none exists.
 func Open(name string) (*Lab, error) {
 	if err := ValidateName(name); err != nil {
 		return nil, err

@@ -123,7 +123,7 @@ func unshape(ns *netspace, device string) error {
 	return nil
 }
 
-// shaper returns the token bucket at the root of a device, nil if there is none.
+// shaper returns the token bucket at the root of a device, nil if none exists.
 func shaper(ns *netspace, device string) (*netlink.Tbf, error) {
 	link, err := ns.LinkByName(device)
 	if err != nil {

@@ -139,7 +139,7 @@ func (l *Lab) processFile(name string) string {
 }
 
 // recorded returns the process recorded under name; the zero value (never
-// alive) if there is none.
+// alive) if none exists.
 func (l *Lab) recorded(name string) process {
 	var p process
 	data, err := os.ReadFile(l.processFile(name))

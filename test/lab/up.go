@@ -140,7 +140,7 @@ func (l *Lab) clusterNames() []string {
 	return names
 }
 
-// upCluster starts the control plane and, beside it, the nodes, whose
+// upCluster starts the control plane and, next to it, the nodes, whose
 // containerd and images need no API server.
 func (l *Lab) upCluster(ctx context.Context, c Cluster) error {
 	if err := l.prepareControlPlane(c); err != nil {

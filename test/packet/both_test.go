@@ -83,8 +83,8 @@ func runOptions(frame, out []byte, c xdpMD) *ebpf.RunOptions {
 	return &ebpf.RunOptions{Data: frame, DataOut: out, Context: &c}
 }
 
-// comeIn runs what sits on the uplink on a frame. What uplink_xdp did is told as uplink_in would
-// have done it.
+// comeIn runs what sits on the uplink on a frame. What uplink_xdp did is notified as uplink_in
+// would have done it.
 func (k *Kernel) comeIn(t testing.TB, frame []byte) Result {
 	t.Helper()
 	if uplink.ns == nil {
@@ -316,7 +316,7 @@ func TestBothHooksAnyPacket(t *testing.T) {
 	}
 }
 
-// XDP ignores a frame with somebody else's MAC address as destination: the uplink may be in
+// XDP ignores a frame with another component's MAC address as destination: the uplink may be in
 // promiscuous mode.
 func TestFrameForAnotherHost(t *testing.T) {
 	withXDP(t)

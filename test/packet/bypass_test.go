@@ -128,7 +128,8 @@ func TestBypassOut(t *testing.T) {
 			}
 			frame := Frame(tt.packet.Encode())
 			var got Result
-			for tick := int64(-1); tick != passedTick(t); { // again, if the age has changed meanwhile
+			// again, if the age has changed meanwhile
+			for tick := int64(-1); tick != passedTick(t); {
 				tick = passedTick(t)
 				if tt.flow {
 					k.passed(t, tt.age)

@@ -18,7 +18,7 @@ import (
 )
 
 // Timers of seconds for minutes, so that a machine that has just booted has lived long enough.
-// Nobody waits for them: age() makes flows older.
+// No test waits for them: age() makes flows older.
 var testTimers = loader.Timers{
 	UDP: 5 * time.Second, UDPWellKnown: 3 * time.Second, ICMP: 2 * time.Second, TCPEstablished: 20 * time.Second, TCPTransitory: 4 * time.Second, ClosedFloor: 2 * time.Second,
 	Unreplied: 3 * time.Second,
@@ -462,7 +462,7 @@ func TestSweepStats(t *testing.T) {
 }
 
 // A SYN on the tuple of a connection that is over opens a new one with the same outside port, and
-// asks for a node anew.
+// requests a node again.
 func TestReopen(t *testing.T) {
 	f := newFleet(t, 2)
 	request := func(flags uint8) Packet { return tcpPacket(flags, to(global(2, 21))) }

@@ -80,7 +80,7 @@ func wantQuote(t testing.TB, sent, got Packet, n int) {
 	wantEqual(t, "quoted bytes", want[:len(got.Payload)], got.Payload)
 }
 
-// A cluster has no say in a flow between two others (RFC 5927): only the one to which the quoted
+// A cluster has no effect on a flow between two others (RFC 5927): only the one to which the quoted
 // packet was sent may report an error.
 func TestICMPErrorOfAThirdCluster(t *testing.T) { bothHooks(t, throughThirdCluster) }
 
@@ -104,7 +104,7 @@ func throughThirdCluster(t *testing.T) {
 	}
 }
 
-// An error does not say which node has a connection.
+// An error does not report which node has a connection.
 func TestICMPErrorTeachesNoNode(t *testing.T) {
 	f := newFleet(t, 2)
 	_, seen := f.there(t, tcpPacket(SYN, to(global(2, 21))))
@@ -167,8 +167,8 @@ func TestAnyICMPError(t *testing.T) {
 		want := p.Encode()[:len(got.Payload)]
 		if p.TCP != nil && n == 17 {
 			// The quote ends inside the TCP checksum. Half of the translated one cannot be put
-			// right without the other half, and nobody is to look at it (RFC 5508 REQ-3); all
-			// before it is promised.
+			// right without the other half, and no receiver is to check it (RFC 5508 REQ-3); all
+			// before it is reserved.
 			want, got.Payload = want[:len(want)-1], got.Payload[:len(got.Payload)-1]
 		}
 		if string(want) != string(got.Payload) {

@@ -77,7 +77,7 @@ func TestShortTotalLength(t *testing.T) {
 	}
 }
 
-// What is not ours goes on to the next program and the stack, bit for bit and uncounted.
+// What is not ours continues to the next program and the stack, bit for bit and uncounted.
 func TestForeignPackets(t *testing.T) {
 	k := load(t, 1, 1)
 	ours := cable(2, 1, 1, clientTCP(SYN).Encode())

@@ -200,7 +200,7 @@ func openMapping(t *testing.T) {
 }
 
 // A mapping lives as long as its flows, by traffic of either direction (RFC 4787 REQ-6), and as any
-// UDP flow without them. What nobody asked for refreshes nothing.
+// UDP flow without them. What was not solicited refreshes nothing.
 func TestMappingTimers(t *testing.T) {
 	k := loadTimers(t, testTimers, 1, 2)
 	k.Apply(t, mappedState(2, true))
@@ -481,7 +481,7 @@ func TestMappingUsageIsRestored(t *testing.T) {
 }
 
 // Programs without mappings over the same maps keep the flows of one, and do not mistake it for a
-// flow; the next version goes on with it.
+// flow; the next version continues with it.
 func TestMappingDowngrade(t *testing.T) {
 	need.Root(t)
 	path := filepath.Join(pool.dir, "downgrade")

@@ -67,7 +67,7 @@ func (m *model) touchMapping(f *modelFlow, pod, first bool, before, after time.D
 }
 
 // openMapped checks the source of a flow that a mapped pod opened: that of the mapping, which is a
-// new one if there is none, and no other's; the pod's own port if that is free.
+// new one if none exists, and no other's; the pod's own port if that is free.
 func (m *model) openMapped(c, got connection, before, after time.Duration) error {
 	want := c
 	want.source = got.source

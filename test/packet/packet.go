@@ -145,7 +145,7 @@ func (p Packet) transport() []byte {
 		if !p.UDP.NoChecksum {
 			sum := Checksum(b, p.pseudo(len(b)))
 			if sum == 0 {
-				sum = 0xffff // RFC 768: 0 means that there is none
+				sum = 0xffff // RFC 768: 0 means that none exists
 			}
 			binary.BigEndian.PutUint16(b[6:], sum)
 		}

@@ -129,7 +129,7 @@ func TestProbeIsSent(t *testing.T) {
 			t.Errorf("%s: path %+v", name, p)
 		}
 	}
-	// To somebody who is not probed, nothing goes out.
+	// To a peer that is not probed, nothing goes out.
 	_, mark, err := ga.Loader.Marks()
 	if err != nil {
 		t.Fatal(err)
@@ -424,7 +424,7 @@ func TestPathsFollowTables(t *testing.T) {
 	}
 }
 
-// What liveness.Path says of a path is what the programs do about it. Gateway 1 has any state; of
+// The programs treat a path as liveness.Path classifies it. Gateway 1 has any state; of
 // flows that pick it by their hash, it loses those to a good gateway 4 when it is suspect, and
 // those to a bad one when it is dead.
 func TestOneLivenessRule(t *testing.T) {

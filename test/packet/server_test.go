@@ -101,7 +101,7 @@ func TestBackendChange(t *testing.T) {
 	wantEqual(t, "with a third backend", before, backendsOf(ACK))
 	with("10.7.2.10:8080")
 	wantEqual(t, "with one backend", before, backendsOf(ACK))
-	// A closed connection's tuple, opened anew, asks for a backend of today.
+	// A closed connection's tuple, opened again, requests a backend of today.
 	for port, backend := range before {
 		if backend != ip("10.7.2.11") {
 			continue
@@ -247,8 +247,8 @@ func TestDelivery(t *testing.T) {
 	wantEqual(t, "the GSO packet", got, k.handedOver(t, gso))
 }
 
-// The outer ECN field affects the inner one as RFC 6040, section 4.2, says for an egress in normal
-// mode.
+// The outer ECN field affects the inner one as RFC 6040, section 4.2, requires of an egress in
+// normal mode.
 func TestDeliveryOfCongestion(t *testing.T) {
 	const notECT, ect1, ect0, ce = 0, 1, 2, 3
 	k := load(t, 1, 2)

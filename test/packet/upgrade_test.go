@@ -20,7 +20,7 @@ import (
 )
 
 // layout1 is the object of 2c18591, bpf/pelago_bpfel.o there. Embedded, as test/vm runs the binary
-// without files beside it.
+// without files next to it.
 //
 //go:embed testdata/layout1.o.gz
 var layout1 []byte

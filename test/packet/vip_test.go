@@ -294,7 +294,7 @@ func TestVIPFollowsReach(t *testing.T) {
 	if before[global(2, 20)] == 0 || before[global3(20)] == 0 {
 		t.Fatalf("connections to %v; want both clusters", before)
 	}
-	// A SYN sent again, or a new connection on the port of one that nobody answered, does not
+	// A SYN sent again, or a new connection on the port of one that was not answered, does not
 	// follow it to a cluster that is away.
 	syn := func(i int) netip.Addr {
 		a, _ := k.toVIP(t, tcpPacket(SYN, to(clustersetIP), ports(uint16(10000+i), 80)))

@@ -28,7 +28,7 @@ func Main(name string, run func(args []string, out io.Writer) error) {
 }
 
 // QuietClients has client-go and controller-runtime log nothing: for programs that break
-// connections on purpose, and say themselves what is wrong.
+// connections on purpose, and report themselves what is wrong.
 func QuietClients() {
 	ctrllog.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
@@ -64,7 +64,7 @@ func Names[T any](all []T, name func(T) string) []string {
 }
 
 // Choose picks some by their comma-separated names, in that order; all if none is named. The error
-// names what was looked for, with its kind, and what there is.
+// names what was sought, with its kind, and what there is.
 func Choose[T any](kind, names string, all []T, name func(T) string) ([]T, error) {
 	if names == "" {
 		return all, nil

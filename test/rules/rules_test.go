@@ -85,7 +85,7 @@ type pkg struct {
 	texts     map[string]bool
 }
 
-// shown says whether a test exists.
+// shown reports whether a test exists.
 func shown(known map[string]*pkg, name string) error {
 	dir, test, ok := strings.Cut(name, ".Test")
 	test, sub, _ := strings.Cut("Test"+test, "/")
@@ -161,7 +161,7 @@ func TestRulesAreInOrder(t *testing.T) {
 func before(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	return slices.CompareFunc(as, bs, func(x, y string) int {
-		n, _ := strconv.Atoi(x) // the other test says what is no number
+		n, _ := strconv.Atoi(x) // the other test reports what is no number
 		m, _ := strconv.Atoi(y) // likewise
 		return n - m
 	}) < 0

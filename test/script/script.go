@@ -1,8 +1,8 @@
 // Package script runs tests that an operator can read: testdata/*.txtar, objects in, objects out,
 // all as YAML. No API server runs.
 //
-// A script begins with words on the rule that it shows. Each section is a step whose name says what
-// happens, followed by a section `want` with what the package under test makes of it. `go test
+// A script begins with words on the rule that it shows. Each section is a step whose name reports
+// what happens, followed by a section `want` with what the package under test makes of it. `go test
 // -update` writes the sections `want`.
 //
 //	-- a Deployment, and a policy that places it in two clusters --

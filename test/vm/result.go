@@ -68,7 +68,7 @@ func (r *result) event(e job.Event) string {
 	return fmt.Sprintf("the guest failed: %s: %s", e.Name, e.Text)
 }
 
-// err says what failed of the suites that were to run.
+// err reports what failed of the suites that were to run.
 func (r *result) err(wanted []suite) error {
 	failed := slices.Clone(r.failed)
 	for _, s := range wanted {
@@ -85,7 +85,7 @@ func (r *result) err(wanted []suite) error {
 	return nil
 }
 
-// report says of each test how long it took and whether it passed. The kernel and the processors
+// report gives of each test how long it took and whether it passed. The kernel and the processors
 // are the guest's.
 func (r *result) report(cpus int) (resultfile.Report, error) {
 	out, err := resultfile.New("vm", []resultfile.Row{})

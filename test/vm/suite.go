@@ -9,7 +9,7 @@ type suite struct {
 	name, pkg string
 	// run is what of it runs unless -run says otherwise, as for -test.run; "": everything.
 	run string
-	// skip is what does not, with the reason beside it, as for -test.skip.
+	// skip is what does not, with the reason next to it, as for -test.skip.
 	skip string
 	args []string
 	// limit is for the whole binary, far above what it takes.
@@ -17,7 +17,7 @@ type suite struct {
 	why   string
 }
 
-// suites are all there are, in the order in which they run: what fails early says most about what
+// suites are all there are, in the order in which they run: what fails early explains most of what
 // fails later.
 var suites = []suite{
 	{name: "loader", pkg: "./dataplane/loader", run: "^Test(MissingFeatures|Attach|AttachToTunnel|Cookie|Flows|Paths|SelfRepair|Remove)$", limit: 20 * time.Minute,

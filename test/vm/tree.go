@@ -48,7 +48,7 @@ var links = map[string]string{
 }
 
 // folders of kernel modules that are in the VM, below kernel/ of the package; the kernel loads them
-// when they are asked for.
+// on request.
 var folders = []string{
 	"net", "crypto", "lib", "arch/x86/crypto", "drivers/net/wireguard", "drivers/net/vxlan", "drivers/net/veth.ko", "drivers/net/tun.ko",
 	"drivers/net/dummy.ko", "drivers/net/tap.ko",
@@ -62,7 +62,7 @@ var modules = []string{
 // tree is the root directory of the VM while it is put together.
 type tree string
 
-// fill puts in programs with the libraries that they need, the kernel's modules and what every root
+// fill adds programs with the libraries that they need, the kernel's modules and what every root
 // directory has.
 func (t tree) fill(ctx context.Context, k kernel) error {
 	for _, d := range []string{"proc", "sys", "dev", "tmp", "run", "root", "etc", "var", "bin", "sbin", "usr/bin", "usr/sbin"} {
@@ -162,7 +162,8 @@ func closure(ctx context.Context, files []string) ([]string, error) {
 		}
 		if strings.Contains(string(text), "not found") {
 			if filepath.Ext(f) == ".so" {
-				continue // a plugin of a package that is not whole here: whoever needs it says so
+				// a plugin of a package that is not whole here: whoever needs it reports it
+				continue
 			}
 			return nil, fmt.Errorf("%s lacks a library: reinstall its package:\n%s", f, text)
 		}

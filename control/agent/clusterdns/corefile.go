@@ -32,7 +32,7 @@ type Forward struct {
 }
 
 // Patch returns the Corefile with a block that forwards the zones. An old block is replaced where it stands, a new one put in
-// front. The block listens on the port of the Corefile's first server, 53 if there is none, and on its addresses: CoreDNS
+// front. The block listens on the port of the Corefile's first server, 53 if none exists, and on its addresses: CoreDNS
 // opens sockets by address, and one that is bound to an address gets the queries that come there.
 //
 // It refuses a Corefile whose markers are damaged, that has Submariner's block, or that serves one of the zones already.

@@ -71,7 +71,7 @@ func DesiredTable(imports []mcs.ServiceImport, endpointSlices []discoveryv1.Endp
 	for i := range imports {
 		s := &imports[i]
 		if s.Labels[mcs.LabelSourceCluster] != "" {
-			// one cluster's share, kept for people to look at; the service itself is the merged
+			// one cluster's share, kept for people to inspect; the service itself is the merged
 			// import
 			continue
 		}

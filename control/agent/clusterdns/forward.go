@@ -203,7 +203,7 @@ func ForwardTo(svc *corev1.Service, zones []string, keep time.Duration) Forward 
 	return Forward{Zones: zones, To: ip, Cache: keep}
 }
 
-// Lines are the server block for a Corefile that somebody else keeps.
+// Lines are the server block for a Corefile that another component keeps.
 func (f Forward) Lines() (string, error) { return f.Patch("") }
 
 // get reads an object; false if it does not exist.

@@ -26,7 +26,7 @@ func NewOperator() *unstructured.Unstructured {
 // operatorServer is the name of our entry of spec.servers; operatorPredecessor is Submariner's.
 const operatorServer, operatorPredecessor = "pelago", "lighthouse"
 
-// ApplyOperator makes the object forward as f says, or stop forwarding if f is nil, and reports
+// ApplyOperator makes the object forward as f defines, or stop forwarding if f is nil, and reports
 // whether that changed it. The operator has one cache for all zones (spec.cache), which is left as
 // it is.
 func ApplyOperator(u *unstructured.Unstructured, f *Forward) (changed bool, err error) {

@@ -191,7 +191,7 @@ func TestServerAway(t *testing.T) {
 	await.True(t, "new address after the server is back", func() bool { return set.address(ns, "web") == "120.2.0.2" })
 }
 
-// TestOldVersionOnly: somebody else installed the definition with v1alpha1
+// TestOldVersionOnly: another component installed the definition with v1alpha1
 // alone, and later than we started.
 func TestOldVersionOnly(t *testing.T) {
 	api := apiserver.Start(t)

@@ -229,7 +229,7 @@ func TestExhaustedPool(t *testing.T) {
 			return e.InvolvedObject.Name == "second" && e.Reason == submarinerv1.ReasonIPPoolAllocationFailed && e.Message == message
 		})
 	})
-	third, fourth := ingressIP("third"), ingressIP("fourth") // ask for less: they get what there is
+	third, fourth := ingressIP("third"), ingressIP("fourth") // request less: they get what there is
 	c.Make(third)
 	await.Equal(c, "120.1.0.5 False=AwaitingGateways", func() string { return c.state(third) })
 	c.Make(fourth)

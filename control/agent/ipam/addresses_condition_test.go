@@ -9,7 +9,7 @@ import (
 	"github.com/pelago-net/pelago/control/topology"
 )
 
-// An address that no gateway can forward says what to do, rather than to wait for gateways.
+// An address that no gateway can forward reports what to do, rather than to wait for gateways.
 func TestIngressConditionNamesTheGateways(t *testing.T) {
 	have := []netip.Addr{netip.MustParseAddr("120.1.0.9")}
 	gateway := func(acks ...string) v1alpha1.NodeIndex {

@@ -196,7 +196,7 @@ func TestBlocksWaitForAllReadyGateways(t *testing.T) {
 	await.Equal(c, 5, func() int {
 		return len(slices.DeleteFunc(c.list(), func(b pelagov1alpha1.PortBlock) bool { return b.Spec.State != pelagov1alpha1.BlockActive }))
 	})
-	// a gateway that is not ready has no say
+	// a gateway that is not ready does not count
 	c.report("n2", func(s *pelagov1alpha1.NodeIndexStatus) { s.Ready, s.Acks = false, nil })
 	active := map[string]string{}
 	for name, lease := range pendingAll {
@@ -326,7 +326,7 @@ func TestOrphansAreFenced(t *testing.T) {
 	await.Equal(c, "", lease("back"))
 
 	orphan := &pelagov1alpha1.PortBlock{ObjectMeta: metav1.ObjectMeta{Name: byNode["dead"]}}
-	c.release(byNode["dead"]) // whoever says so is not the node that the block was leased to
+	c.release(byNode["dead"]) // whoever reports it is not the node that the block was leased to
 	c.clock.Step(ipam.Established - 2*time.Second)
 	c.Nudge(orphan)
 	time.Sleep(300 * time.Millisecond) // the block may not be freed

@@ -22,7 +22,7 @@ const KeepBlocks = -1
 
 // BlockNode is the node whose blocks of one pool are planned.
 type BlockNode struct {
-	// UID is that of the Node object that exists under the name now; empty if there is none.
+	// UID is that of the Node object that exists under the name now; empty if none exists.
 	UID string
 	// BootID is what the daemon of that very Node object reports; empty if unknown.
 	BootID string
@@ -60,7 +60,7 @@ type BlockPlan struct {
 	// Missing is how many blocks to lease, Order the IPs to search, best first.
 	Missing int
 	Order   []netip.Addr
-	// Wait is the time until the next orphan's end; 0 if there is none.
+	// Wait is the time until the next orphan's end; 0 if none exists.
 	Wait time.Duration
 }
 

@@ -158,7 +158,7 @@ func (r *nodeIndexReconciler) next(ctx context.Context, last int32) (int32, erro
 	return number, nil
 }
 
-// highest is the highest number in use, 0 if there is none. It reads uncached: there is no record
+// highest is the highest number in use, 0 if none exists. It reads uncached: there is no record
 // to fence it.
 func (r *nodeIndexReconciler) highest(ctx context.Context) (int64, error) {
 	var list pelagov1alpha1.NodeIndexList
@@ -197,7 +197,7 @@ func (r *nodeIndexReconciler) retire(ctx context.Context, ni *pelagov1alpha1.Nod
 	return 0, nil
 }
 
-// getNode reads what is needed of a Node; nil if there is none.
+// getNode reads what is needed of a Node; nil if none exists.
 func getNode(ctx context.Context, from client.Reader, name string) (*metav1.PartialObjectMetadata, error) {
 	node := new(metav1.PartialObjectMetadata)
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))

@@ -226,7 +226,7 @@ func (o Options) routed(c submarinerv1.Cluster, index int32) []string {
 	return out
 }
 
-// fabricShare is the /18 of the fabric that is routed to a cluster; with globalnet there is none.
+// fabricShare is the /18 of the fabric that is routed to a cluster; with globalnet none exists.
 func (o Options) fabricShare(c submarinerv1.Cluster, index int32) (string, bool) {
 	if len(c.Spec.GlobalCIDR) > 0 {
 		return "", false

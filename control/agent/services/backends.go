@@ -113,7 +113,7 @@ func Hostname(e discoveryv1.Endpoint, dashed bool) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(address)
 }
 
-// EndpointPod is the name of the pod behind an endpoint; empty if there is none.
+// EndpointPod is the name of the pod behind an endpoint; empty if none exists.
 func EndpointPod(e discoveryv1.Endpoint) string {
 	if e.TargetRef == nil || e.TargetRef.Kind != "Pod" {
 		return ""
@@ -128,7 +128,7 @@ func NameHash(identity ...string) string {
 	return hex.EncodeToString(sum[:5])
 }
 
-// readyBackends counts the ready pods, and the ready endpoints without a pod. If there are none, it
+// readyBackends counts the ready pods, and the ready endpoints without a pod. If none exist, it
 // counts those that terminate but still serve, which then get new connections (KEP-1669). A backend
 // that is in several slices, because of dual stack or while slices are rewritten, counts once. As
 // defined by the EndpointSlice API, unknown readiness counts as ready.

@@ -37,7 +37,7 @@ type cluster struct {
 // state is what the own cluster says of one service.
 type state struct {
 	export  *mcs.ServiceExport // nil if the service is not exported
-	service *corev1.Service    // nil if there is none
+	service *corev1.Service    // nil if none exists
 	slices  []discoveryv1.EndpointSlice
 	// ingress holds the global IPs of the service (key: its name) or of its endpoints (key:
 	// ingressName).
@@ -252,7 +252,7 @@ func ofService(g submarinerv1.GlobalIngressIP) bool {
 }
 
 // allocated is the global IP of the named GlobalIngressIP, if that satisfies fits and all gateways
-// use the address; otherwise waiting says why there is none.
+// use the address; otherwise waiting reports why none exists.
 func allocated(ingress map[string]submarinerv1.GlobalIngressIP, name string, fits func(submarinerv1.GlobalIngressIP) bool) (ip, waiting string) {
 	g, ok := ingress[name]
 	if !ok || !fits(g) {

@@ -44,7 +44,7 @@ type importState struct {
 	namespaceExists bool
 	// exported reports whether the own ServiceExport still stands; the hub may be behind.
 	exported    bool
-	service     *corev1.Service // of the own cluster; nil if there is none
+	service     *corev1.Service // of the own cluster; nil if none exists
 	localSlices []discoveryv1.EndpointSlice
 }
 
@@ -205,7 +205,7 @@ func (c sourceCluster) slice(s importState, source string, headless bool, conten
 	return slice
 }
 
-// identity is the labels that say which service of which cluster an object speaks of.
+// identity is the labels that report which service of which cluster an object speaks of.
 func identity(namespace, name, source string) map[string]string {
 	return map[string]string{mcs.LabelServiceName: name, submarinerv1.LabelSourceNamespace: namespace, mcs.LabelSourceCluster: source}
 }

@@ -30,7 +30,7 @@ const (
 )
 
 // refusal is why a cluster is not connected. A name that resolves to its addresses would lead to
-// somebody else, or nowhere.
+// another component, or nowhere.
 type refusal struct {
 	peer *v1alpha1.Peer // nil: not accepted or refused yet
 	why  string
@@ -87,7 +87,7 @@ type peerRanges struct {
 	prefixes []netip.Prefix
 }
 
-// foreign returns the addresses of a slice that are in none of them: names would lead to somebody
+// foreign returns the addresses of a slice that are in none of them: names would lead to someone
 // else. The hub refuses them, too.
 func (p peerRanges) foreign(endpoints []discoveryv1.Endpoint) (out []string) {
 	for _, e := range endpoints {

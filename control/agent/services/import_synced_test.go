@@ -142,7 +142,7 @@ func TestBeforeTheFirstVerdict(t *testing.T) {
 	check("there are no verdicts", "120.2.0.9 ready")
 }
 
-// A slice that somebody took the label from by which the service's slices are found is repaired.
+// A slice that someone took the label from by which the service's slices are found is repaired.
 func TestSliceWithoutItsLabel(t *testing.T) {
 	s, objects := imported()
 	for _, o := range objects {

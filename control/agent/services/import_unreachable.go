@@ -95,7 +95,7 @@ func (r *importReconciler) ofSource(ctx context.Context, id string) []reconcile.
 	return services.UnsortedList()
 }
 
-// importedSlices reads the own imported slices from the cache; an error is logged, as nobody is
+// importedSlices reads the own imported slices from the cache; an error is logged, as no caller is
 // there to return it to.
 func (r *importReconciler) importedSlices(ctx context.Context, options ...client.ListOption) []discoveryv1.EndpointSlice {
 	var list discoveryv1.EndpointSliceList

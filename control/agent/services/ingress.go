@@ -198,7 +198,7 @@ func (r *ingressReconciler) warn(namespace string, e Export, reason, message str
 	}, corev1.EventTypeWarning, reason, message)
 }
 
-// remove deletes a GlobalIngressIP once the API server confirms what the caches say: after a
+// remove deletes a GlobalIngressIP once the API server confirms what the caches hold: after a
 // restart one of them may be older than the object, and a service that is still exported must not
 // lose its address.
 func (r *ingressReconciler) remove(ctx context.Context, g *submarinerv1.GlobalIngressIP) error {

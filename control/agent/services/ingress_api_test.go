@@ -263,7 +263,7 @@ func TestForeignObjectsAreNotTouched(t *testing.T) {
 	await.Equal(c, names{"web": "ClusterIPService web"}, c.ingressIPs)
 }
 
-// A cluster whose MCS API came with somebody else may serve v1alpha1 alone.
+// A cluster whose MCS API came with another component may serve v1alpha1 alone.
 func TestOldMCSAPI(t *testing.T) {
 	c := newCluster(t, apiserver.Start(t, apiserver.CRDs()))
 	crd := &apiextensionsv1.CustomResourceDefinition{}

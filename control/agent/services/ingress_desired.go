@@ -29,7 +29,7 @@ const (
 	Headless // one address for each of its endpoints
 )
 
-// KindOf says how a service is reached.
+// KindOf reports how a service is reached.
 func KindOf(s *corev1.Service) ServiceKind {
 	switch {
 	case s.Spec.Type == corev1.ServiceTypeExternalName:
@@ -99,14 +99,14 @@ type Backend struct {
 	Endpoint Endpoint
 }
 
-// Conflict says that two things need a GlobalIngressIP of one name.
+// Conflict reports that two things need a GlobalIngressIP of one name.
 type Conflict struct {
 	Export  Export // whose endpoint gets none
 	Message string
 }
 
 // DesiredIngress is the GlobalIngressIP of one name: for the exported service of that name (nil if
-// there is none), or else for a backend whose GlobalIngressIP has this name. If several services
+// none exists), or else for a backend whose GlobalIngressIP has this name. If several services
 // share a pod, the object refers to the one with the oldest export. It is nil if nothing needs it.
 func DesiredIngress(namespace, name string, service *Export, backends []Backend) (*submarinerv1.GlobalIngressIP, *Conflict) {
 	backends = slices.DeleteFunc(slices.Clone(backends), func(b Backend) bool {
@@ -174,7 +174,7 @@ func podUID(g *submarinerv1.GlobalIngressIP) types.UID {
 	return ""
 }
 
-// update writes what want says into have and reports whether that changed anything. Foreign labels
+// update copies want into have and reports whether that changed anything. Foreign labels
 // and annotations stay.
 func update(have, want *submarinerv1.GlobalIngressIP) bool {
 	before := have.DeepCopy()

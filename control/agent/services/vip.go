@@ -22,7 +22,7 @@ const (
 	// claimGrace is how long an exporter waits for the claim of an older one before it claims a
 	// ClusterSetIP itself: the agent of the older one may be down, or its range exhausted.
 	claimGrace = 10 * time.Second
-	// freedGrace is how long a service without address waits before it looks again: other services
+	// freedGrace is how long a service without address waits before it polls again: other services
 	// free theirs.
 	freedGrace = time.Minute
 )
@@ -102,7 +102,7 @@ func (v vips) valid(x v1alpha1.ServiceContribution, of []v1alpha1.ServiceContrib
 	return ip, ""
 }
 
-// owner is the member in whose range an address lies; empty if there is none.
+// owner is the member in whose range an address lies; empty if none exists.
 func (v vips) owner(ip netip.Addr) string {
 	for cluster, ranges := range v.ranges {
 		if _, member := v.joined[cluster]; member && slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(ip) }) {

@@ -115,7 +115,7 @@ func (t *tunnels) remove(cluster string, x *attachment) {
 	}
 }
 
-// to returns the transport of the newest tunnel of a cluster; nil: there is none.
+// to returns the transport of the newest tunnel of a cluster; nil: none exists.
 func (t *tunnels) to(cluster string) http.RoundTripper {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -143,7 +143,7 @@ func TestObservedGenerationWaitsForAll(t *testing.T) {
 	await.Equal(t, "generation 2 of 2, ready 2 of 2", h.status)
 }
 
-// An informer keeps the object that it was asked for with and reads it when it starts, beside
+// An informer keeps the object that it was requested with and reads it when it starts, next to
 // whoever asked: nothing is read into it.
 func TestInformersKeepTheirObject(t *testing.T) {
 	h := newHub(t)

@@ -135,7 +135,7 @@ func (b *builder) nodes() {
 			s.Settings.Leaving = !b.out.Gateway && b.host.Draining || b.out.Gateway && b.host.Wire.Fleeting && !b.host.Settled
 			switch {
 			case s.Settings.Gateway && Encrypted(b.objs.Config):
-				// If there is none, the wire has reported the problem.
+				// If none exists, the wire has reported the problem.
 				s.Settings.CableAddress, _ = b.objs.Config.FabricAddress(b.objs.Config.ClusterIndex, index)
 			case s.Settings.Gateway:
 				s.Settings.CablePort = b.objs.Config.CablePort

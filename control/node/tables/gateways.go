@@ -155,7 +155,7 @@ func SelectAddresses(objs Objects, server bool, reachability map[string]natt.Rea
 				address = ""
 			}
 			g.Address = address
-			v.Address, _ = netip.ParseAddr(address) // zero if there is none
+			v.Address, _ = netip.ParseAddr(address) // zero if none exists
 			objs.Discovered[name] = v
 		}
 	}

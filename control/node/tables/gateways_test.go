@@ -240,7 +240,7 @@ func TestPacketsOfALeavingGatewayAreTaken(t *testing.T) {
 	}
 }
 
-// A gateway whose tunnels ended with an earlier process asks the others to use other gateways until
+// A gateway whose tunnels ended with an earlier process has the others use other gateways until
 // it is connected again.
 func TestGatewayLeavesUntilItsWireIsUp(t *testing.T) {
 	for name, tt := range map[string]struct{ fleeting, settled, leaving bool }{

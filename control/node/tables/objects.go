@@ -130,7 +130,7 @@ type Result struct {
 	Problems []string
 }
 
-// OwnNode returns this node's Node; empty if there is none.
+// OwnNode returns this node's Node; empty if none exists.
 func OwnNode(objs Objects) *corev1.Node {
 	for i := range objs.Nodes {
 		if objs.Nodes[i].Name == objs.Name {
@@ -140,7 +140,7 @@ func OwnNode(objs Objects) *corev1.Node {
 	return &corev1.Node{}
 }
 
-// OwnIndex returns this node's NodeIndex; empty if there is none.
+// OwnIndex returns this node's NodeIndex; empty if none exists.
 func OwnIndex(objs Objects) *pelagov1alpha1.NodeIndex {
 	for i := range objs.NodeIndexes {
 		if objs.NodeIndexes[i].Name == objs.Name {

@@ -136,7 +136,7 @@ type endpoint struct {
 }
 
 // backendEndpoints returns the endpoints of a service port that new connections go to: the ready
-// ones; if there is none, those that terminate but still serve (KEP-1669, as kube-proxy does). A
+// ones; if none exists, those that terminate but still serve (KEP-1669, as kube-proxy does). A
 // missing condition Ready means ready, a missing Serving is as Ready (EndpointConditions in
 // discovery.k8s.io/v1).
 func backendEndpoints(endpointSlices []discoveryv1.EndpointSlice, portName string) []endpoint {

@@ -23,7 +23,7 @@ const (
 	answerTimeout = 5 * time.Second
 )
 
-// flood asks as fast as the server answers, and returns the number of answers, each of which was
+// flood queries as fast as the server answers, and returns the number of answers, each of which was
 // checked.
 func flood(ctx context.Context, server netip.AddrPort, questions []question, d time.Duration) (int, error) {
 	var sum atomic.Int64
@@ -102,7 +102,7 @@ func floodSocket(ctx context.Context, server netip.AddrPort, questions []questio
 	return answered, ctx.Err()
 }
 
-// latency asks one question after the other, one at least, and returns the times to the answers,
+// latency sends one query after the other, one at least, and returns the times to the answers,
 // sorted.
 func latency(ctx context.Context, server netip.AddrPort, questions []question, d time.Duration) (took []time.Duration, err error) {
 	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(server))

@@ -26,7 +26,7 @@ type arrivals struct {
 	at   map[arrival]time.Time
 	last time.Time
 	more chan struct{} // has room for one: something has come
-	came func(arrival) // is told of each; nil: nobody
+	came func(arrival) // is notified of each; may be nil
 }
 
 var watched = map[string]schema.GroupVersionResource{
@@ -60,7 +60,7 @@ func watchArrivals(ctx context.Context, members []*hubset.Member) (*arrivals, er
 	return a, ctx.Err()
 }
 
-// tell names who is told of each object that comes.
+// tell names who is notified of each object that comes.
 func (a *arrivals) tell(came func(arrival)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

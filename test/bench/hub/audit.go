@@ -40,8 +40,8 @@ type entry struct {
 
 func (e entry) refused() bool { return e.ResponseStatus.Code >= 300 }
 
-// complete says whether the write is of a template's status that all members have caught up with.
-// No template is edited, so there is one generation.
+// complete reports whether the write is of a template's status that all members have caught up
+// with. No template is edited, so there is one generation.
 func (e entry) complete() bool {
 	return e.ObjectRef.Resource == "deployments" && e.ObjectRef.Subresource == "status" && !e.refused() &&
 		e.RequestObject.Status.ObservedGeneration > 0
@@ -86,7 +86,8 @@ const hubAgent = "pelago-hub"
 // digits is how long the number of a template is.
 const digits = 5
 
-// about says what a write is for, and for which template or dependent, by the name of its object.
+// about reports what a write is for, and for which template or dependent, by the name of its
+// object.
 func about(e entry) (class, string) {
 	r := e.ObjectRef
 	switch {

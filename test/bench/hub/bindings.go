@@ -15,14 +15,14 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// bindings follows which bindings have a decision, and which say that members hold what they
+// bindings follows which bindings have a decision, and which report that members hold what they
 // should, by a watch of its own.
 type bindings struct {
 	mu      sync.Mutex
 	decided map[string]time.Time
 	applied map[string]bool
 	last    time.Time
-	more    chan struct{} // has room for one: another one says so
+	more    chan struct{} // has room for one: another one reports it
 }
 
 // watchBindings watches the hub until ctx ends.

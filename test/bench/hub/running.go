@@ -40,7 +40,7 @@ func newRunning(ctx context.Context, members []*hubset.Member) (*running, error)
 	return r, nil
 }
 
-// came is told of an object that has come to a member.
+// came is notified of an object that has come to a member.
 func (r *running) came(what arrival) {
 	if what.kind != "Deployment" {
 		return

@@ -137,8 +137,8 @@ func connect(config *rest.Config, agent string) (client.Client, error) {
 	return c, nil
 }
 
-// done waits until n templates and their ConfigMaps are in all members and every binding says so,
-// and returns when that was. It learns this from two watches, without sending requests to the
+// done waits until n templates and their ConfigMaps are in all members and every binding reports
+// it, and returns when that was. It learns this from two watches, without sending requests to the
 // servers meanwhile.
 func (s *stage) done(ctx context.Context, n int) (time.Time, error) {
 	came, err := reach(ctx, s.arrived, s.arrived.more, 2*n*len(s.members), s.options.stall, "objects in the members")
@@ -152,8 +152,8 @@ func (s *stage) done(ctx context.Context, n int) (time.Time, error) {
 	return applied, err
 }
 
-// applied waits until n bindings say that their members hold what they should, and returns when the
-// last did.
+// applied waits until n bindings report that their members hold what they should, and returns when
+// the last did.
 func (s *stage) applied(ctx context.Context, n int) (time.Time, error) {
 	last, err := reach(ctx, s.bindings, s.bindings.more, n, s.options.stall, "bindings that are FullyApplied")
 	if err != nil {

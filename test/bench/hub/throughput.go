@@ -68,7 +68,7 @@ const (
 )
 
 // inFlight is how many requests users make at a time, and the replaying client if nothing else is
-// said.
+// given.
 const inFlight = 64
 
 // recording is what a replay needs of a recorded run.

@@ -120,7 +120,7 @@ func dial(kind int, a netip.AddrPort) (int, error) {
 		return -1, errors.Join(err, unix.Close(fd))
 	}
 	err = connect(fd, rawAddr(a))
-	if errors.Is(err, unix.EINPROGRESS) { // how the kernel says that the send timeout passed
+	if errors.Is(err, unix.EINPROGRESS) { // how the kernel reports that the send timeout passed
 		err = unix.ETIMEDOUT
 	}
 	if err != nil {

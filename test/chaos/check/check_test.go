@@ -264,7 +264,7 @@ func TestCompareFinds(t *testing.T) {
 	}
 }
 
-// What counts as wrongly deleted or made anew. Times are seconds; those who act may lag by 10.
+// What counts as wrongly deleted or made again. Times are seconds; those who act may lag by 10.
 func TestHistory(t *testing.T) {
 	at := func(seconds int) time.Time { return time.Unix(1000+int64(seconds), 0) }
 	it, nothing := map[Place]Content{inM1: {}}, map[Place]Content{}

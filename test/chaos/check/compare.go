@@ -20,7 +20,7 @@ const (
 	// two bindings for a template, or two Works for one object in a member
 	Duplicated Fault = "duplicated"
 	Deleted    Fault = "deleted"    // taken away although it was wanted all the time
-	Recreated  Fault = "re-created" // the same, and made anew
+	Recreated  Fault = "re-created" // the same, and made again
 )
 
 // Violation is one thing that is wrong.
@@ -40,9 +40,9 @@ type Actual struct {
 	Works    map[Place][]string
 }
 
-// Compare finds what is lost, left, wrong and duplicated. Labels beside the wanted ones are the
+// Compare finds what is lost, left, wrong and duplicated. Labels next to the wanted ones are the
 // members' and the marks of the product. With orphans, what is there and not wanted is no fault:
-// after a restore from an older state, nobody may delete it.
+// after a restore from an older state, no controller may delete it.
 func Compare(wanted map[Place]Content, a Actual, orphans bool) (found []Violation) {
 	for place, want := range wanted {
 		got, ok := a.Members[place]

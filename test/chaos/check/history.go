@@ -8,8 +8,8 @@ import (
 )
 
 // History follows the objects in members by their UIDs, and knows since when each of them has been
-// wanted. An object may go only because it was not wanted at some instant: Require and Allow say
-// what the users ask for, Seen and Gone what happens.
+// wanted. An object may go only because it was not wanted at some instant: Require and Allow define
+// what the users request, Seen and Gone what happens.
 //
 // Controllers may lag behind the users. So a deletion is wrong only if the object was wanted during
 // the whole time Lag before it; Lag has to exceed the delay that a pause and a restart cause.
@@ -29,7 +29,7 @@ func NewHistory(lag time.Duration) *History {
 	return &History{Lag: lag, required: map[Place]time.Time{}, alive: map[Place]string{}, wrong: map[Place]bool{}}
 }
 
-// Allow says that from now on only what is in wanted must stay. To be called before the request
+// Allow reports that from now on only what is in wanted must stay. To be called before the request
 // that takes the rest away.
 func (h *History) Allow(wanted map[Place]Content) {
 	h.mu.Lock()
@@ -41,8 +41,8 @@ func (h *History) Allow(wanted map[Place]Content) {
 	}
 }
 
-// Require says that all of wanted must stay from now on, once it is there. To be called after the
-// request that asks for it.
+// Require reports that all of wanted must stay from now on, once it is there. To be called after
+// the request that requests it.
 func (h *History) Require(wanted map[Place]Content, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,7 +53,7 @@ func (h *History) Require(wanted map[Place]Content, now time.Time) {
 	}
 }
 
-// RequireAll says that whatever is there must stay, wanted or not, and has been wanted for ever:
+// RequireAll reports that whatever is there must stay, wanted or not, and has been wanted for ever:
 // nothing may be deleted any more.
 func (h *History) RequireAll() {
 	h.mu.Lock()
@@ -76,8 +76,8 @@ func (h *History) Settled(wanted map[Place]Content, now time.Time) map[Place]Con
 	return settled
 }
 
-// Seen is told of an object in a member, again and again. Another UID than before means that the
-// end of the first was not seen.
+// Seen is notified of an object in a member, again and again. Another UID than before means that
+// the end of the first was not seen.
 func (h *History) Seen(place Place, uid string, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +91,7 @@ func (h *History) Seen(place Place, uid string, now time.Time) {
 	h.alive[place] = uid
 }
 
-// Gone is told that an object has been deleted.
+// Gone is notified that an object has been deleted.
 func (h *History) Gone(place Place, uid string, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

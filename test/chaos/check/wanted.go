@@ -1,6 +1,6 @@
-// Package check says what members must hold, from nothing but the objects at the hub, and whether
-// they do. It is written apart from the controllers: it shares no code with them, only the API's
-// types, and knows just what churn makes (README.md): Deployments selected by one label, the
+// Package check reports what members must hold, from nothing but the objects at the hub, and
+// whether they do. It is written apart from the controllers: it shares no code with them, only the
+// API's types, and knows just what churn makes (README.md): Deployments selected by one label, the
 // ConfigMaps that they mount, clusters by name, Duplicated and static weights, overrides of image
 // tags and labels. What it does not know it refuses. It is pure but for the History, which has a
 // lock.
@@ -84,7 +84,7 @@ func Wanted(h Hub) (map[Place]Content, error) {
 	return wanted, nil
 }
 
-// policyOf is the one policy that selects a Deployment, nil if there is none.
+// policyOf is the one policy that selects a Deployment, nil if none exists.
 func policyOf(policies []policyv1alpha1.PropagationPolicy, d appsv1.Deployment) (*policyv1alpha1.PropagationPolicy, error) {
 	var found *policyv1alpha1.PropagationPolicy
 	for i, p := range policies {

@@ -14,7 +14,7 @@ import (
 	"github.com/pelago-net/pelago/test/hubset"
 )
 
-// clustersVariable is the environment variable with the URL at which the suite asks for clusters.
+// clustersVariable is the environment variable with the URL at which the suite requests clusters.
 const clustersVariable = "CONFORMANCE_CLUSTERS"
 
 // createClusters is a file of the suite: its own functions of these names run kind, which needs

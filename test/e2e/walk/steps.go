@@ -65,7 +65,7 @@ func (w *Walk) Install(ctx context.Context) error {
 // pushed is the push member.
 const pushed = "g2"
 
-// StartHub installs what propagation needs and runs pelago-hub beside the hub's API server, in
+// StartHub installs what propagation needs and runs pelago-hub next to the hub's API server, in
 // place of one that runs there.
 func (w *Walk) StartHub(ctx context.Context) error {
 	if _, err := w.Pelago(ctx, "init", "--context", "hub"); err != nil {
@@ -178,8 +178,8 @@ func (w *Walk) Export(ctx context.Context, cluster string, services ...string) e
 }
 
 // Resolve waits until every CoreDNS pod of the client's cluster resolves a name to n addresses and
-// returns them. All must lie in cidr. One that was asked too early answers from its cache for some
-// seconds that there is no such name, whatever the others say.
+// returns them. All must lie in cidr. One that was queried too early answers from its cache for
+// some seconds that there is no such name, whatever the others answer.
 func (w *Walk) Resolve(ctx context.Context, from Pod, name string, n int, cidr string) ([]netip.Addr, error) {
 	prefix, err := netip.ParsePrefix(cidr)
 	if err != nil {

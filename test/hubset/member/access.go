@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 )
 
-// Annotation and type of the Secrets that ask for a token of a ServiceAccount.
+// Annotation and type of the Secrets that request a token of a ServiceAccount.
 const (
 	serviceAccountName = "kubernetes.io/service-account.name"
 	serviceAccountType = "kubernetes.io/service-account-token"
@@ -56,7 +56,7 @@ func (m *Member) createToken(r *request, o *unstructured.Unstructured) (int, any
 	return http.StatusCreated, o, nil
 }
 
-// fillToken puts a token into a Secret that asks for one, as kube-controller-manager does, if its
+// fillToken puts a token into a Secret that requests one, as kube-controller-manager does, if its
 // ServiceAccount exists.
 func (m *Member) fillToken(o *unstructured.Unstructured) {
 	account := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetAnnotations()[serviceAccountName]}

@@ -53,7 +53,7 @@ func (m *Member) manage(r *resource, subresource string, old, o *unstructured.Un
 	return managed.(*unstructured.Unstructured), nil
 }
 
-// apply merges a configuration into an object, which it makes if there is none; created says so.
+// apply merges a configuration into an object, which it makes if none exists; created reports it.
 func (m *Member) apply(r *resource, name types.NamespacedName, subresource string, patch *unstructured.Unstructured,
 	manager string, force bool,
 ) (result *unstructured.Unstructured, created bool, err error) {

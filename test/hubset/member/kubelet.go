@@ -19,9 +19,9 @@ func (m *Member) stored(r *resource, o *unstructured.Unstructured) {
 	}
 }
 
-// reported says whether the status is that of the present spec.
+// reported reports whether the status is that of the present spec.
 func reported(o *unstructured.Unstructured) bool {
-	// 0 if there is none
+	// 0 if none exists
 	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
 	return observed == o.GetGeneration()
 }

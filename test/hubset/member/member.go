@@ -33,7 +33,7 @@ type Options struct {
 	Nodes int
 	// Pods is how many each of them has room for; 0: 500.
 	Pods int
-	// Ready is how long after a change the status of a Deployment says that all replicas run; 0:
+	// Ready is how long after a change the status of a Deployment reports that all replicas run; 0:
 	// never.
 	Ready time.Duration
 	// History is the number of events per kind from which a watch can start; older resourceVersions

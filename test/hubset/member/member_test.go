@@ -94,7 +94,7 @@ func deployment(name string, replicas int64, env ...any) *unstructured.Unstructu
 	}}
 }
 
-// again reads an object anew.
+// again reads an object again.
 func (u *user) again(o *unstructured.Unstructured) *unstructured.Unstructured {
 	u.t.Helper()
 	fresh := &unstructured.Unstructured{}
@@ -567,7 +567,7 @@ func TestNamespaceGoesWithItsObjects(t *testing.T) {
 	}
 }
 
-// A watch that begins too far back has to list anew.
+// A watch that begins too far back has to list again.
 func TestHistoryEnds(t *testing.T) {
 	c, err := client.NewWithWatch(start(t, member.Options{History: 4}).Config(), client.Options{})
 	if err != nil {

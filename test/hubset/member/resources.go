@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// serverVersion is what the members say that they run.
+// serverVersion is what the members report that they run.
 const serverVersion = "v1.34.4"
 
 // resource is a kind that is served.

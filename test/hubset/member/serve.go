@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// request is what a path and a query ask for.
+// request is what a path and a query request.
 type request struct {
 	*http.Request
 	resource    *resource
@@ -119,7 +119,7 @@ func locate(r *http.Request, group, version string, rest []string) (*request, er
 	return req, nil
 }
 
-// serveResource does what a request asks for and answers it.
+// serveResource does what a request requests and answers it.
 func (m *Member) serveResource(w http.ResponseWriter, r *request) {
 	if r.Method == http.MethodGet && r.name.Name == "" {
 		m.serveCollection(w, r)

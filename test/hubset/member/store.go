@@ -57,7 +57,7 @@ func (m *Member) Count(group, version, name, namespace string) int {
 	return n
 }
 
-// put stores an object, which is nobody else's from now on, under a new resourceVersion.
+// put stores an object, which is nothing else's from now on, under a new resourceVersion.
 func (m *Member) put(r *resource, o *unstructured.Unstructured) {
 	s := m.sets[r]
 	m.version++

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// bookmarkEvery is how often a watch that asked for bookmarks gets one.
+// bookmarkEvery is how often a watch that requested bookmarks gets one.
 const bookmarkEvery = 10 * time.Second
 
 // selection is which objects of a kind a list or watch shows.
@@ -227,7 +227,7 @@ func (s *stream) send(kind string, object any) bool {
 
 func (s *stream) flush() bool { return http.NewResponseController(s.w).Flush() == nil }
 
-// metadataOnly says whether the client asked for PartialObjectMetadata.
+// metadataOnly reports whether the client requested PartialObjectMetadata.
 func (r *request) metadataOnly() bool {
 	first, _, _ := strings.Cut(r.Header.Get("Accept"), ",")
 	return strings.Contains(first, "as=PartialObjectMetadata")

@@ -104,7 +104,7 @@ func (m *Member) settle(r *resource, old, o *unstructured.Unstructured) *unstruc
 	return o
 }
 
-// same says whether a write changes nothing; the times of managedFields do not count.
+// same reports whether a write changes nothing; the times of managedFields do not count.
 func same(a, b *unstructured.Unstructured) bool {
 	if !maps.EqualFunc(a.Object, b.Object, func(x, y any) bool { return equality.Semantic.DeepEqual(x, y) }) {
 		x, y := a.DeepCopy(), b.DeepCopy()
@@ -153,7 +153,7 @@ func (m *Member) preserve(r *resource, old, o *unstructured.Unstructured, subres
 	return nil
 }
 
-// specChanged says whether anything but metadata and status differs.
+// specChanged reports whether anything but metadata and status differs.
 func specChanged(a, b *unstructured.Unstructured) bool {
 	rest := func(o *unstructured.Unstructured) map[string]any {
 		c := maps.Clone(o.Object)
@@ -190,9 +190,9 @@ func conflict(r *resource, o *unstructured.Unstructured) error {
 		fmt.Errorf("the object has been modified; please apply your changes to the latest version and try again"))
 }
 
-// erase deletes an object or, while it has finalizers, only marks it for deletion; gone says which.
-// Dependents stay: garbage collection is not simulated, so every propagation policy acts like
-// Background without a garbage collector. The objects of a namespace go with it.
+// erase deletes an object or, while it has finalizers, only marks it for deletion; gone reports
+// which. Dependents stay: garbage collection is not simulated, so every propagation policy acts
+// like Background without a garbage collector. The objects of a namespace go with it.
 func (m *Member) erase(r *resource, name types.NamespacedName, o metav1.DeleteOptions) (last *unstructured.Unstructured, gone bool,
 	err error) {
 	old, err := m.get(r, name)
@@ -231,7 +231,8 @@ func (m *Member) erase(r *resource, name types.NamespacedName, o metav1.DeleteOp
 	return marked, false, nil
 }
 
-// empty deletes all in a namespace that is to go, then the namespace, and says whether it is gone.
+// empty deletes all in a namespace that is to go, then the namespace, and reports whether it is
+// gone.
 func (m *Member) empty(namespace string) bool {
 	left := 0
 	for i := range resources {

@@ -132,7 +132,7 @@ func load(args []string) error {
 }
 
 // run makes the load until ctx ends. When every flow and connection has had its first answer it
-// says so on standard error.
+// reports it on standard error.
 func (p loadPlan) run(ctx context.Context) (loaded, error) {
 	var out loaded
 	flows := make([]*flow, p.flows)
@@ -198,7 +198,7 @@ func openFlow(target string) (*flow, error) {
 const stalled = 5 * time.Millisecond
 
 // send sends a datagram of each flow in every interval. What it misses while it is not scheduled is
-// not made up for: those datagrams would all say the same.
+// not made up for: those datagrams would all show the same.
 func (p loadPlan) send(ctx context.Context, flows []*flow) (stalls []span) {
 	payload := make([]byte, 64)
 	last := time.Now()

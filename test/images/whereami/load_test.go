@@ -32,7 +32,7 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-// echoes starts an echo of datagrams, of which none come back while silent says so, and of
+// echoes starts an echo of datagrams, of which none come back while silent reports it, and of
 // connections.
 func echoes(t *testing.T, silent func() bool) (address string, listener net.Listener) {
 	t.Helper()

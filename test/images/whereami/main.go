@@ -1,19 +1,19 @@
 // Command whereami is the server and the traffic of tests and walk-throughs. Without a mode it is
-// an HTTP server that says where it runs and who asks: pod, namespace, node, and the source address
-// and port that it sees. From its answer one reads which cluster a request reached and what address
-// translation did to it.
+// an HTTP server that reports where it runs and its client: pod, namespace, node, and the source
+// address and port that it sees. From its answer one reads which cluster a request reached and what
+// address translation did to it.
 //
 //	whereami [-listen :80]       the HTTP server
 //	whereami echo [-listen :7]   sends every UDP datagram back, and what comes on a TCP connection
-//	whereami ping ADDRESS:PORT   sends datagrams to an echo at a fixed rate and says which were lost
-//	whereami hold ADDRESS:PORT   keeps connections to the HTTP server busy and says which broke
+//	whereami ping ADDRESS:PORT   sends datagrams to an echo at a fixed rate and reports which were lost
+//	whereami hold ADDRESS:PORT   keeps connections to the HTTP server busy and reports which broke
 //	whereami burst ADDRESS:PORT  opens many connections to the HTTP server at once and prints how long they took
 //	whereami flood ADDRESS:PORT  sends datagrams of as many flows as it can
-//	whereami load ADDRESS:PORT…  does all of it towards echoes at once and says when what failed
+//	whereami load ADDRESS:PORT…  does all of it towards echoes at once and reports when what failed
 //
 // ping, hold, flood and load work until their standard input ends, or for -duration, and then print
 // a JSON object: `kubectl exec -i` with its input held open makes traffic for as long as a test
-// wants. A line on standard error says when it flows.
+// wants. A line on standard error reports when it flows.
 package main
 
 import (

@@ -19,7 +19,7 @@ type answer struct {
 	Address   string `json:"address"` // the pod's, as it knows it
 	Local     string `json:"local"`   // address:port that the request arrived at
 	Source    string `json:"source"`  // address:port that the request came from
-	Host      string `json:"host"`    // name that the client asked for
+	Host      string `json:"host"`    // name that the client requested
 }
 
 // lines is the text form.

@@ -15,7 +15,7 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// TestCommandsExplainThemselves: each command says what it does, and each that
+// TestCommandsExplainThemselves: each command reports what it does, and each that
 // does something shows how.
 func TestCommandsExplainThemselves(t *testing.T) {
 	var walk func(*cobra.Command)

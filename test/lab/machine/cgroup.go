@@ -32,7 +32,7 @@ func cgroupHierarchies(mount string) (dirs []string, v2 bool, err error) {
 			continue
 		}
 		if _, err := os.Stat(filepath.Join(dir, "cgroup.controllers")); err == nil {
-			continue // a v2 hierarchy beside the v1 ones
+			continue // a v2 hierarchy next to the v1 ones
 		}
 		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
 			dirs = append(dirs, dir)
@@ -95,12 +95,12 @@ func delegate(dir string) error {
 // (autogroup, sched(7)). On a busy machine probes would then fail, or API servers would stop
 // answering. These are multiples of the default weight.
 const (
-	labWeight      = 4 // a lab against the test or the shell beside it
+	labWeight      = 4 // a lab against the test or the shell next to it
 	programsWeight = 8 // API servers, kubelets and the like against the pods of one node
 )
 
 // JoinPrograms moves a process of a lab that is no pod, and those that it starts from then on, into
-// cgroup name, beside the nodes'.
+// cgroup name, next to the nodes'.
 func JoinPrograms(name string, pid int) error {
 	if err := MakeCgroup(name); err != nil {
 		return err
@@ -165,7 +165,7 @@ func removeCgroup(mount, name string, limit time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("remove cgroup %s: %w", name, err)
 	}
-	// Every directory is tried, also the v2 hierarchy beside v1 ones.
+	// Every directory is tried, also the v2 hierarchy next to v1 ones.
 	roots := []string{mount}
 	for _, e := range entries {
 		if e.IsDir() {

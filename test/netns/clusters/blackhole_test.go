@@ -12,7 +12,7 @@ import (
 )
 
 // TestBlackHole has a link between the clusters that is narrower than the nodes' and whose router
-// says nothing of it: the gateways find out how large packets may be, no path is taken for bad, and
+// sends no error: the gateways find out how large packets may be, no path is taken for bad, and
 // with routes of that MTU connections work.
 func TestBlackHole(t *testing.T) {
 	const (

@@ -76,7 +76,7 @@ func (w *town) bypassed(t *testing.T) {
 }
 
 // A rule that forbids an established connection, at either end and in either direction, stops it,
-// and it goes on when the rule is removed.
+// and it continues when the rule is removed.
 func (w *town) policyEnds(t *testing.T) {
 	const port = "53"
 	target := netip.AddrPortFrom(w.server[3].Global, 53)

@@ -18,7 +18,7 @@ import (
 // first answer.
 func probing(t *testing.T, nodes ...*Node) (stop func()) {
 	t.Helper()
-	stop, _ = probers(t, nodes...) // what they have found is not asked for
+	stop, _ = probers(t, nodes...) // what they have found is not requested
 	return stop
 }
 

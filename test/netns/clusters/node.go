@@ -154,7 +154,7 @@ func (p *Pod) learn(t testing.TB) {
 // host is the node's end of the pod's veth pair.
 func (p *Pod) host() string { return fmt.Sprintf("veth%d", p.Address.As4()[3]) }
 
-// Apply brings one node to what the clusters look like now, as a daemon does: devices and routes,
+// Apply brings one node in line with the present clusters, as a daemon does: devices and routes,
 // firewall, programs, tables, and no flows of pods that are gone.
 func (n *Node) Apply(t testing.TB) {
 	t.Helper()
@@ -238,7 +238,7 @@ func (n *Node) room() int {
 	return edgeMTU
 }
 
-// IsGateway says whether the node is one of its cluster's gateways.
+// IsGateway reports whether the node is one of its cluster's gateways.
 func (n *Node) IsGateway() bool { return slices.Contains(n.Cluster.Gateways, n.Index) }
 
 func (n *Node) switches() bool { return n.IsGateway() || slices.Contains(n.Cluster.Draining, n.Index) }

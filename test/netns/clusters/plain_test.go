@@ -71,7 +71,7 @@ func (w *town) sourcesKept(t *testing.T) {
 }
 
 // A ClusterIP of the other cluster leads to all of its nodes, by way of either gateway, and not
-// through kube-proxy: nobody translates it but we.
+// through kube-proxy: only we translate it.
 func (w *town) balanced(t *testing.T) {
 	gateways := w.Clusters[2].Nodes[:2]
 	var before []uint64
@@ -86,7 +86,7 @@ func (w *town) balanced(t *testing.T) {
 	}
 }
 
-// An address of the other cluster that nobody has, and a ClusterIP that is not exported, end at its
+// An address of the other cluster that no pod has, and a ClusterIP that is not exported, end at its
 // gateway, counted; a port that an exported service does not have as well.
 func (w *town) notOffered(t *testing.T) {
 	for _, tt := range []struct {

@@ -148,7 +148,7 @@ type forgery struct {
 	want string // as what
 }
 
-// Whoever sends to the ports of overlay and cable without being asked is stopped and counted, even
+// Whoever sends to the ports of overlay and cable unsolicited is stopped and counted, even
 // if he knows the token.
 func (w *town) forged(t *testing.T) {
 	one, two := w.Clusters[1], w.Clusters[2]
@@ -235,8 +235,8 @@ func (w *town) forgeries() [][]byte {
 	return out
 }
 
-// A pod may run a tunnel of its own on our ports to somebody else: it is masqueraded like all that
-// leaves the cluster, on gateways too, where outer packets of ours are kept out of conntrack.
+// A pod may run a tunnel of its own on our ports to another component: it is masqueraded like all
+// that leaves the cluster, on gateways too, where outer packets of ours are kept out of conntrack.
 func (w *town) ownTunnels(t *testing.T) {
 	for _, port := range []uint16{4500, 4800} {
 		var far *net.UDPConn
@@ -376,7 +376,7 @@ func (w *town) noLeak(t *testing.T) {
 	if !strings.Contains(string(out), "counter packets 0 bytes 0") {
 		t.Errorf("packets left by the default route:\n%s", out)
 	}
-	n.Apply(t) // the daemon makes it anew
+	n.Apply(t) // the daemon makes it again
 	if _, _, err := ask(w.client[3], netip.AddrPortFrom(w.all, 80)); err != nil {
 		t.Errorf("after the repair: %v", err)
 	}

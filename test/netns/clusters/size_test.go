@@ -119,9 +119,9 @@ func sendSegments(t *testing.T, from place, to netip.Addr) {
 	}
 }
 
-// A pod that asks for it is told how large a packet may be: by its own node where the overlay is
-// narrower than its device, and by the far node, across the translation, where the far pod's device
-// is.
+// A pod that requests it is notified how large a packet may be: by its own node where the overlay
+// is narrower than its device, and by the far node, across the translation, where the far pod's
+// device is.
 func (w *town) pathMTU(t *testing.T) {
 	vip := w.server[3].Global
 	probe := func(size, want int) {
@@ -161,7 +161,7 @@ func narrow(t *testing.T, p *Pod, mtu string) (widen func()) {
 	t.Helper()
 	p.MustRun(t, "ip", "link", "set", "eth0", "mtu", mtu)
 	p.Node.MustRun(t, "ip", "link", "set", p.host(), "mtu", mtu)
-	// A bridge forwards no fragments of its own: the node's route to the pod says how large a
+	// A bridge forwards no fragments of its own: the node's route to the pod gives how large a
 	// packet may be.
 	p.Node.MustRun(t, "ip", "route", "add", p.Address.String(), "dev", "cni0", "mtu", mtu)
 	return func() {

@@ -184,7 +184,7 @@ func echoUDP(t testing.TB, at place, port uint16) {
 }
 
 // pingPath is ping for sizes that may be new to the path: the first large packet that may not be
-// fragmented is lost each way, and its sender told.
+// fragmented is lost each way, and its sender gets an ICMP error.
 func pingPath(c net.Conn, n int) error {
 	var err error
 	for range 4 {

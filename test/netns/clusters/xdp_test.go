@@ -54,7 +54,7 @@ func (w *town) byXDP(t *testing.T, verdict string) (xdp, all uint64) {
 }
 
 // Probes come back by XDP; so do the packets of a connection go on, but for those that tc is to
-// send a probe beside.
+// send a probe next to.
 func (w *town) xdpWorks(t *testing.T) {
 	switched, all := w.byXDP(t, "switched")
 	_, probes := w.byXDP(t, "probe")

@@ -18,7 +18,7 @@ const (
 
 // Plan is all that the guest does.
 type Plan struct {
-	// to load before; the kernel loads others when they are asked for
+	// to load before; the kernel loads others on request
 	Modules []string `json:"modules"`
 	Jobs    []Job    `json:"jobs"`
 }

@@ -68,7 +68,7 @@ type End struct {
 	Outcome Outcome `json:"outcome"`
 	// Reason is one of reasons.go; empty: the packet is delivered.
 	Reason string `json:"reason,omitempty"`
-	// Message says it in a sentence, Remedy what to do.
+	// Message describes it in a sentence, Remedy what to do.
 	Message string `json:"message"`
 	Remedy  string `json:"remedy,omitempty"`
 }
@@ -146,7 +146,7 @@ func (f *follower) follow(ctx context.Context, at trace.Place, r trace.Request) 
 	return endOf(Unknown, "loop", "")
 }
 
-// judge adds a hop. The end is nil if the packet goes on.
+// judge adds a hop. The end is nil if the packet continues.
 func (f *follower) judge(ctx context.Context, s *Site, node string, r trace.Request, a trace.Answer) *End {
 	first, step := len(f.Hops) == 0, a.Step
 	where := fmt.Sprintf("node %s of cluster %s", node, s.Name)

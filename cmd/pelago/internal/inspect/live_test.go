@@ -10,7 +10,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane/trace"
 )
 
-// A live trace says where a packet ended by what the nodes saw of it.
+// A live trace reports where a packet ended by what the nodes saw of it.
 func TestLiveEnd(t *testing.T) {
 	opener := trace.Packet{Protocol: dataplane.ProtocolTCP, Source: netip.MustParseAddrPort("10.7.0.10:40000"), Destination: netip.MustParseAddrPort("120.2.0.21:80")}
 	plain := func(cluster, node, device string, out bool) Sighting {

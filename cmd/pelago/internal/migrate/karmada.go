@@ -63,7 +63,7 @@ var registrations = []schema.GroupVersionKind{
 // Karmada is a control plane of Karmada.
 type Karmada struct {
 	// Hub is its API server, which becomes the hub's. Host is the cluster with its Deployments in
-	// Namespace; nil: somebody else stops and starts them.
+	// Namespace; nil: another component stops and starts them.
 	Hub, Host client.Client
 	Namespace string
 	// Timeout bounds the wait for Deployments to stop or start.

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestConfirm: a change goes on only after y at a terminal.
+// TestConfirm: a change continues only after y at a terminal.
 func TestConfirm(t *testing.T) {
 	for answer, want := range map[string]bool{"y\n": true, "Y": true, "n\n": false, "\n": false, "": false, "yes\n": false} {
 		var out strings.Builder

@@ -52,8 +52,8 @@ type explainedAttempt struct {
 	AffinityGroup string `json:"affinityGroup,omitempty"`
 	// Current is false if the binding has changed since.
 	Current bool `json:"current"`
-	// Failover says why it stays in a cluster that it should leave, Failback to which clusters it
-	// returns, and when.
+	// Failover reports why it stays in a cluster that it should leave, Failback to which clusters
+	// it returns, and when.
 	Failover string `json:"failover,omitempty"`
 	Failback string `json:"failback,omitempty"`
 }
@@ -410,7 +410,7 @@ func PrintDescription(w io.Writer, d Description, wide bool, now time.Time) erro
 	return t.Print(w, wide)
 }
 
-// reported is the status of a cluster, "-" if there is none.
+// reported is the status of a cluster, "-" if none exists.
 func reported(item workv1alpha2.AggregatedStatusItem) string {
 	if item.Status == nil {
 		return "-"

@@ -265,7 +265,7 @@ type health struct {
 // invalid.
 func (h health) gone() bool { return h.silence > 0 || h.probed > 0 && len(h.silentTo) == h.probed }
 
-// text is the problem, empty if there is none.
+// text is the problem, empty if none exists.
 func (h health) text() string {
 	var out []string
 	switch n := len(h.silentTo); {

@@ -58,8 +58,8 @@ func (v Versions) Covers(now []Part) bool {
 	return all || len(v) == len(now) && !slices.ContainsFunc(now, func(p Part) bool { _, ok := v[p.Key]; return !ok })
 }
 
-// next is a combined continue token: the list goes on in part At with that member's token, and then
-// in the parts after it.
+// next is a combined continue token: the list continues in part At with that member's token, and
+// then in the parts after it.
 type next struct {
 	Versions Versions
 	At       string

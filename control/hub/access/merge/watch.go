@@ -135,7 +135,7 @@ func (s *sending) send(ctx context.Context, w http.ResponseWriter, same func() b
 	}
 }
 
-// write reports whether the watch goes on. Of the bookmarks that end the initial events of parts,
+// write reports whether the watch continues. Of the bookmarks that end the initial events of parts,
 // the last one is sent.
 func (s *sending) write(w io.Writer, e partEvent) bool {
 	if e.Type != "ERROR" {

@@ -23,7 +23,7 @@ type step struct {
 //   - the one that created an object whose UID stands in its body;
 //   - the one that gave out the resourceVersion that it names as precondition;
 //   - the creation of its namespace;
-//   - a watch for the list of the same collection, from which it goes on.
+//   - a watch for the list of the same collection, from which it continues.
 //
 // It waits for nothing else: the replaying client does not care that a controller could decide on
 // the request only later.

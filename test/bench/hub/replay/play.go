@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// refusedPause is how long a watch waits that a server has refused; clients are told to wait as
+// refusedPause is how long a watch waits that a server has refused; clients are notified to wait as
 // long.
 const refusedPause = time.Second
 
@@ -288,7 +288,7 @@ func (p *Player) open(ctx context.Context, q *Request, body []byte) (*http.Respo
 	return response, nil
 }
 
-// watch opens a watch that goes on from the list before it, and reads what comes. One that the
+// watch opens a watch that continues from the list before it, and reads what comes. One that the
 // server ends, as servers do if it is not read fast enough, is opened again where it ended, as the
 // hub's clients do.
 func (p *Player) watch(ctx context.Context, q *Request) {
@@ -324,7 +324,7 @@ func (p *Player) watch(ctx context.Context, q *Request) {
 func lastVersion(events io.Reader) (version string) {
 	const field = `"resourceVersion":"`
 	lines := bufio.NewReaderSize(events, 64<<10)
-	for head := true; ; { // of a line that is longer than the buffer, the head is looked at
+	for head := true; ; { // of a line that is longer than the buffer, the head is inspected
 		line, err := lines.ReadSlice('\n')
 		if _, rest, ok := bytes.Cut(line, []byte(field)); ok && head {
 			if number, _, ok := bytes.Cut(rest, []byte(`"`)); ok {
@@ -338,8 +338,8 @@ func lastVersion(events io.Reader) (version string) {
 	}
 }
 
-// fromVersion is the URL of a watch that goes on from a version; without one it begins with what is
-// there.
+// fromVersion is the URL of a watch that continues from a version; without one it begins with what
+// is there.
 func fromVersion(text, version string) string {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -39,7 +39,7 @@ type Request struct {
 	UserAgent string
 	Body      []byte
 	Watch     bool
-	// GoesOn says of a watch that it follows one that the server had ended: a Player opens ended
+	// GoesOn reports of a watch that it follows one that the server had ended: a Player opens ended
 	// watches again by itself.
 	GoesOn bool
 

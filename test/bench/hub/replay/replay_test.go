@@ -346,7 +346,7 @@ func TestEndedWatches(t *testing.T) {
 	}
 }
 
-// A watch goes on from the list before it, so that the servers do not send everything twice.
+// A watch continues from the list before it, so that the servers do not send everything twice.
 func TestWatchGoesOnFromItsList(t *testing.T) {
 	if got := fromVersion("/api/v1/configmaps?resourceVersion=5&watch=true",
 		"77"); got != "/api/v1/configmaps?resourceVersion=77&watch=true" {
