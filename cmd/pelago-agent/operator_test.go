@@ -259,9 +259,9 @@ func (o *operated) settings() config.Config {
 	return c
 }
 
-// TestOperator takes one cluster through the life of a Submariner, with the rights of the
+// TestOperatorOfMember takes one cluster through the life of a Submariner, with the rights of the
 // operator's ServiceAccount.
-func TestOperator(t *testing.T) {
+func TestOperatorOfMember(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	hub := apiserver.Start(t, apiserver.HubControllers(), installed(t, manifests.PropagationCRDs, manifests.HubCRDs))

@@ -22,9 +22,9 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// TestClustersetWithoutGlobalnet: clusters with ranges of their own, and one that cannot be
+// TestClustersetDistinctCIDRs: clusters with ranges of their own, and one that cannot be
 // connected.
-func TestClustersetWithoutGlobalnet(t *testing.T) {
+func TestClustersetDistinctCIDRs(t *testing.T) {
 	t.Parallel()
 	book, err := broker.NewBook(false, netip.Prefix{}, 0)
 	must(t, err)

@@ -69,7 +69,7 @@ func report(c client.Client, node string, change func(*pelagov1alpha1.NodeIndexS
 	return c.Status().Patch(context.Background(), n, client.MergeFrom(before))
 }
 
-func TestRotateKeys(t *testing.T) {
+func TestGatewayRotateKeys(t *testing.T) {
 	c := newClusterset(t)
 	ctx := context.Background()
 	member := open(t, c.member)

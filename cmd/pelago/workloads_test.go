@@ -27,9 +27,9 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestWorkloads makes a hub and joins the member by push and by pull. No controllers run: it checks
+// TestPushAndPull makes a hub and joins the member by push and by pull. No controllers run: it checks
 // what the command line leaves.
-func TestWorkloads(t *testing.T) {
+func TestPushAndPull(t *testing.T) {
 	t.Parallel()
 	c := newClusterset(t)
 	hub := apiserver.Connect(t, c.hub, clusterv1alpha1.AddToScheme, workv1alpha1.AddToScheme)

@@ -3,6 +3,7 @@ package netns
 import (
 	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pelago-net/pelago/test/need"
@@ -18,12 +19,15 @@ func Require(t testing.TB) {
 	}
 }
 
-// ForTest makes a namespace that ends with the test; name (short, lower case) need only be unique
-// within the process.
+// made counts the namespaces of this process, so that tests which run at the same time may use the
+// same names.
+var made atomic.Uint64
+
+// ForTest makes a namespace that ends with the test, with name (short, lower case) in its name.
 func ForTest(t testing.TB, name string) *NS {
 	t.Helper()
 	Require(t)
-	n, err := Create(fmt.Sprintf("t%d-%s", os.Getpid(), name))
+	n, err := Create(fmt.Sprintf("t%d-%d-%s", os.Getpid(), made.Add(1), name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,19 +4,16 @@
 package rules
 
 import (
-	"bytes"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/pelago-net/pelago/test/names"
 )
 
 const root = "../.."
@@ -53,7 +50,7 @@ func TestEveryRuleHasItsTests(t *testing.T) {
 		}
 	}
 	want = append(want, complaints...)
-	tests := map[string]*pkg{}
+	tests := map[string]*names.Package{}
 	for _, r := range rules {
 		have = append(have, r.Rule)
 		if r.Says == "" || len(r.Tests) == 0 {
@@ -79,90 +76,18 @@ func TestEveryRuleHasItsTests(t *testing.T) {
 	}
 }
 
-// pkg is what the tests of one directory consist of.
-type pkg struct {
-	functions map[string]bool
-	texts     map[string]bool
-}
-
 // shown reports whether a test exists.
-func shown(known map[string]*pkg, name string) error {
+func shown(known map[string]*names.Package, name string) error {
 	dir, test, ok := strings.Cut(name, ".Test")
-	test, sub, _ := strings.Cut("Test"+test, "/")
 	if !ok {
 		return fmt.Errorf("%q is no directory.TestName", name)
 	}
-	p := known[dir]
-	if p == nil {
-		var err error
-		if p, err = parse(filepath.Join(root, dir)); err != nil {
+	if known[dir] == nil {
+		p, err := names.Read(filepath.Join(root, dir))
+		if err != nil {
 			return err
 		}
 		known[dir] = p
 	}
-	if !p.functions[test] {
-		return fmt.Errorf("%s has no %s", dir, test)
-	}
-	if sub != "" && !p.texts[sub] {
-		return fmt.Errorf("no test of %s has a case %q", dir, sub)
-	}
-	return nil
-}
-
-func parse(dir string) (*pkg, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("%s has no tests: %w", dir, err)
-	}
-	p := &pkg{functions: map[string]bool{}, texts: map[string]bool{}}
-	for _, name := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			return nil, err
-		}
-		ast.Inspect(f, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.FuncDecl:
-				p.functions[n.Name.Name] = n.Recv == nil
-			case *ast.BasicLit:
-				if text, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING {
-					p.texts[text] = true
-				}
-			}
-			return true
-		})
-	}
-	scripts, err := filepath.Glob(filepath.Join(dir, "testdata", "*.txtar"))
-	for _, name := range scripts {
-		p.texts[strings.TrimSuffix(filepath.Base(name), ".txtar")] = true
-	}
-	return p, err
-}
-
-// The list is read by people, in this order.
-func TestRulesAreInOrder(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join(root, "test", "rules.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := ""
-	for line := range bytes.Lines(raw) {
-		r, ok := strings.CutPrefix(strings.TrimSpace(string(line)), "- rule: ")
-		if !ok || strings.HasPrefix(r, `"#`) {
-			continue
-		}
-		if last != "" && !before(last, r) {
-			t.Errorf("rule %s stands behind %s", r, last)
-		}
-		last = r
-	}
-}
-
-func before(a, b string) bool {
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	return slices.CompareFunc(as, bs, func(x, y string) int {
-		n, _ := strconv.Atoi(x) // the other test reports what is no number
-		m, _ := strconv.Atoi(y) // likewise
-		return n - m
-	}) < 0
+	return known[dir].Has("Test" + test)
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pelago-net/pelago/test/names"
 )
 
 // twoRuns are the events of a first run, in which two of three parts of a test and another test
@@ -51,7 +53,7 @@ func read(t *testing.T, events string) outcome {
 	return o
 }
 
-func names(ids []testID) (out []string) {
+func idStrings(ids []testID) (out []string) {
 	for _, id := range ids {
 		out = append(out, id.String())
 	}
@@ -61,13 +63,13 @@ func names(ids []testID) (out []string) {
 func TestFailures(t *testing.T) {
 	o := read(t, twoRuns)
 	flaky, failed := o.failures()
-	if diff := cmp.Diff([]string{"test/e2e TestTwo/a_gateway"}, names(flaky)); diff != "" {
+	if diff := cmp.Diff([]string{"test/e2e TestTwo/a_gateway"}, idStrings(flaky)); diff != "" {
 		t.Errorf("flaky -want +got:\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"test/e2e TestTwo/a_daemon"}, names(failed)); diff != "" {
+	if diff := cmp.Diff([]string{"test/e2e TestTwo/a_daemon"}, idStrings(failed)); diff != "" {
 		t.Errorf("failed -want +got:\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"test/e2e TestTwo/names", "test/e2e TestTwo/a_gateway"}, names(o.slowest(2))); diff != "" {
+	if diff := cmp.Diff([]string{"test/e2e TestTwo/names", "test/e2e TestTwo/a_gateway"}, idStrings(o.slowest(2))); diff != "" {
 		t.Errorf("slowest -want +got:\n%s", diff)
 	}
 }
@@ -89,7 +91,7 @@ func TestFailuresOutsideOfSubtests(t *testing.T) {
 	} {
 		o := read(t, tt.events)
 		flaky, failed := o.failures()
-		if !slices.Equal(names(flaky), tt.flaky) || !slices.Equal(names(failed), tt.failed) {
+		if !slices.Equal(idStrings(flaky), tt.flaky) || !slices.Equal(idStrings(failed), tt.failed) {
 			t.Errorf("%s: flaky %q, failed %q; want %q, %q", tt.name, flaky, failed, tt.flaky, tt.failed)
 		}
 	}
@@ -194,17 +196,14 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// Each package with tests is in one suite of `make test` or `make test-clusters`, those with
-// goroutines also in race; and what is run once more holds no unit, packet or race tests.
-func TestEachPackageIsRun(t *testing.T) {
+// Each test is in one suite of `make test` or `make test-clusters`, or in those before a release;
+// each name chooses a test; and what is run once more holds no packet or race tests.
+func TestEachTestIsRun(t *testing.T) {
 	t.Chdir("../..")
-	all, err := list([]string{"./..."})
-	if err != nil {
-		t.Fatal(err)
-	}
-	runs := map[string][]string{}
+	runs := map[string][]string{} // by package.Test
+	named := map[string]bool{}
 	for _, s := range suites {
-		if s.target != "" || slices.Contains(s.tiers, tierCheck) || slices.Contains(s.tiers, tierFull) {
+		if s.target != "" || slices.Contains(s.tiers, tierCheck) {
 			continue
 		}
 		if s.rerun && s.race {
@@ -214,19 +213,56 @@ func TestEachPackageIsRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		chosen := map[string]bool{}
 		for _, p := range packages {
-			if !s.race {
-				runs[p] = append(runs[p], s.name)
-			}
-			if s.rerun && strings.HasSuffix(p, "/test/packet") {
+			p = strings.TrimPrefix(p, module)
+			if s.rerun && p == "test/packet" {
 				t.Errorf("suite %s repeats packet tests", s.name)
+			}
+			tests, err := names.Read(p)
+			if err != nil {
+				continue // a package without tests
+			}
+			for _, test := range tests.Tests() {
+				named[test] = true
+				if slices.Contains(s.except, test) || s.only != nil && !slices.Contains(s.only, test) {
+					continue
+				}
+				chosen[test] = true
+				if !s.race {
+					runs[p+"."+test] = append(runs[p+"."+test], s.name)
+				}
+			}
+		}
+		for _, test := range s.only {
+			if !chosen[test] {
+				t.Errorf("suite %s has no %s", s.name, test)
 			}
 		}
 	}
+	for _, s := range suites {
+		for _, test := range s.except {
+			if !named[test] {
+				t.Errorf("suite %s leaves out %s, which does not exist", s.name, test)
+			}
+		}
+	}
+	all, err := list([]string{"./..."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := []string{"model", "wires"} // the same tests with other arguments
 	for _, p := range all {
-		// The tests of test/e2e are divided among two suites by their names.
-		if want := map[bool]int{true: 2, false: 1}[strings.HasSuffix(p, "/test/e2e")]; len(runs[p]) != want {
-			t.Errorf("%s is in the suites %q, want %d", p, runs[p], want)
+		p = strings.TrimPrefix(p, module)
+		tests, err := names.Read(p)
+		if err != nil {
+			continue
+		}
+		for _, test := range tests.Tests() {
+			in := slices.DeleteFunc(runs[p+"."+test], func(suite string) bool { return slices.Contains(again, suite) })
+			if len(in) != 1 {
+				t.Errorf("%s.%s is in the suites %q, want one", p, test, in)
+			}
 		}
 	}
 }
@@ -242,7 +278,7 @@ func TestChoose(t *testing.T) {
 	for tier, want := range map[string][]string{
 		tierCheck:    {"generated", "lint", "pure"},
 		tierTest:     {"verify", "lint", "unit", "walk", "netns"},
-		tierClusters: {"race", "lab", "e2e", "smoke"},
+		tierClusters: {"programs", "race", "lab", "e2e", "datapaths", "smoke"},
 		tierFull:     {"lab-rare", "e2e-rare", "versions", "release", "model", "wires"},
 	} {
 		got, err := choose(nil, tier)

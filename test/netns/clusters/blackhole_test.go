@@ -15,6 +15,7 @@ import (
 // sends no error: the gateways find out how large packets may be, no path is taken for bad, and
 // with routes of that MTU connections work.
 func TestBlackHole(t *testing.T) {
+	t.Parallel()
 	const (
 		narrow = 1380 // MTU of the link, one way
 		passes = narrow - 50

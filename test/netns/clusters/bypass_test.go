@@ -11,6 +11,7 @@ import (
 
 // TestHybridTown is the town where established connections bypass the nodes' stacks.
 func TestHybridTown(t *testing.T) {
+	t.Parallel()
 	w := newTown(t, Options{Datapath: dataplane.Hybrid})
 	t.Run("established connections bypass the stack", w.bypassed)
 	t.Run("a policy ends an established connection", w.policyEnds)
@@ -21,6 +22,7 @@ func TestHybridTown(t *testing.T) {
 
 // TestFastTown is the town where nothing that can bypass the nodes' stacks takes them.
 func TestFastTown(t *testing.T) {
+	t.Parallel()
 	w := newTown(t, Options{Datapath: dataplane.Fast})
 	t.Run("connections bypass the stack", w.bypassed)
 	w.bothBypasses(t)

@@ -10,6 +10,7 @@ import (
 
 // TestClsact runs the data path as on kernels before 6.6, where programs sit in filters of clsact.
 func TestClsact(t *testing.T) {
+	t.Parallel()
 	s := New(t, Options{Nodes: 2, Gateways: 1, Clsact: true})
 	client, server := s.Clusters[1].Nodes[1].AddPod(t), s.Clusters[2].Nodes[1].AddPod(t)
 	vip := s.Clusters[2].ExposePod(server)

@@ -93,6 +93,7 @@ func (w *town) useGateways(t testing.TB, one, two []uint16) {
 }
 
 func TestTown(t *testing.T) {
+	t.Parallel()
 	w := newTown(t, Options{})
 	t.Run("the reverse path filter is strict", w.strictFilter)
 	t.Run("every combination of gateway and pod", w.combinations)

@@ -15,6 +15,7 @@ import (
 // way must not make paths suspect that work, and a dead gateway must still be steered around. It
 // needs the kernel's netem, so it runs in the VM (test/vm).
 func TestFar(t *testing.T) {
+	t.Parallel()
 	w := newTown(t, Options{})
 	stop := probing(t, w.Nodes()...)
 	defer stop()

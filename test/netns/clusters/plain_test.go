@@ -11,6 +11,7 @@ import (
 // TestPlainTown is the town without globalnet: pods keep their addresses, services have their
 // ClusterIPs.
 func TestPlainTown(t *testing.T) {
+	t.Parallel()
 	w := newTown(t, Options{Plain: true})
 	t.Run("sources are kept", w.sourcesKept)
 	t.Run("a service is balanced by both gateways", w.balanced)

@@ -10,6 +10,7 @@ import (
 // TestXDPTown is the town with native XDP on the uplinks of all gateways, and probers everywhere:
 // only where a probe came lately does XDP switch.
 func TestXDPTown(t *testing.T) {
+	t.Parallel()
 	w := newTown(t, Options{XDP: true})
 	stop := probing(t, w.Nodes()...)
 	t.Run("XDP does the work", w.xdpWorks)
