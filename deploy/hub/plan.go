@@ -86,14 +86,24 @@ func NewPlan(want spec.Hub, given func(path string) bool, have Have) (spec.Hub, 
 	return want, nil
 }
 
-// checkStep refuses an upgrade that skips minor versions. kube-apiserver must not skip any, also a
+// checkStep refuses an upgrade that skips minor versions, and a downgrade: an older etcd does not
+// start with the data of a newer one, and an older kube-apiserver does not read every stored version
+// of a newer one. kube-apiserver must not skip any, also a
 // single one (https://kubernetes.io/releases/version-skew-policy/): what a version has stored is
 // read, and migrated, by the next one only. etcd supports one minor version at a time
 // (https://etcd.io/docs/v3.6/upgrades/upgrading-etcd/). Images whose tags are no versions cannot be
 // compared.
 func checkStep(program, have, want, field, also string) error {
 	from, to := tagVersion(have), tagVersion(want)
-	if from == nil || to == nil || from.Major() != to.Major() || to.Minor() <= from.Minor()+1 {
+	if from == nil || to == nil || from.Major() != to.Major() {
+		return nil
+	}
+	if to.Minor() < from.Minor() {
+		return spec.Refuse(field, "spec.%s %s: %s of this hub is %d.%d, and an older version does not read what it has stored: use the `pelago` of the hub's release, "+
+			"or give spec.%s an image of %d.%d; to go back, restore a backup of the older release into a new hub (`pelago hub restore`)",
+			field, want, program, from.Major(), from.Minor(), field, from.Major(), from.Minor())
+	}
+	if to.Minor() <= from.Minor()+1 {
 		return nil
 	}
 	images := fmt.Sprintf("give spec.%s an image of %d.%d", field, from.Major(), from.Minor()+1)

@@ -8,9 +8,9 @@ import (
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
-// TestPlanSkipsNoMinorVersion: a hub whose kube-apiserver or etcd is more than one minor version
-// behind is refused, with the images of the next version as the remedy.
-func TestPlanSkipsNoMinorVersion(t *testing.T) {
+// TestPlanRefusesVersions: a hub whose kube-apiserver or etcd is more than one minor version behind,
+// or newer, is refused with the images to give as the remedy.
+func TestPlanRefusesVersions(t *testing.T) {
 	const api, etcd = "registry.k8s.io/kube-apiserver:", "registry.k8s.io/etcd:"
 	for name, tt := range map[string]struct {
 		have  map[string]string
@@ -21,7 +21,9 @@ func TestPlanSkipsNoMinorVersion(t *testing.T) {
 		"nothing runs":              {nil, spec.Hub{}, "", nil},
 		"the same":                  {map[string]string{"etcd": etcd + "3.7.0-0", "kube-apiserver": api + "v1.37.0"}, spec.Hub{}, "", nil},
 		"the minor before":          {map[string]string{"etcd": etcd + "3.6.4-0", "kube-apiserver": api + "v1.36.9"}, spec.Hub{}, "", nil},
-		"a newer one":               {map[string]string{"kube-apiserver": api + "v1.39.0"}, spec.Hub{}, "", nil},
+		"a newer one":               {map[string]string{"kube-apiserver": api + "v1.39.0"}, spec.Hub{}, "spec.kubeAPIServerImage", []string{"is 1.39", "an image of 1.39", "pelago hub restore"}},
+		"… with its image given":    {map[string]string{"kube-apiserver": api + "v1.39.0"}, spec.Hub{APIServerImage: api + "v1.39.1", ControllerManagerImage: "x"}, "", nil},
+		"an etcd of 3.8":            {map[string]string{"etcd": etcd + "3.8.1-0"}, spec.Hub{}, "spec.etcdImage", []string{"is 3.8"}},
 		"an image without version":  {map[string]string{"etcd": "localhost/kube:dev", "kube-apiserver": "localhost:5000/kube"}, spec.Hub{}, "", nil},
 		"an API server of 1.34":     {map[string]string{"etcd": etcd + "3.6.4-0", "kube-apiserver": api + "v1.34.4"}, spec.Hub{}, "spec.kubeAPIServerImage", []string{"is 1.34", "such as " + api + "v1.35.0", "spec.kubeControllerManagerImage the same", "up to 1.37"}},
 		"… by a digest, mirrored":   {map[string]string{"kube-apiserver": "mirror:5000/kube-apiserver:v1.34.4@sha256:00"}, spec.Hub{ImageRegistry: "mirror:5000"}, "spec.kubeAPIServerImage", []string{"mirror:5000/kube-apiserver:v1.35.0"}},
