@@ -94,7 +94,9 @@ type Daemon struct {
 	tracker   *status.Tracker
 
 	trigger chan struct{}
-	swept   chan sweep
+	// displaced is restored before the next reconcile.
+	displaced displaced
+	swept     chan sweep
 	// ready: a reconcile has succeeded since the start, or since the node had no index or address
 	// (latch).
 	ready atomic.Bool
@@ -124,7 +126,7 @@ type Daemon struct {
 func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemon {
 	d := &Daemon{
 		opts: opts, loader: l, log: opts.Logger, trigger: make(chan struct{}, 1), swept: make(chan sweep), tracker: status.NewTracker(opts.Version),
-		problems: map[string]bool{},
+		problems: map[string]bool{}, displaced: displaced{changed: make(chan struct{}, 1)},
 	}
 	d.objects = newObjectSource(opts, c, cl.RESTMapper(), d.wake)
 	d.reports = newReports(types.NamespacedName{Namespace: opts.Namespace, Name: opts.NodeName}, c, cl, d.tracker.SetCreated, opts.Logger)
@@ -203,6 +205,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 				return d.end()
 			}
 			d.reconcile(ctx)
+		case <-d.displaced.changed:
+			d.restore(d.displaced.take())
 		case <-live:
 			live = nil
 			d.goLive(ctx)

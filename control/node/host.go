@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/node/tables"
@@ -159,13 +161,85 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// watchHost wakes the daemon when routes, devices or addresses of the node change.
+// watchHost wakes the daemon when routes, rules, devices, addresses or filters of the node change.
+// Our routes, rule and filters are restored at once when others remove them.
 func (d *Daemon) watchHost(ctx context.Context) {
 	d.watchChanges(ctx,
-		subscription(netlink.RouteSubscribe, func(r netlink.RouteUpdate) bool { return r.Protocol != netdev.Protocol }),
+		subscription(netlink.RouteSubscribe, func(r netlink.RouteUpdate) bool {
+			ours := netdev.OurRoute(r.Route)
+			if ours && r.Type == unix.RTM_DELROUTE {
+				d.displaced.signal(displacedRoutes)
+			}
+			return !ours && r.Protocol != netdev.Protocol
+		}),
+		subscription(netdev.RuleSubscribe, func(r netdev.RuleUpdate) bool {
+			if r.Type == unix.RTM_DELRULE {
+				d.displaced.signal(displacedRoutes)
+			}
+			return !r.Ours
+		}),
+		subscription(netdev.FilterSubscribe, func(f netdev.FilterUpdate) bool {
+			if d.loader.Displaced(f) {
+				d.displaced.signal(displacedFilters)
+			}
+			return false
+		}),
 		subscription(netlink.LinkSubscribe, func(netlink.LinkUpdate) bool { return true }),
 		subscription(netlink.AddrSubscribe, func(netlink.AddrUpdate) bool { return true }),
 	)
+}
+
+// displaced is what of ours others have removed, or put behind theirs.
+type displaced struct {
+	mu   sync.Mutex
+	what displacement
+	// changed wakes the loop of Run.
+	changed chan struct{}
+}
+
+type displacement uint8
+
+const (
+	displacedRoutes displacement = 1 << iota // or the rule
+	displacedFilters
+)
+
+func (d *displaced) signal(what displacement) {
+	d.mu.Lock()
+	d.what |= what
+	d.mu.Unlock()
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (d *displaced) take() displacement {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	what := d.what
+	d.what = 0
+	return what
+}
+
+// restore writes again what others have displaced, without a reconcile: until then, packets for
+// other clusters are lost.
+func (d *Daemon) restore(what displacement) {
+	k := &d.kernel
+	if k.network == nil {
+		return // nothing is installed
+	}
+	var errs []error
+	if what&displacedRoutes != 0 {
+		errs = append(errs, netdev.Ensure(*k.network))
+	}
+	if what&displacedFilters != 0 {
+		errs = append(errs, d.attachAgain())
+	}
+	if err := errors.Join(errs...); err != nil {
+		d.log.Error("restore what others have removed", "error", err)
+		d.wakeLater()
+	}
 }
 
 // subscribe calls changed at changes of one kind until done is closed or the kernel ends the

@@ -25,6 +25,9 @@ type kernel struct {
 	gateway bool
 	// edge is the interface index of pelago0, mtu its MTU in bytes; the prober reads them.
 	edge, mtu atomic.Int64
+	// network and devices are what was installed, and what the programs were attached to, last.
+	network *netdev.Config
+	devices *loader.Devices
 	// firewall, attached and guarded identify the firewall rules, attachments and guarded ports
 	// that were installed last.
 	firewall, attached, guarded string
@@ -59,7 +62,9 @@ func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) (checked 
 	}
 	k.edge.Store(int64(host.Edge))
 	k.mtu.Store(int64(host.MTU))
-	errs := []error{netdev.Ensure(deviceConfig(s, host))}
+	network := deviceConfig(s, host)
+	k.network = &network
+	errs := []error{netdev.Ensure(network)}
 	filter := netdev.Filter{CablePort: s.Settings.CablePort, Open: host.Wire.Ports}
 	filter.External, filter.ClusterIPs = s.Masqueraded()
 	errs = append(errs, d.installFirewall(filter))
@@ -103,15 +108,31 @@ func (d *Daemon) attach(s dataplane.State, host tables.Host, xdp XDP) error {
 	if !k.reapply && attached == k.attached {
 		return nil
 	}
-	problems, err := d.loader.Attach(devices)
+	k.devices = &devices
+	if err := d.attachAgain(); err != nil {
+		return err
+	}
+	k.attached = attached
+	return nil
+}
+
+// attachAgain attaches the programs to the devices of the last call of attach.
+func (d *Daemon) attachAgain() error {
+	k := &d.kernel
+	if k.devices == nil {
+		return nil
+	}
+	found, err := d.loader.Attach(*k.devices)
+	for _, f := range found.Displaced {
+		d.log.Warn("a program of others was executed before Pelago's, which is the first one now", "program", f)
+	}
 	if err != nil {
 		return err
 	}
-	k.xdp, k.xdpProblems = len(devices.XDP) > 0, nil
-	for _, p := range problems {
+	k.xdp, k.xdpProblems = len(k.devices.XDP) > 0, nil
+	for _, p := range found.XDP {
 		k.xdpProblems = append(k.xdpProblems, p.Error())
 	}
-	k.attached = attached
 	return nil
 }
 

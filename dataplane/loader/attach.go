@@ -61,20 +61,30 @@ type Devices struct {
 	XDP []int
 }
 
+// Report is what Attach found that is no error.
+type Report struct {
+	// XDP is why uplink_xdp could not be attached to some of Devices.XDP, which costs only speed.
+	XDP []error
+	// Displaced are the programs of others that were executed before ours until this call.
+	Displaced []string
+}
+
 // Attach attaches the programs to the devices and detaches them from devices of earlier calls. An
 // attached program is replaced atomically. Programs outlive the process: by pinned TCX links,
-// before Linux 6.6 by clsact filters. xdpProblems are why XDP could not be attached to some of
-// d.XDP, which costs only speed.
-func (l *Loader) Attach(d Devices) (xdpProblems []error, err error) {
+// before Linux 6.6 by clsact filters. They are executed before those of others, which may end the
+// execution; ours pass on what is not for them.
+func (l *Loader) Attach(d Devices) (r Report, err error) {
 	wanted := map[string]bool{}
 	var errs []error
 	attach := func(ifindex int, hooks []hook) {
 		for _, h := range hooks {
 			pin := pinName(h.name, ifindex)
 			wanted[pin] = true
-			if err := l.attach(ifindex, h, filepath.Join(l.pinPath, pin)); err != nil {
+			displaced, err := l.attach(ifindex, h, filepath.Join(l.pinPath, pin))
+			if err != nil {
 				errs = append(errs, err)
 			}
+			r.Displaced = append(r.Displaced, displaced...)
 		}
 	}
 	// Uplinks first: replies to what the edge sends need them.
@@ -95,11 +105,11 @@ func (l *Loader) Attach(d Devices) (xdpProblems []error, err error) {
 		}
 		attach(ifindex, podHooks)
 	}
-	xdpProblems = l.attachXDP(d.XDP) // last, since it passes packets to uplink_in
+	r.XDP = l.attachXDP(d.XDP) // last, since it passes packets to uplink_in
 
 	pins, err := l.linkPins()
 	if err != nil {
-		return xdpProblems, errors.Join(append(errs, err)...)
+		return r, errors.Join(append(errs, err)...)
 	}
 	for _, pin := range pins {
 		if !wanted[pin] && !strings.HasPrefix(pin, "link_"+xdpHook+"_") {
@@ -108,10 +118,10 @@ func (l *Loader) Attach(d Devices) (xdpProblems []error, err error) {
 			}
 		}
 	}
-	if l.clsact {
+	if l.clsact.Load() {
 		errs = append(errs, detachClsact(hooks(), wanted))
 	}
-	return xdpProblems, errors.Join(errs...)
+	return r, errors.Join(errs...)
 }
 
 // Attached returns the devices that have our programs, by hook: {"edge_out": [7], …}.
@@ -137,42 +147,76 @@ func (l *Loader) Attached() (map[string][]int, error) {
 	})
 }
 
-func (l *Loader) attach(ifindex int, h hook, pin string) error {
+func (l *Loader) attach(ifindex int, h hook, pin string) (displaced []string, err error) {
 	program := h.program(l)
 	if err := checkDevice(ifindex, h); err != nil {
-		return fmt.Errorf("attach %s: %w", h.name, err)
+		return nil, fmt.Errorf("attach %s: %w", h.name, err)
 	}
-	if l.clsact {
+	if l.clsact.Load() {
 		return attachClsact(ifindex, h, program)
 	}
 	if alive(pin, ifindex) {
-		old, err := link.LoadPinnedLink(pin, nil)
-		if err != nil {
-			return fmt.Errorf("open link %s: %w", pin, err)
+		if displaced, err = replace(ifindex, h, program, pin); err != nil || len(displaced) == 0 {
+			return displaced, err
 		}
-		defer old.Close()
-		if err := old.Update(program); err != nil {
-			return fmt.Errorf("replace %s on device %d: %w", h.name, ifindex, err)
-		}
-		return nil
+		// A program is attached to a hook once: for a moment, it is not attached at all.
 	}
 	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove link %s of a deleted device: %w", pin, err)
+		return nil, fmt.Errorf("remove link %s: %w", pin, err)
 	}
-	// Head: a foreign program may end the chain; ours passes foreign packets on.
 	made, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: h.attach, Anchor: link.Head()})
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		l.clsact = true
+		l.clsact.Store(true)
 		return attachClsact(ifindex, h, program)
 	}
 	if err != nil {
-		return fmt.Errorf("attach %s to device %d: %w", h.name, ifindex, err)
+		return nil, fmt.Errorf("attach %s to device %d: %w", h.name, ifindex, err)
 	}
 	defer made.Close()
 	if err := made.Pin(pin); err != nil {
-		return fmt.Errorf("pin link %s: %w", pin, err)
+		return nil, fmt.Errorf("pin link %s: %w", pin, err)
 	}
-	return nil
+	return displaced, nil
+}
+
+// replace replaces the program of a TCX link, and describes the programs of others that are executed
+// before it.
+func replace(ifindex int, h hook, program *ebpf.Program, pin string) (displaced []string, err error) {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open link %s: %w", pin, err)
+	}
+	defer l.Close()
+	if err := l.Update(program); err != nil {
+		return nil, fmt.Errorf("replace %s on device %d: %w", h.name, ifindex, err)
+	}
+	return before(l, ifindex, h)
+}
+
+// before describes the programs of others that are executed before the one of a TCX link.
+func before(l link.Link, ifindex int, h hook) (foreign []string, err error) {
+	info, err := l.Info()
+	if err != nil {
+		return nil, fmt.Errorf("read the link of %s on device %d: %w", h.name, ifindex, err)
+	}
+	programs, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: h.attach})
+	if err != nil {
+		return nil, fmt.Errorf("list the programs of device %d: %w", ifindex, err)
+	}
+	for _, p := range programs.Programs {
+		if p.ID == info.Program {
+			break
+		}
+		name := fmt.Sprint(p.ID)
+		if program, err := ebpf.NewProgramFromID(p.ID); err == nil {
+			if info, err := program.Info(); err == nil {
+				name = info.Name
+			}
+			program.Close()
+		}
+		foreign = append(foreign, fmt.Sprintf("program %s was executed before %s on device %d %s", name, h.name, ifindex, direction(h)))
+	}
+	return foreign, nil
 }
 
 // checkDevice checks that the device of a wire carries IP packets, and any other one Ethernet

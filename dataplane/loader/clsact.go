@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -14,32 +15,97 @@ import (
 
 // Before Linux 6.6 there is no TCX: programs sit in filters of a clsact qdisc. A filter holds a
 // reference to its program, so it also outlives the process, and it is replaced atomically. Its
-// place and name identify it as ours.
-const (
-	filterHandle   = 0x50 // 'P'
-	filterPriority = 1
-)
+// handle and name identify it as ours.
+const filterPriority = 1
 
-// attachClsact puts a program into a filter on the device, or replaces the one that is there.
-func attachClsact(ifindex int, h hook, program *ebpf.Program) error {
+// filterHandles are those of our filters: the second one while the first goes behind a filter of
+// others, and the other way round.
+var filterHandles = [...]uint32{0x50, 0x51} // 'P'
+
+// attachClsact puts a program into a filter on the device, or replaces the one that is there, and
+// returns the names of filters that were executed before it until now. Filters of one priority are
+// executed from the youngest to the oldest (cls_bpf_change adds at the head of the list), and a
+// program that returns anything but TC_ACT_UNSPEC ends the execution: Cilium's do.
+func attachClsact(ifindex int, h hook, program *ebpf.Program) (displaced []string, err error) {
 	device, err := netlink.LinkByIndex(ifindex)
 	if err != nil {
-		return fmt.Errorf("look up device %d: %w", ifindex, err)
+		return nil, fmt.Errorf("look up device %d: %w", ifindex, err)
 	}
+	name := device.Attrs().Name
 	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ifindex, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
 	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, syscall.EEXIST) {
-		return fmt.Errorf("add qdisc clsact to %s: %w", device.Attrs().Name, err)
+		return nil, fmt.Errorf("add qdisc clsact to %s: %w", name, err)
+	}
+	filters, err := netdev.Dump(func() ([]netlink.Filter, error) { return netlink.FilterList(device, filterParent(h)) })
+	if err != nil {
+		return nil, fmt.Errorf("list the filters of %s: %w", name, err)
+	}
+	ours, before := order(filters, filterName(h))
+	handle := filterHandles[0]
+	if len(ours) > 0 {
+		handle = ours[0].Handle
+		if len(before) > 0 && handle == filterHandles[0] {
+			handle = filterHandles[1]
+		} else if len(before) > 0 {
+			handle = filterHandles[0]
+		}
 	}
 	filter := &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: ifindex, Parent: filterParent(h), Handle: filterHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL,
+			LinkIndex: ifindex, Parent: filterParent(h), Handle: handle, Priority: filterPriority, Protocol: unix.ETH_P_ALL,
 		},
 		Fd: program.FD(), Name: filterName(h), DirectAction: true,
 	}
 	if err := netlink.FilterReplace(filter); err != nil {
-		return fmt.Errorf("attach %s to %s by clsact: %w", h.name, device.Attrs().Name, err)
+		if errors.Is(err, syscall.EINVAL) { // all filters of a priority have one protocol
+			err = fmt.Errorf("%w: remove filters of priority %d and another protocol than all (tc filter show dev %s %s)", err, filterPriority, name, direction(h))
+		}
+		return nil, fmt.Errorf("attach %s to %s by clsact: %w", h.name, name, err)
 	}
-	return nil
+	var errs []error
+	for _, old := range ours {
+		if old.Handle != handle {
+			if err := netlink.FilterDel(old); err != nil {
+				errs = append(errs, fmt.Errorf("detach the former %s from %s: %w", h.name, name, err))
+			}
+		}
+	}
+	for _, f := range before {
+		displaced = append(displaced, foreign(f, name, h))
+	}
+	return displaced, errors.Join(errs...)
+}
+
+// order returns our filters of that name, and the foreign ones that are executed before the first of
+// them. filters are in the order of execution.
+func order(filters []netlink.Filter, name string) (ours []*netlink.BpfFilter, before []netlink.Filter) {
+	for _, f := range filters {
+		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == name {
+			ours = append(ours, b)
+		} else if len(ours) == 0 {
+			before = append(before, f)
+		}
+	}
+	if len(ours) == 0 {
+		before = nil // ours is added at the head
+	}
+	return ours, before
+}
+
+// foreign describes a program of others on a hook.
+func foreign(f netlink.Filter, device string, h hook) string {
+	name := f.Type()
+	if b, ok := f.(*netlink.BpfFilter); ok {
+		name = b.Name
+	}
+	return fmt.Sprintf("filter %s was executed before %s on %s %s", name, filterName(h), device, direction(h))
+}
+
+func direction(h hook) string {
+	if h.attach == ebpf.AttachTCXIngress {
+		return "ingress"
+	}
+	return "egress"
 }
 
 // detachClsact takes the filters of these hooks off every device but those to keep. The qdisc
@@ -90,3 +156,9 @@ func filterParent(h hook) uint32 {
 }
 
 func filterName(h hook) string { return "pelago_" + h.name }
+
+// Displaced reports whether a change of filters may have removed one of ours, or put one before it.
+// Of kernels with TCX none can.
+func (l *Loader) Displaced(u netdev.FilterUpdate) bool {
+	return l.clsact.Load() && (u.Type != unix.RTM_NEWTFILTER || !slices.Contains(filterHandles[:], u.Handle))
+}

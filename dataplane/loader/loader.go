@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -52,7 +53,7 @@ type Options struct {
 type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects
-	clsact  bool // attach by clsact filters instead of TCX links
+	clsact  atomic.Bool // attach by clsact filters instead of TCX links
 	// conntrack: the programs read conntrack.
 	conntrack bool
 	have      *dataplane.State // what the maps hold; nil: read them first
@@ -64,7 +65,8 @@ type Loader struct {
 // The error names the remedy if the caller is not root, PinPath is no bpffs, the kernel is too old,
 // or a pinned map has another layout.
 func Open(opts Options) (*Loader, error) {
-	l := &Loader{pinPath: opts.PinPath, clsact: opts.Clsact}
+	l := &Loader{pinPath: opts.PinPath}
+	l.clsact.Store(opts.Clsact)
 	if l.pinPath == "" {
 		l.pinPath = dataplane.DefaultPinPath
 	}

@@ -51,7 +51,8 @@ func TestAttachXDP(t *testing.T) {
 		t.Helper()
 		var found []error
 		err := ns.Do(func() (err error) {
-			if found, err = l.Attach(Devices{Edge: edge, Uplinks: []int{up1, up2, bridge}, XDP: xdp}); err != nil {
+			r, err := l.Attach(Devices{Edge: edge, Uplinks: []int{up1, up2, bridge}, XDP: xdp})
+			if found = r.XDP; err != nil {
 				return err
 			}
 			got, err := l.Attached()

@@ -27,7 +27,7 @@ const (
 	// for pods (110 and up) and follows 100, to which Cilium moves the look-up of local addresses.
 	Table        = 4800
 	RulePriority = 105
-	// Protocol marks our routes (rtnetlink's rtm_protocol).
+	// Protocol marks our routes of the cable's fabric addresses (rtnetlink's rtm_protocol).
 	Protocol netlink.RouteProtocol = 80
 	// Overhead is what the overlay adds to a packet on an IPv4 underlay: IPv4 20 + UDP 8 + VXLAN
 	// 8 + Ethernet 14.
@@ -70,7 +70,8 @@ func Ensure(c Config) error {
 	if err := ensureCable(c); err != nil {
 		return err
 	}
-	return errors.Join(ensureRoutes(c.Edge, c), ensureRule(len(c.Prefixes) > 0))
+	tables, err := guardedTables()
+	return errors.Join(err, ensureRoutes(c.Edge, c, tables), ensureRule(len(c.Prefixes) > 0))
 }
 
 // Remove removes everything that EnsureOverlay, Ensure and Firewall created.

@@ -111,7 +111,8 @@ func TestEnsureAndRemove(t *testing.T) {
 	}
 	for _, want := range []string{
 		"105:	from all lookup 4800",
-		"120.2.0.0/24 dev pelago0 table 4800 proto 80 scope link src 172.16.1.2", "unreachable 120.2.0.0/24 table 4800 proto 80 metric 4096",
+		"120.2.0.0/24 dev pelago0 table 4800 proto kernel scope link src 172.16.1.2", "unreachable 120.2.0.0/24 table 4800 proto kernel metric 4800",
+		"unreachable 120.2.0.0/24 proto kernel metric 4800",
 		"pelago-cable", "NOARP", "mtu 1450", "external", "dstport 4800", "dstport 4500",
 	} {
 		if !strings.Contains(first, want) {
@@ -193,8 +194,11 @@ func TestEnsureRepairs(t *testing.T) {
 		"ip link del pelago0; ip link add pelago0 type vxlan id 5 dstport 4800 dev un0",
 		"ip route flush table 4800",
 		"ip route del 120.2.0.0/24 table 4800 dev pelago0",
-		"ip route del unreachable 120.2.0.0/24 table 4800 metric 4096",
+		"ip route del unreachable 120.2.0.0/24 table 4800 metric 4800",
+		"ip route del unreachable 120.2.0.0/24 table main metric 4800",
+		"ip route replace 120.2.0.0/24 dev pelago0 table 4800 proto 80; ip route replace unreachable 120.2.0.0/24 table 4800 proto 80 metric 4096", // an earlier version
 		"ip rule del lookup 4800",
+		"ip rule del lookup 4800; ip rule add lookup 4800 pref 105", // an earlier version
 		"ip rule del lookup 4800; ip rule add lookup 4800 pref 900",
 		"ip rule del lookup 4800; ip rule add fwmark 7 lookup 4800 pref 105",
 		"ip rule add iif un0 lookup 4800 pref 105",

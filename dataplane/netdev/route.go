@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"reflect"
+	"slices"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -14,53 +14,60 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// fallbackMetric is that of the unreachable routes: they take over when pelago0 is gone, so that
-// nothing for a remote prefix leaves by the default route in the clear.
-const fallbackMetric = 4096
+// kernelProtocol is who made our rule and routes, as the kernel lists it: systemd-networkd removes
+// what others have made unless it has this value (ManageForeignRoutingPolicyRules= and
+// ManageForeignRoutes= in networkd.conf(5)).
+const kernelProtocol = unix.RTPROT_KERNEL
 
-// ensureRoutes routes every prefix into pelago0, with an unreachable route as fallback.
-func ensureRoutes(ifindex int, c Config) error {
+// fallbackMetric is that of the unreachable routes behind those into pelago0. They take over when
+// pelago0 is gone, and, outside of our table, when the rule that leads to it is: nothing for a
+// remote prefix leaves by the default route in the clear. In other tables it also tells which routes
+// are ours.
+const fallbackMetric = 4800
+
+// ensureRoutes routes every prefix into pelago0, with an unreachable route as fallback there and in
+// each of the other tables.
+func ensureRoutes(ifindex int, c Config, tables []int) error {
 	wanted := map[string]netlink.Route{}
 	for _, p := range c.Prefixes {
 		into := netlink.Route{
-			LinkIndex: ifindex, Dst: ipNet(p), Table: Table, Protocol: Protocol, Scope: netlink.SCOPE_LINK,
+			LinkIndex: ifindex, Dst: ipNet(p), Table: Table, Protocol: kernelProtocol, Scope: netlink.SCOPE_LINK,
 			Type: unix.RTN_UNICAST, Src: c.Source.AsSlice(), Family: netlink.FAMILY_V4,
 			MTU: limit(c, p),
 		}
-		behind := netlink.Route{
-			Dst: ipNet(p), Table: Table, Protocol: Protocol, Type: unix.RTN_UNREACHABLE, Priority: fallbackMetric,
-			Family: netlink.FAMILY_V4,
+		wanted[routeKey(into)] = into
+		for _, table := range append([]int{Table}, tables...) {
+			behind := netlink.Route{
+				Dst: ipNet(p), Table: table, Protocol: kernelProtocol, Type: unix.RTN_UNREACHABLE, Priority: fallbackMetric,
+				Family: netlink.FAMILY_V4,
+			}
+			wanted[routeKey(behind)] = behind
 		}
-		wanted[routeKey(into)], wanted[routeKey(behind)] = into, behind
 	}
 	have, err := ourRoutes()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, r := range have {
-		key := routeKey(r)
-		if w, ok := wanted[key]; ok && r.LinkIndex == w.LinkIndex && net.IP.Equal(r.Src, w.Src) && r.MTU == w.MTU {
-			delete(wanted, key)
-		}
-	}
-	for _, r := range wanted {
-		if err := netlink.RouteReplace(&r); err != nil {
-			errs = append(errs, fmt.Errorf("route %s into %s: %w", r.Dst, Overlay, err))
-		}
-	}
-	still := map[string]bool{}
-	for _, p := range c.Prefixes {
-		still[ipNet(p).String()] = true
-	}
-	for _, r := range have {
-		if r.Dst == nil || !still[r.Dst.String()] {
-			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) {
-				errs = append(errs, fmt.Errorf("remove the route of %s: %w", r.Dst, err))
+	for key, r := range wanted {
+		if !slices.ContainsFunc(have, func(h netlink.Route) bool { return sameRoute(h, r) }) {
+			if err := netlink.RouteReplace(&r); err != nil {
+				errs = append(errs, fmt.Errorf("route %s: %w", key, err))
 			}
 		}
 	}
+	for _, r := range have {
+		if _, ok := wanted[routeKey(r)]; !ok {
+			errs = append(errs, removeRoute(r))
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// sameRoute compares a route as the kernel lists it with one to make.
+func sameRoute(listed, wanted netlink.Route) bool {
+	return routeKey(listed) == routeKey(wanted) && listed.Protocol == wanted.Protocol && listed.LinkIndex == wanted.LinkIndex &&
+		net.IP.Equal(listed.Src, wanted.Src) && listed.MTU == wanted.MTU
 }
 
 // limit is the MTU of a prefix's route, 0 if it is that of the device. The kernel keeps to it for
@@ -80,80 +87,37 @@ func removeRoutes() error {
 	}
 	var errs []error
 	for _, r := range have {
-		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) {
-			errs = append(errs, fmt.Errorf("remove the route of %s: %w", r.Dst, err))
-		}
+		errs = append(errs, removeRoute(r))
 	}
 	return errors.Join(errs...)
 }
 
+func removeRoute(r netlink.Route) error {
+	if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("remove the route of %s: %w", routeKey(r), err)
+	}
+	return nil
+}
+
+// ourRoutes are those of our table, and the unreachable ones in others.
 func ourRoutes() ([]netlink.Route, error) {
 	routes, err := Dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: Table, Protocol: Protocol},
-			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the routes of table %d: %w", Table, err)
+		return nil, fmt.Errorf("list the routes: %w", err)
 	}
-	return routes, nil
+	return slices.DeleteFunc(routes, func(r netlink.Route) bool { return !OurRoute(r) }), nil
 }
 
-// rulesOf returns the rules that send packets to a routing table.
-func rulesOf(table int) ([]netlink.Rule, error) {
-	return Dump(func() ([]netlink.Rule, error) {
-		return netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Table: table}, netlink.RT_FILTER_TABLE)
-	})
+// OurRoute reports whether Ensure has made the route.
+func OurRoute(r netlink.Route) bool {
+	return r.Dst != nil && (r.Table == Table ||
+		r.Type == unix.RTN_UNREACHABLE && r.Priority == fallbackMetric && r.Protocol == kernelProtocol)
 }
 
-func routeKey(r netlink.Route) string { return fmt.Sprintf("%s metric %d", r.Dst, r.Priority) }
-
-// ensureRule sends all packets to our table, before other tables: it holds only routes of remote
-// prefixes, so packets for any other destination fall through to the next rule (ip-rule(8)). One
-// rule costs each packet of the node the same, however many prefixes there are. Every other rule
-// that leads to the table is removed: it comes from others, or from a version that had a rule for
-// each prefix. Without a prefix there is no rule.
-func ensureRule(wanted bool) error {
-	have, err := rulesOf(Table)
-	if err != nil {
-		return fmt.Errorf("list the rules of table %d: %w", Table, err)
-	}
-	rule := netlink.NewRule()
-	rule.Family, rule.Table, rule.Priority = netlink.FAMILY_V4, Table, RulePriority
-	// To the kernel, any rule of this priority equals the one to add (fib4_rule_compare ignores
-	// attributes that are not set).
-	taken, there := false, false
-	for _, r := range have {
-		taken, there = taken || r.Priority == RulePriority, there || sameRule(r, *rule)
-	}
-	var errs []error
-	add := func() {
-		if err := netlink.RuleAdd(rule); err != nil {
-			errs = append(errs, fmt.Errorf("add the rule of table %d: %w", Table, err))
-		}
-	}
-	// before others go, so that no packet for a remote prefix leaves by the default route meanwhile
-	if wanted && !taken {
-		add()
-	}
-	for _, r := range have {
-		if wanted && sameRule(r, *rule) {
-			continue
-		}
-		if err := netlink.RuleDel(&r); err != nil {
-			errs = append(errs, fmt.Errorf("remove rule %v: %w", r, err))
-		}
-	}
-	if wanted && taken && !there {
-		add()
-	}
-	return errors.Join(errs...)
-}
-
-// sameRule compares a rule as the kernel lists it with one to make: all but who made it, which it
-// fills in.
-func sameRule(listed, wanted netlink.Rule) bool {
-	listed.Protocol, listed.Type = wanted.Protocol, wanted.Type
-	return reflect.DeepEqual(listed, wanted)
+func routeKey(r netlink.Route) string {
+	return fmt.Sprintf("%s table %d metric %d", r.Dst, r.Table, r.Priority)
 }
 
 // Resolve reports how the node reaches an outer address: by which uplink and next hop.

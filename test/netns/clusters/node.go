@@ -187,8 +187,8 @@ func (n *Node) Apply(t testing.TB) {
 		if n.xdp && n.switches() {
 			devices.XDP = devices.Uplinks
 		}
-		problems, err := n.Loader.Attach(devices)
-		if err := errors.Join(append(problems, err)...); err != nil {
+		found, err := n.Loader.Attach(devices)
+		if err := errors.Join(append(found.XDP, err)...); err != nil {
 			return err
 		}
 		state, err := n.State()
