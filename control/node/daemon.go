@@ -301,7 +301,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	result := tables.Desired(objs, host)
 	checked, err := d.install(result.State, host, d.opts.XDP.or(objs.Config))
 	errs := []error{err, d.guard(objs.Config, wire)}
-	d.logProblems(slices.Concat(problems, host.Problems, result.Problems, d.kernel.xdpProblems))
+	d.logProblems(slices.Concat(problems, host.Problems, result.Problems, d.kernel.xdpProblems, d.kernel.foreign()))
 	written := false
 	if checked {
 		err := d.apply(result)
@@ -338,7 +338,7 @@ func (d *Daemon) nodeReport(objs tables.Objects, r tables.Result, reach tables.R
 		index: status.NodeIndex(objs, r, status.Node{
 			Ready: d.ready.Load(), Gateway: d.kernel.gateway, Written: written, Err: err,
 			Serving: d.gateway.role.serves, BootID: bootID(), Reach: reach,
-			XDP: d.kernel.xdp, XDPProblems: d.kernel.xdpProblems, Demand: d.flows.demand.Blocks(objs),
+			XDP: d.kernel.xdp, XDPProblems: d.kernel.xdpProblems, Foreign: d.kernel.foreign(), Demand: d.flows.demand.Blocks(objs),
 		}),
 		released: d.flows.released(objs, r.State, written),
 	}

@@ -163,8 +163,10 @@ func bootID() string {
 
 // watchHost wakes the daemon when routes, rules, devices, addresses or filters of the node change.
 // Our routes, rule and filters are restored at once when others remove them.
-func (d *Daemon) watchHost(ctx context.Context) {
-	d.watchChanges(ctx,
+func (d *Daemon) watchHost(ctx context.Context) { d.watchChanges(ctx, d.hostChanges()...) }
+
+func (d *Daemon) hostChanges() []subscribe {
+	return []subscribe{
 		subscription(netlink.RouteSubscribe, func(r netlink.RouteUpdate) bool {
 			ours := netdev.OurRoute(r.Route)
 			if ours && r.Type == unix.RTM_DELROUTE {
@@ -186,7 +188,7 @@ func (d *Daemon) watchHost(ctx context.Context) {
 		}),
 		subscription(netlink.LinkSubscribe, func(netlink.LinkUpdate) bool { return true }),
 		subscription(netlink.AddrSubscribe, func(netlink.AddrUpdate) bool { return true }),
-	)
+	}
 }
 
 // displaced is what of ours others have removed, or put behind theirs.
@@ -231,7 +233,11 @@ func (d *Daemon) restore(what displacement) {
 	}
 	var errs []error
 	if what&displacedRoutes != 0 {
-		errs = append(errs, netdev.Ensure(*k.network))
+		missing, err := netdev.Ensure(*k.network)
+		if missing {
+			k.interfere(interferenceRoutes)
+		}
+		errs = append(errs, err)
 	}
 	if what&displacedFilters != 0 {
 		errs = append(errs, d.attachAgain())
@@ -239,6 +245,10 @@ func (d *Daemon) restore(what displacement) {
 	if err := errors.Join(errs...); err != nil {
 		d.log.Error("restore what others have removed", "error", err)
 		d.wakeLater()
+		return
+	}
+	if len(k.interference) > 0 {
+		d.wake() // to report it
 	}
 }
 

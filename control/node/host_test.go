@@ -4,10 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/netdev"
+	"github.com/pelago-net/pelago/test/await"
+	"github.com/pelago-net/pelago/test/netns"
 )
 
 // kernelNotifications are those of one kind: subscribe fails with the errors first, and then with
@@ -99,4 +107,79 @@ func TestNotificationsThatEnd(t *testing.T) {
 		}
 		cancel()
 	})
+}
+
+// A rule and routes that another program removes come back without a reconcile, and the condition
+// says so; what the daemon itself removes is not an interference.
+func TestRemovedRulesComeBack(t *testing.T) {
+	ns := netns.ForTest(t, "restore")
+	config := netdev.Config{MTU: 1450, Prefixes: []netip.Prefix{netip.MustParsePrefix("120.2.0.0/24")}}
+	d := &Daemon{log: slog.New(slog.DiscardHandler), trigger: make(chan struct{}, 1), displaced: displaced{changed: make(chan struct{}, 1)}, loader: &loader.Loader{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	ready := make(chan struct{})
+	requests := make(chan func())
+	go func() { // the loop of Run, in the node's network
+		ended <- ns.Do(func() error {
+			var err error
+			if config.Edge, err = netdev.EnsureOverlay(config.MTU); err != nil {
+				return err
+			}
+			if _, err := netdev.Ensure(config); err != nil {
+				return err
+			}
+			d.kernel.network = &config
+			// Subscriptions are of the thread's namespace.
+			for _, s := range d.hostChanges() {
+				if err := s(ctx.Done(), d.wake, func() {}); err != nil {
+					return err
+				}
+			}
+			close(ready)
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-d.displaced.changed:
+					d.restore(d.displaced.take())
+				case f := <-requests:
+					f()
+				}
+			}
+		})
+	}()
+	<-ready
+	foreign := func() (foreign []string) {
+		done := make(chan struct{})
+		requests <- func() { foreign = d.kernel.foreign(); close(done) }
+		<-done
+		return foreign
+	}
+	there := func() bool {
+		out, err := ns.Run("sh", "-c", "ip rule; ip route show table all")
+		return err == nil && strings.Contains(string(out), "105:\tfrom all lookup 4800") && strings.Contains(string(out), "120.2.0.0/24 dev pelago0 table 4800") &&
+			strings.Contains(string(out), "unreachable 120.2.0.0/24 proto kernel metric 4800")
+	}
+	for _, damage := range []string{"ip rule del lookup 4800", "ip route flush table 4800", "ip route del unreachable 120.2.0.0/24 metric 4800"} {
+		requests <- func() { d.kernel.interference = nil }
+		if out, err := ns.Run("sh", "-c", damage); err != nil {
+			t.Fatalf("%s: %v\n%s", damage, err, out)
+		}
+		await.True(t, damage+": it comes back", there)
+		await.True(t, damage+": it is reported", func() bool { return slices.Equal(foreign(), []string{interferenceRoutes}) })
+	}
+	requests <- func() {
+		d.kernel.interference = nil
+		config.Prefixes = []netip.Prefix{netip.MustParsePrefix("120.3.0.0/24")}
+		if _, err := netdev.Ensure(config); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := foreign(); len(got) > 0 {
+		t.Errorf("of the daemon's own change: %q", got)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
 }

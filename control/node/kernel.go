@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -33,6 +35,9 @@ type kernel struct {
 	firewall, attached, guarded string
 	// clusterIPs are the ranges that the firewall rules protect (netdev.Filter).
 	clusterIPs []netip.Prefix
+	// preceding are rules of others before ours; interference is what others did to ours, and when.
+	preceding    []string
+	interference map[string]time.Time
 	// xdp: some uplink is to have XDP; xdpProblems are why some have none.
 	xdp         bool
 	xdpProblems []string
@@ -49,6 +54,28 @@ type kernel struct {
 	mapped map[netip.Addr]bool
 }
 
+const (
+	// interferenceShown is how long an interference is reported after it was last seen.
+	interferenceShown  = 10 * time.Minute
+	interferenceRoutes = "another program removes Pelago's routing rule or routes, which are restored at once; with systemd-networkd, " +
+		"set ManageForeignRoutingPolicyRules=no and ManageForeignRoutes=no in networkd.conf"
+)
+
+// interfere notes what others did to our rules, routes or programs.
+func (k *kernel) interfere(how string) {
+	if k.interference == nil {
+		k.interference = map[string]time.Time{}
+	}
+	k.interference[how] = time.Now()
+}
+
+// foreign describes what others have on this node that keeps packets from the programs, or has
+// within the last minutes; sorted.
+func (k *kernel) foreign() []string {
+	maps.DeleteFunc(k.interference, func(_ string, at time.Time) bool { return time.Since(at) > interferenceShown })
+	return slices.Sorted(slices.Values(slices.Concat(k.preceding, slices.Collect(maps.Keys(k.interference)))))
+}
+
 // overlay returns the interface index and the MTU of pelago0.
 func (k *kernel) overlay() (ifindex, mtu int) { return int(k.edge.Load()), int(k.mtu.Load()) }
 
@@ -63,8 +90,17 @@ func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) (checked 
 	k.edge.Store(int64(host.Edge))
 	k.mtu.Store(int64(host.MTU))
 	network := deviceConfig(s, host)
-	k.network = &network
-	errs := []error{netdev.Ensure(network)}
+	again := k.network != nil && reflect.DeepEqual(*k.network, network)
+	missing, err := netdev.Ensure(network)
+	if err == nil {
+		k.network = &network
+	}
+	if missing && again {
+		k.interfere(interferenceRoutes)
+	}
+	preceding, ruleErr := netdev.Preceding(network.Prefixes)
+	k.preceding = preceding
+	errs := []error{err, ruleErr}
 	filter := netdev.Filter{CablePort: s.Settings.CablePort, Open: host.Wire.Ports}
 	filter.External, filter.ClusterIPs = s.Masqueraded()
 	errs = append(errs, d.installFirewall(filter))
@@ -124,7 +160,7 @@ func (d *Daemon) attachAgain() error {
 	}
 	found, err := d.loader.Attach(*k.devices)
 	for _, f := range found.Displaced {
-		d.log.Warn("a program of others was executed before Pelago's, which is the first one now", "program", f)
+		k.interfere(f + "; it is behind it now")
 	}
 	if err != nil {
 		return err

@@ -58,7 +58,7 @@ func TestMTUFollowsUplink(t *testing.T) {
 					// it reports the peers, whose keys are not valid
 					wire, _ := d.ensureWire(objs, host.Underlay, nil)
 					r := tables.Desired(objs, host)
-					if err := netdev.Ensure(deviceConfig(r.State, host)); err != nil {
+					if _, err := netdev.Ensure(deviceConfig(r.State, host)); err != nil {
 						return err
 					}
 					inner := mtu - cable.Overhead(driver, false)

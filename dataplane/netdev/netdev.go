@@ -65,18 +65,22 @@ func EnsureOverlay(mtu int) (ifindex int, err error) {
 }
 
 // Ensure creates or repairs the device of the vxlan cable, routes and rules, and removes those of
-// earlier calls that c does not contain.
-func Ensure(c Config) error {
+// earlier calls that c does not contain. missing: some route or the rule was not there, which after
+// an earlier call with c is the work of others.
+func Ensure(c Config) (missing bool, err error) {
 	if err := ensureCable(c); err != nil {
-		return err
+		return false, err
 	}
 	tables, err := guardedTables()
-	return errors.Join(err, ensureRoutes(c.Edge, c, tables), ensureRule(len(c.Prefixes) > 0))
+	routes, routesErr := ensureRoutes(c.Edge, c, tables)
+	rule, ruleErr := ensureRule(len(c.Prefixes) > 0)
+	return routes || rule, errors.Join(err, routesErr, ruleErr)
 }
 
 // Remove removes everything that EnsureOverlay, Ensure and Firewall created.
 func Remove() error {
-	errs := []error{ensureRule(false), removeRoutes(), removeFirewall()}
+	_, err := ensureRule(false)
+	errs := []error{err, removeRoutes(), removeFirewall()}
 	for _, name := range []string{Overlay, Cable} {
 		errs = append(errs, RemoveLink(name))
 	}

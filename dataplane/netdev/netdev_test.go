@@ -72,7 +72,7 @@ func ensure(t *testing.T, ns *netns.NS, c Config) (index int) {
 			return err
 		}
 		c.Edge = index
-		if err := Ensure(c); err != nil {
+		if _, err := Ensure(c); err != nil {
 			return err
 		}
 		return Firewall(Filter{CablePort: c.CablePort})
@@ -259,7 +259,7 @@ func TestPortInUse(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	err := ns.Do(func() error { return Ensure(config()) })
+	err := ns.Do(func() error { _, err := Ensure(config()); return err })
 	if !errors.Is(err, ErrPortInUse) || !strings.Contains(err.Error(), "IKE daemons use 4500") {
 		t.Errorf("with a listener on 4500: %v", err)
 	}

@@ -26,8 +26,8 @@ const kernelProtocol = unix.RTPROT_KERNEL
 const fallbackMetric = 4800
 
 // ensureRoutes routes every prefix into pelago0, with an unreachable route as fallback there and in
-// each of the other tables.
-func ensureRoutes(ifindex int, c Config, tables []int) error {
+// each of the other tables. missing: some were not there.
+func ensureRoutes(ifindex int, c Config, tables []int) (missing bool, err error) {
 	wanted := map[string]netlink.Route{}
 	for _, p := range c.Prefixes {
 		into := netlink.Route{
@@ -46,11 +46,12 @@ func ensureRoutes(ifindex int, c Config, tables []int) error {
 	}
 	have, err := ourRoutes()
 	if err != nil {
-		return err
+		return false, err
 	}
 	var errs []error
 	for key, r := range wanted {
 		if !slices.ContainsFunc(have, func(h netlink.Route) bool { return sameRoute(h, r) }) {
+			missing = missing || r.Table == Table || r.Table == unix.RT_TABLE_MAIN // not for a new table
 			if err := netlink.RouteReplace(&r); err != nil {
 				errs = append(errs, fmt.Errorf("route %s: %w", key, err))
 			}
@@ -61,7 +62,7 @@ func ensureRoutes(ifindex int, c Config, tables []int) error {
 			errs = append(errs, removeRoute(r))
 		}
 	}
-	return errors.Join(errs...)
+	return missing, errors.Join(errs...)
 }
 
 // sameRoute compares a route as the kernel lists it with one to make.

@@ -24,11 +24,11 @@ func rulesOf(table int) ([]netlink.Rule, error) {
 // prefixes, so packets for any other destination fall through to the next rule (ip-rule(8)). One
 // rule costs each packet of the node the same, however many prefixes there are. Every other rule
 // that leads to the table is removed: it comes from others, or from a version that had a rule for
-// each prefix. Without a prefix there is no rule.
-func ensureRule(wanted bool) error {
+// each prefix. Without a prefix there is no rule. missing: it was not there.
+func ensureRule(wanted bool) (missing bool, err error) {
 	have, err := rulesOf(Table)
 	if err != nil {
-		return fmt.Errorf("list the rules of table %d: %w", Table, err)
+		return false, fmt.Errorf("list the rules of table %d: %w", Table, err)
 	}
 	rule := netlink.NewRule()
 	rule.Family, rule.Table, rule.Priority, rule.Protocol = netlink.FAMILY_V4, Table, RulePriority, kernelProtocol
@@ -60,7 +60,7 @@ func ensureRule(wanted bool) error {
 	if wanted && taken && !there {
 		add()
 	}
-	return errors.Join(errs...)
+	return wanted && !there, errors.Join(errs...)
 }
 
 // sameRule compares a rule as the kernel lists it with one to make: all but the type, which the

@@ -263,7 +263,7 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 	case n.gateway:
 		c.CablePort, filter.CablePort = 4500, 4500
 	}
-	if err := netdev.Ensure(c); err != nil {
+	if _, err := netdev.Ensure(c); err != nil {
 		return err
 	}
 	if err := netdev.Firewall(filter); err != nil {

@@ -122,6 +122,17 @@ const NodeSettings = "GatewaySettings"
 // enabled.
 const NodeXDP = "XDP"
 
+// NodeHost is a condition of a NodeIndex: False if rules, routes or programs of others on the node
+// keep packets from Pelago's, or did so in the last ten minutes; the message names them with the
+// remedy.
+const NodeHost = "HostNetwork"
+
+// Reasons of NodeHost.
+const (
+	ReasonHostClear      = "Clear"
+	ReasonHostObstructed = "Obstructed"
+)
+
 // NodeReconciled is a condition of a NodeIndex: False, with the errors, if the last reconcile of
 // the node's daemon failed. A node that was ready stays so, and the daemon retries.
 const NodeReconciled = "Reconciled"

@@ -32,7 +32,9 @@ type Node struct {
 	// XDP: some uplink is to have XDP; XDPProblems are why some have none.
 	XDP         bool
 	XDPProblems []string
-	Demand      []pelagov1alpha1.BlockDemand
+	// Foreign is what others have on the node that keeps packets from the programs.
+	Foreign []string
+	Demand  []pelagov1alpha1.BlockDemand
 }
 
 // NodeIndex returns this node's NodeIndex with its desired status; nil if it has none.
@@ -63,12 +65,20 @@ func NodeIndex(objs tables.Objects, r tables.Result, n Node) *pelagov1alpha1.Nod
 	s.PublicIP = n.Reach.Public
 	setSettings(&s.Conditions, n.Reach.Settings)
 	setXDP(&s.Conditions, n.XDP, n.XDPProblems)
+	setHost(&s.Conditions, n.Foreign)
 	setReconciled(&s.Conditions, n.Err)
 	if n.Written { // what is not in the kernel is not acknowledged
 		s.Acks = r.Acks
 	}
 	s.Demand = n.Demand
 	return out
+}
+
+// setCondition sets a condition with times as the API server returns them: another one would be a
+// change, and written again.
+func setCondition(conditions *[]metav1.Condition, c metav1.Condition) {
+	c.LastTransitionTime = metav1.Now().Rfc3339Copy()
+	meta.SetStatusCondition(conditions, c)
 }
 
 // setSettings sets the condition of a gateway's settings; refused is nil on other nodes.
@@ -81,7 +91,7 @@ func setSettings(conditions *[]metav1.Condition, refused []string) {
 	case len(refused) > 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonSettingsInvalid, strings.Join(refused, "; ")
 	}
-	meta.SetStatusCondition(conditions, c)
+	setCondition(conditions, c)
 }
 
 // setXDP sets the condition of XDP; a node without has none.
@@ -94,7 +104,16 @@ func setXDP(conditions *[]metav1.Condition, wanted bool, problems []string) {
 		meta.RemoveStatusCondition(conditions, pelagov1alpha1.NodeXDP)
 		return
 	}
-	meta.SetStatusCondition(conditions, c)
+	setCondition(conditions, c)
+}
+
+// setHost sets the condition of what else is on the node.
+func setHost(conditions *[]metav1.Condition, foreign []string) {
+	c := metav1.Condition{Type: pelagov1alpha1.NodeHost, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonHostClear}
+	if len(foreign) > 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonHostObstructed, strings.Join(foreign, "; ")
+	}
+	setCondition(conditions, c)
 }
 
 // namedErrors bounds the errors in a condition, whose message the API server limits to 32 KiB.
@@ -105,7 +124,6 @@ const namedErrors = 10
 func setReconciled(conditions *[]metav1.Condition, err error) {
 	c := metav1.Condition{
 		Type: pelagov1alpha1.NodeReconciled, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonReconciled,
-		LastTransitionTime: metav1.Now().Rfc3339Copy(), // as the API server returns it
 	}
 	if err != nil {
 		all := slices.Compact(slices.Sorted(strings.SplitSeq(err.Error(), "\n")))
@@ -114,7 +132,7 @@ func setReconciled(conditions *[]metav1.Condition, err error) {
 		}
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonReconcileFailed, strings.Join(all, "; ")
 	}
-	meta.SetStatusCondition(conditions, c)
+	setCondition(conditions, c)
 }
 
 // keyRotation is nil if no rotation was requested.

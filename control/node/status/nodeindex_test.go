@@ -95,3 +95,19 @@ func TestKeyRotation(t *testing.T) {
 		t.Errorf("-want +got\n%s", diff)
 	}
 }
+
+func TestHostCondition(t *testing.T) {
+	var conditions []metav1.Condition
+	for _, step := range []struct {
+		foreign []string
+		want    string
+	}{
+		{nil, "HostNetwork True Clear "}, {[]string{"rule a", "filter b"}, "HostNetwork False Obstructed rule a; filter b"}, {nil, "HostNetwork True Clear "},
+	} {
+		setHost(&conditions, step.foreign)
+		c := conditions[0]
+		if got := strings.Join([]string{c.Type, string(c.Status), c.Reason, c.Message}, " "); got != step.want || len(conditions) != 1 {
+			t.Errorf("%q: %q, want %q", step.foreign, got, step.want)
+		}
+	}
+}

@@ -127,6 +127,7 @@ func TestTown(t *testing.T) {
 	t.Run("endpoint-independent mappings", w.mappings)
 	t.Run("hosts outside the cluster", w.externalHosts)
 	t.Run("without pelago0 nothing leaks", w.noLeak)
+	t.Run("rule and routes are removed", w.rulesRemoved)
 	t.Run("failover without user space", w.failover)
 	t.Run("a cable loses packets", w.lossyCable)
 	t.Run("tables stay sound", w.tablesSound)

@@ -164,7 +164,7 @@ func (n *Node) Apply(t testing.TB) {
 		if config.Edge, err = netdev.EnsureOverlay(edgeMTU); err != nil {
 			return err
 		}
-		if err := netdev.Ensure(config); err != nil {
+		if _, err := netdev.Ensure(config); err != nil {
 			return err
 		}
 		uplink, err := n.NS.Index("un0")
