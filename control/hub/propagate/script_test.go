@@ -68,7 +68,7 @@ func TestScripts(t *testing.T) {
 			WithIndex(&policyv1alpha1.ClusterPropagationPolicy{}, indexSelects, bySelection)
 	}
 	script.Run(t, scheme, indexed, func(t *testing.T, w *script.World) func() string {
-		s := &propagation{T: t, World: w, keys: map[Key]bool{}, shown: map[string]string{}}
+		s := &propagation{T: t, World: w, keys: map[Key]bool{}, Changes: script.Changes{Shown: map[string]string{}}}
 		s.start = func() {
 			r := &reconciler{
 				Options: Options{Interpreter: kinds.New(), Capacity: placement.NewCache(placement.CacheOptions{}), FirstReport: defaultFirstReport,
@@ -93,23 +93,22 @@ type propagation struct {
 	*testing.T
 	*script.World
 	*reconciler
-	start func()            // makes the reconciler, as at the start of the hub
-	keys  map[Key]bool      // templates seen so far
-	shown map[string]string // what the output had of each object
-	said  []string
-	made  int // bindings
+	start func()       // makes the reconciler, as at the start of the hub
+	keys  map[Key]bool // templates seen so far
+	script.Changes
+	made int // bindings
 }
 
 func (s *propagation) step() string {
 	s.Helper()
 	s.prepare()
-	out := s.output(s.settle())
+	out := s.Step(s.settle())
 	s.start()
 	s.prepare()
-	if diff := cmp.Diff(s.shown, s.settle()); diff != "" {
+	if diff := cmp.Diff(s.Shown, s.settle()); diff != "" {
 		s.Errorf("a restart changes, -before +after:\n%s", diff)
 	}
-	s.said = nil
+	s.Said = nil
 	return out
 }
 
@@ -121,7 +120,7 @@ func (s *propagation) settle() map[string]string {
 		for _, key := range slices.SortedFunc(maps.Keys(s.keys), func(a, b Key) int { return strings.Compare(a.String(), b.String()) }) {
 			next, err := s.propagate(s.Context(), key)
 			if err != nil && !kube.IsStale(err) {
-				s.said = append(s.said, fmt.Sprintf("%s: %v", key, err))
+				s.Said = append(s.Said, fmt.Sprintf("%s: %v", key, err))
 			}
 			if !next.backoff && next.after <= detachAfter {
 				wait = max(wait, next.after)
@@ -253,11 +252,11 @@ func (s *propagation) state() map[string]string {
 			of := claimOf(&u)
 			switch {
 			case of.id == "":
-				out[keyOf(&u).String()] = "no policy"
+				out[keyOf(&u).String()] = "follows no policy"
 			case of.clusterWide:
-				out[keyOf(&u).String()] = fmt.Sprintf("ClusterPropagationPolicy %s (%s)", of.name, of.id)
+				out[keyOf(&u).String()] = fmt.Sprintf("follows ClusterPropagationPolicy %s (%s)", of.name, of.id)
 			default:
-				out[keyOf(&u).String()] = fmt.Sprintf("PropagationPolicy %s/%s (%s)", of.namespace, of.name, of.id)
+				out[keyOf(&u).String()] = fmt.Sprintf("follows PropagationPolicy %s/%s (%s)", of.namespace, of.name, of.id)
 			}
 		}
 	}
@@ -295,34 +294,10 @@ func (s *propagation) shows(b binding.Binding) string {
 	return text
 }
 
-// output prints the objects that differ from those of the step before, and the Events.
-func (s *propagation) output(now map[string]string) string {
-	var out strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(now)) {
-		switch text := now[name]; {
-		case text == s.shown[name]:
-		case strings.Contains(text, "\n"):
-			fmt.Fprintf(&out, "# %s\n%s", name, text)
-		default:
-			fmt.Fprintf(&out, "# %s follows %s\n", name, text)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.shown)) {
-		if _, ok := now[name]; !ok {
-			fmt.Fprintf(&out, "# %s is deleted\n", name)
-		}
-	}
-	for _, e := range s.said {
-		fmt.Fprintf(&out, "# %s\n", e)
-	}
-	s.shown, s.said = now, nil
-	return out.String()
-}
-
 // Event implements record.EventRecorder.
 func (s *propagation) Event(o runtime.Object, kind, reason, message string) {
 	if u, ok := o.(*unstructured.Unstructured); ok { // the one on the binding is the same
-		s.said = append(s.said, fmt.Sprintf("%s %s on %s: %s", kind, reason, keyOf(u), message))
+		s.Said = append(s.Said, fmt.Sprintf("%s %s on %s: %s", kind, reason, keyOf(u), message))
 	}
 }
 

@@ -1,9 +1,6 @@
 package status
 
 import (
-	"maps"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -45,21 +42,14 @@ func TestScripts(t *testing.T) {
 	}
 	script.Run(t, scheme, indexed, func(t *testing.T, w *script.World) func() string {
 		r := &reconciler{client: w.Client, interpreter: kinds.New()}
-		shown := map[string]string{}
+		var changes script.Changes
 		return func() string {
 			now := map[string]string{}
 			err := binding.Each(t.Context(), w.Client, func(cached binding.Binding) { r.aggregated(t, w, cached.Copy(), now) })
 			if err != nil {
 				t.Fatal(err)
 			}
-			var out strings.Builder
-			for _, name := range slices.Sorted(maps.Keys(now)) {
-				if now[name] != shown[name] {
-					out.WriteString("# " + name + "\n" + now[name])
-				}
-			}
-			shown = now
-			return out.String()
+			return changes.Step(now)
 		}
 	})
 }

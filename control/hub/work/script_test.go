@@ -74,7 +74,7 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	script.Run(t, scheme, indexed, func(t *testing.T, w *script.World) func() string {
-		s := &working{T: t, World: w, shown: map[string]string{}}
+		s := &working{T: t, World: w, Changes: script.Changes{Shown: map[string]string{}}}
 		writer := NewWriter(w.Client)
 		bindings := &reconciler{
 			BindingOptions: BindingOptions{HubID: "hub", Interpreter: kinds.New(), Skips: &policy.Skips{}, OrphanAfter: time.Hour},
@@ -109,8 +109,7 @@ type working struct {
 	*script.World
 	controllers []scripted
 	keys        []map[types.NamespacedName]bool // seen so far, by controller
-	shown       map[string]string
-	said        []string
+	script.Changes
 }
 
 func (s *working) step() string {
@@ -132,8 +131,8 @@ func (s *working) step() string {
 			}
 		}
 		if after := s.state(); maps.Equal(before, after) && wait == 0 {
-			s.said = append(slices.Compact(slices.Sorted(slices.Values(s.said))), failed...)
-			return s.output(after)
+			s.Said = append(slices.Compact(slices.Sorted(slices.Values(s.Said))), failed...)
+			return s.Step(after)
 		}
 		time.Sleep(wait)
 	}
@@ -259,30 +258,6 @@ func (s *working) shows(w *workv1alpha1.Work) string {
 	return text
 }
 
-// output prints the objects that differ from those of the step before, and the Events.
-func (s *working) output(now map[string]string) string {
-	var out strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(now)) {
-		switch text := now[name]; {
-		case text == s.shown[name]:
-		case strings.Contains(text, "\n"):
-			fmt.Fprintf(&out, "# %s\n%s", name, text)
-		default:
-			fmt.Fprintf(&out, "# %s %s\n", name, text)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.shown)) {
-		if _, ok := now[name]; !ok {
-			fmt.Fprintf(&out, "# %s is gone\n", name)
-		}
-	}
-	for _, e := range s.said {
-		fmt.Fprintf(&out, "# %s\n", e)
-	}
-	s.shown, s.said = now, nil
-	return out.String()
-}
-
 // Event implements record.EventRecorder.
 func (s *working) Event(o runtime.Object, kind, reason, message string) {
 	of := o.(client.Object)
@@ -291,7 +266,7 @@ func (s *working) Event(o runtime.Object, kind, reason, message string) {
 		s.Fatal(err)
 	}
 	name := strings.TrimPrefix(client.ObjectKeyFromObject(of).String(), "/")
-	s.said = append(s.said, fmt.Sprintf("%s %s on %s %s: %s", kind, reason, gvk.Kind, name, message))
+	s.Said = append(s.Said, fmt.Sprintf("%s %s on %s %s: %s", kind, reason, gvk.Kind, name, message))
 }
 
 // Eventf implements record.EventRecorder.
