@@ -14,16 +14,24 @@
 
 /*
  * Reports whether a packet of a known flow comes from the device of the flow's local side: a forged
- * source must not affect a connection of another pod. ICMP errors may come from the node itself,
- * too, and those of a host outside the cluster from a router on the way to it.
+ * source must not affect a connection of another pod. The flow follows its source to another
+ * device, as where a bridge was recreated. ICMP errors may come from the node itself, too, and those
+ * of a host outside the cluster from a router on the way to it.
  */
-static __always_inline int flow_may_send(const struct flow *f, const struct packet *p, const struct flow_key *key,
+static __always_inline int flow_may_send(struct flow *f, const struct packet *p, const struct flow_key *key,
 					 __u32 ingress)
 {
 	const struct source *src;
 
-	if (p->saddr == key->saddr)
-		return comes_from(f->device, ingress);
+	if (p->saddr == key->saddr) {
+		if (comes_from(f->device, ingress))
+			return 1;
+		src = source_lookup(key->saddr);
+		if (!src || !comes_from(device_of(src), ingress))
+			return 0;
+		f->device = device_of(src);
+		return 1;
+	}
 	src = bpf_map_lookup_elem(&sources, &p->saddr);
 	if (src && (src->flags & SOURCE_HOST) && comes_from(DEVICE_NONE, ingress))
 		return 1;
@@ -81,7 +89,7 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 	}
 	flow_key_of(&to->key, p, DIRECTION_OUT);
 	to->f = flow_find(&to->key);
-	if (to->f && vip_chooses_again(&to->key, to->f, p, 0) && flow_may_send(to->f, p, &to->key, ingress) &&
+	if (to->f && vip_chooses_again(&to->key, to->f, p, VIP_HAIRPIN) && flow_may_send(to->f, p, &to->key, ingress) &&
 	    flow_evict(&to->key))
 		to->f = 0;
 	if (to->f)

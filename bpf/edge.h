@@ -176,7 +176,7 @@ static __always_inline enum verdict flow_destination(const struct packet *p, str
 	t->dport = p->dport;
 	if (is_vip(p->daddr)) {
 		struct vip_target to = {};
-		enum verdict v = vip_pick(p, 0, &to);
+		enum verdict v = vip_pick(p, VIP_HAIRPIN, &to);
 
 		t->daddr = to.address;
 		*cluster = to.cluster;

@@ -239,15 +239,16 @@ struct {
 } vips SEC(".maps");
 
 /*
- * key: ClusterIP of this cluster that is a target in `vips`; value: nothing. Writer: loader.
- * Reader: edge, to recognise their answers among the packets to pods.
+ * key: ClusterIP of this cluster that is a target in `vips`; value: the global IP of its service, for
+ * clients without a device in `endpoints`; 0: none. Writer: loader. Reader: edge, also to recognise
+ * their answers among the packets to pods.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __be32);
-	__type(value, __u32);
+	__type(value, __be32);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } vip_backings SEC(".maps");
 

@@ -36,7 +36,7 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 	flow_key_of(&key, p, DIRECTION_OUT);
 	f = flow_find(&key);
 	if (f) {
-		if (flow_to_own_vip(&key, f, s->cluster) || vip_chooses_again(&key, f, p, 0))
+		if (flow_to_own_vip(&key, f, s->cluster) || vip_chooses_again(&key, f, p, VIP_HAIRPIN))
 			return 0;
 		if (datapath == DATAPATH_HYBRID && !passed_fresh(f, now))
 			return 0;
@@ -77,7 +77,7 @@ static __always_inline int vip_out(struct packet *p, const struct node_settings 
 	if (f && vip_chooses_again(&key, f, p, VIP_OWN) && flow_evict(&key))
 		f = 0;
 	if (f) {
-		if (f->cluster != s->cluster)
+		if (!flow_to_own_vip(&key, f, s->cluster))
 			return 0;
 		flow_touch(f, p, now_ns());
 		t->saddr = f->saddr;

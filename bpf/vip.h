@@ -3,7 +3,8 @@
  * ClusterSetIPs (KEP-1645): which cluster serves a new connection. The choice stays in the flow
  * entry, whose destination is then the address of the service in that cluster. A flow whose cluster
  * is this one is translated at the pod's own device and continues in the node's stack to the
- * ClusterIP.
+ * ClusterIP. A source without such a device takes the service's global IP, by way of a gateway
+ * (hairpin).
  */
 #pragma once
 #include "encap.h"
@@ -20,13 +21,28 @@ static __always_inline int is_vip(__be32 address)
 }
 
 /*
- * Reports whether a flow goes to a ClusterSetIP and is served by this cluster (own: its index). f:
- * the entry of key, of DIRECTION_OUT.
+ * Reports whether a flow goes to a ClusterSetIP and is translated to a ClusterIP of this cluster
+ * (own: its index) at the pod's own device. One to the service's global IP has another source
+ * address. f: the entry of key, of DIRECTION_OUT.
  */
 static __always_inline int flow_to_own_vip(const struct flow_key *key, const struct flow *f, __u16 own)
 {
-	return f->cluster == own && f->primary && f->daddr != key->daddr;
+	return f->cluster == own && f->primary && f->daddr != key->daddr && f->saddr == key->saddr;
 }
+
+/* The global IP of the service with a ClusterIP of this cluster; 0: none. */
+static __always_inline __be32 vip_hairpin(__be32 cluster_ip)
+{
+	const __be32 *global = bpf_map_lookup_elem(&vip_backings, &cluster_ip);
+
+	return global ? *global : 0;
+}
+
+enum vip_use {
+	VIP_OWN = 1,	 /* this cluster's service may be the target, at its ClusterIP */
+	VIP_PEEK = 2,	 /* no connection follows: session affinity does not record the pick */
+	VIP_HAIRPIN = 4, /* this cluster's service may be the target, at its global IP */
+};
 
 /* Reports whether a gateway of this cluster reaches a remote one. */
 static __always_inline int vip_reaches(const struct node_settings *s, __u32 cluster, __u32 hash)
@@ -55,16 +71,18 @@ static __always_inline const struct vip_target *vip_target_at(const struct vip *
 	return &v->targets[n & (VIP_TARGETS - 1)];
 }
 
-/* Reports whether new connections may go to a target. own: those to this cluster's service may. */
-__noinline int vip_usable(const struct vip *v, __u32 n, __u32 hash, __u32 own)
+/* Reports whether new connections may go to a target. use: enum vip_use. */
+__noinline int vip_usable(const struct vip *v, __u32 n, __u32 hash, __u32 use)
 {
 	const struct node_settings *s = get_settings();
-	__u32 cluster;
+	const struct vip_target *t;
 
 	if (!v || !s || n >= v->count)
 		return 0;
-	cluster = vip_target_at(v, n)->cluster;
-	return cluster == s->cluster ? own : vip_reaches(s, cluster, hash);
+	t = vip_target_at(v, n);
+	if (t->cluster != s->cluster)
+		return vip_reaches(s, t->cluster, hash);
+	return (use & VIP_OWN) || ((use & VIP_HAIRPIN) && vip_hairpin(t->address));
 }
 
 /* The position in a slot. */
@@ -87,7 +105,7 @@ struct vip_client {
 	struct affinity_key key;
 	__u32 hash;			       /* of the connection */
 	union {				       /* to save stack */
-		__u32 own;		       /* 1: it may use the service of this cluster */
+		__u32 use;		       /* enum vip_use */
 		struct affinity_choice choice; /* afterwards: what is stored */
 	};
 };
@@ -105,13 +123,13 @@ static __always_inline __u32 vip_choose(const struct node_settings *s, const str
 		const struct affinity_choice *former = bpf_map_lookup_elem(&affinities, &c->key);
 		__u32 n = former && now_ns() - former->used < v->affinity * SECOND ? vip_find(v, former->cluster) : 0;
 
-		if (n && vip_usable(v, n - 1, hash, c->own))
+		if (n && vip_usable(v, n - 1, hash, c->use))
 			return n;
 	}
 	for (__u32 i = 0; i < VIP_TRIES; i++) {
 		__u32 n = vip_slot(v, hash + i * STEP_SLOT);
 
-		if (vip_usable(v, n, hash, c->own))
+		if (vip_usable(v, n, hash, c->use))
 			return n + 1;
 		if (!doubtful && vip_is_remote(s, v, n))
 			doubtful = n + 1;
@@ -122,18 +140,13 @@ static __always_inline __u32 vip_choose(const struct node_settings *s, const str
 		if (i >= v->count)
 			break;
 		n = (hash + i) % v->count;
-		if (vip_usable(v, n, hash, c->own))
+		if (vip_usable(v, n, hash, c->use))
 			return n + 1;
 		if (!doubtful && vip_is_remote(s, v, n))
 			doubtful = n + 1;
 	}
 	return doubtful;
 }
-
-enum vip_use {
-	VIP_OWN = 1,  /* this cluster's service may be the target */
-	VIP_PEEK = 2, /* no connection follows: session affinity does not record the pick */
-};
 
 /*
  * Picks the target of a packet that opens a flow. VERDICT_CONTINUE: it is in *to. use: enum
@@ -153,7 +166,7 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 use, struct vip_t
 	c.key.vip.proto = p->proto;
 	c.key.client = p->saddr;
 	c.hash = flow_hash(p);
-	c.own = use & VIP_OWN;
+	c.use = use;
 	v = bpf_map_lookup_elem(&vips, &c.key.vip);
 	if (!v)
 		return VERDICT_DROP_NO_SERVICE;
@@ -161,6 +174,11 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 use, struct vip_t
 	if (!n || n > VIP_TARGETS)
 		return VERDICT_DROP_NO_BACKEND;
 	*to = *vip_target_at(v, n - 1);
+	if (to->cluster == s->cluster && !(use & VIP_OWN)) {
+		to->address = vip_hairpin(to->address);
+		if (!to->address)
+			return VERDICT_DROP_NO_BACKEND;
+	}
 	if (v->affinity && !(use & VIP_PEEK)) {
 		c.choice = (struct affinity_choice){ .used = now_ns(), .cluster = to->cluster };
 		bpf_map_update_elem(&affinities, &c.key, &c.choice, BPF_ANY);

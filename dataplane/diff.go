@@ -26,7 +26,7 @@ type Steps[S any] struct {
 	Blocks    func(k BlockKey, v *uint16) S
 	Services  func(k ServiceKey, v *Service) S
 	VIPs      func(k ServiceKey, v *VIP) S
-	Backings  func(k netip.Addr, v *bool) S // State.Backings
+	Backings  func(k netip.Addr, v *netip.Addr) S // State.Backings
 }
 
 // Diff returns the steps from have to want, in an order in which no intermediate state misroutes a

@@ -128,7 +128,7 @@ var steps = Steps[step]{
 	Services:  stepOf("services", func(s *State) *map[ServiceKey]Service { return &s.Services }),
 	VIPs:      stepOf("vips", func(s *State) *map[ServiceKey]VIP { return &s.VIPs }),
 	// no field of State
-	Backings: stepOf("backings", func(*State) *map[netip.Addr]bool { return &map[netip.Addr]bool{} }),
+	Backings: stepOf("backings", func(*State) *map[netip.Addr]netip.Addr { return &map[netip.Addr]netip.Addr{} }),
 }
 
 func stepOf[K comparable, V any](table string, field func(*State) *map[K]V) func(K, *V) step {

@@ -67,6 +67,9 @@ type State struct {
 	// VIPRange is the range of ClusterSetIPs, VIPs are those in use, by port.
 	VIPRange netip.Prefix
 	VIPs     map[ServiceKey]VIP
+	// Hairpins are the global IPs of this cluster's services among the targets of VIPs, by
+	// ClusterIP. Sources without an entry in Endpoints reach them there.
+	Hairpins map[netip.Addr]netip.Addr
 }
 
 // Settings describes this node.
@@ -321,19 +324,19 @@ type VIP struct {
 }
 
 // VIPTarget is a cluster that serves a port of a ClusterSetIP. This cluster's own is at its
-// ClusterIP, a remote one at an address that State.Routes leads to.
+// ClusterIP (see State.Hairpins), a remote one at an address that State.Routes leads to.
 type VIPTarget struct {
 	Cluster uint16 // index
 	Address netip.Addr
 }
 
-// Backings are the ClusterIPs of this cluster that serve a ClusterSetIP.
-func (s State) Backings() map[netip.Addr]bool {
-	out := map[netip.Addr]bool{}
+// Backings are the ClusterIPs of this cluster that serve a ClusterSetIP, with their Hairpins.
+func (s State) Backings() map[netip.Addr]netip.Addr {
+	out := map[netip.Addr]netip.Addr{}
 	for _, v := range s.VIPs {
 		for _, t := range v.Targets {
 			if t.Cluster == s.Settings.Cluster {
-				out[t.Address] = true
+				out[t.Address] = s.Hairpins[t.Address]
 			}
 		}
 	}

@@ -78,6 +78,7 @@ var dumps = []struct {
 		}
 		return out
 	}},
+	{"hairpins", "ClusterIP behind a ClusterSetIP: its global IP, for clients without an entry in endpoints", func(n Node) []Row { return rowsOf(n.State.Hairpins) }},
 	{"paths", "outer address of a peer: whether it answers", func(n Node) []Row { return rowsOf(n.Paths) }},
 }
 

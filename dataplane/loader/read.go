@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -53,6 +54,9 @@ func (l *Loader) Read() (dataplane.State, error) {
 	errs = append(errs, err)
 	s.VIPs, err = t.vips.read()
 	errs = append(errs, err)
+	s.Hairpins, err = t.backings.read()
+	errs = append(errs, err)
+	maps.DeleteFunc(s.Hairpins, func(_, global netip.Addr) bool { return !global.IsValid() })
 	s.Services, err = l.readServices()
 	errs = append(errs, err)
 	var vips bpf.PelagoVipRange

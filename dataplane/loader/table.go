@@ -56,7 +56,7 @@ type tables struct {
 	audiences table[netip.Addr, dataplane.ClusterSet, uint32, bpf.PelagoAudience]
 	blocks    table[dataplane.BlockKey, uint16, bpf.PelagoBlockKey, bpf.PelagoBlock]
 	vips      table[dataplane.ServiceKey, dataplane.VIP, bpf.PelagoServiceKey, bpf.PelagoVip]
-	backings  table[netip.Addr, bool, uint32, uint32]
+	backings  table[netip.Addr, netip.Addr, uint32, uint32]
 }
 
 func tablesOf(m *bpf.PelagoMaps) (t tables) {
@@ -80,7 +80,7 @@ func tablesOf(m *bpf.PelagoMaps) (t tables) {
 	t.blocks.decodeValue = func(v bpf.PelagoBlock) uint16 { return v.Node }
 	t.vips.m, t.vips.encodeKey, t.vips.decodeKey = m.Vips, encodeServiceKey, decodeServiceKey
 	t.vips.encodeValue, t.vips.decodeValue = encodeVIP, decodeVIP
-	t.backings = byAddress(m.VipBackings, func(bool) uint32 { return 0 }, func(uint32) bool { return true })
+	t.backings = byAddress(m.VipBackings, be32, addr)
 	return t
 }
 

@@ -159,9 +159,15 @@ func (t Tables) route(a netip.Addr) (cluster uint16, ok bool) {
 	return cluster, true
 }
 
-// pickTarget is vip_pick() of bpf/vip.h for a client without a former cluster. own: the service of
-// this cluster may be picked.
-func (t Tables) pickTarget(p Packet, own bool) (to dataplane.VIPTarget, ok bool) {
+// atClusterIP is the address of this cluster's service for a client with a device in Endpoints,
+// atGlobalIP for others; an invalid one: it may not be picked.
+func atClusterIP(clusterIP netip.Addr) netip.Addr { return clusterIP }
+
+func (t Tables) atGlobalIP(clusterIP netip.Addr) netip.Addr { return t.State.Hairpins[clusterIP] }
+
+// pickTarget is vip_pick() of bpf/vip.h for a client without a former cluster. own returns the
+// address of this cluster's service.
+func (t Tables) pickTarget(p Packet, own func(clusterIP netip.Addr) netip.Addr) (to dataplane.VIPTarget, ok bool) {
 	v := t.State.VIPs[p.service()]
 	t.note("vips", p.service().Describe(), "%s", v.Describe())
 	hash := p.hash()
@@ -183,7 +189,7 @@ func (t Tables) pickTarget(p Packet, own bool) (to dataplane.VIPTarget, ok bool)
 		}
 		target := v.Targets[n]
 		if target.Cluster == t.State.Settings.Cluster {
-			if own {
+			if target.Address = own(target.Address); target.Address.IsValid() {
 				return target, true
 			}
 			continue

@@ -161,7 +161,7 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	vip := t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr())
 	if vip {
 		if _, ok := t.State.Endpoints[p.Source.Addr()]; ok {
-			if to, ok := t.pickTarget(p, true); ok && to.Cluster == t.State.Settings.Cluster {
+			if to, ok := t.pickTarget(p, atClusterIP); ok && to.Cluster == t.State.Settings.Cluster {
 				p.Destination = netip.AddrPortFrom(to.Address, d.Port())
 				return Step{Hook: bpf.PelagoHookHOOK_POD_OUT.String(), Verdict: bpf.PelagoVerdictVERDICT_OWN_SERVICE.String(), Packet: p}
 			}
@@ -182,7 +182,7 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 			t.note("vips", p.service().Describe(), "none")
 			return step(bpf.PelagoVerdictVERDICT_DROP_NO_SERVICE)
 		}
-		to, ok := t.pickTarget(p, false)
+		to, ok := t.pickTarget(p, t.atGlobalIP)
 		if !ok {
 			return step(bpf.PelagoVerdictVERDICT_DROP_NO_BACKEND)
 		}

@@ -516,7 +516,64 @@ func TestVIPChoosesAgain(t *testing.T) {
 	}
 }
 
-// Without the pod's own device, as the node's processes, a source uses other clusters only.
+// A source without a device of its own, as a pod whose device is not known or the node's processes,
+// uses its own cluster's service at the global IP of the service, by way of a gateway, and sees the
+// replies come from the ClusterSetIP.
+func TestVIPHairpin(t *testing.T) {
+	na, ga, nb := load(t, 1, 3), load(t, 1, 1), load(t, 1, 2)
+	client := func() dataplane.State {
+		s := oneGateway(1, 3)
+		withVIP(&s, [3]int{1, 0, -1})
+		s.Hairpins = map[netip.Addr]netip.Addr{backing: global(1, 21)}
+		return s
+	}
+	na.Apply(t, client())
+	ga.Apply(t, oneGateway(1, 1))
+	nb.Apply(t, oneGateway(1, 2))
+	ga.answered(t)
+	there := func(p Packet, context Context) (Overlay, Packet) {
+		t.Helper()
+		leg := na.sent(t, na.Run(t, na.EdgeOut, Frame(p.Encode()), context), "edge-out sent")
+		return leg, nb.delivered(t, nb.arrive(t, ga.sent(t, ga.arrive(t, leg), "uplink-in switched")))
+	}
+	back := func(p Packet) Packet {
+		t.Helper()
+		return na.delivered(t, na.arrive(t, ga.sent(t, ga.arrive(t, nb.sent(t, nb.fromPod(t, p), "edge-out sent")), "uplink-in switched")))
+	}
+	for name, tt := range map[string]struct {
+		source  string
+		context Context
+	}{"pod": {"10.7.3.10", pod}, "node": {nodeIP(1, 3).String(), Context{}}} {
+		t.Run(name, func(t *testing.T) {
+			request := tcpPacket(SYN, from(tt.source), to(clustersetIP))
+			leg, seen := there(request, tt.context)
+			wantEqual(t, "destination on the overlay", global(1, 21), decode(t, leg.Inner).Destination)
+			if leg.Flags != Switch || seen.Source != global(1, 1) || seen.Destination != ip("10.7.2.10") || seen.TCP.Destination != 8080 {
+				t.Errorf("flags %d, the backend sees %+v", leg.Flags, seen)
+			}
+			got := back(seen.answer())
+			if got.Source != clustersetIP || got.Destination != request.Source || got.TCP.Source != 80 || got.TCP.Destination != 40000 {
+				t.Errorf("the client gets %+v", got)
+			}
+			there(tcpPacket(ACK, from(tt.source), to(clustersetIP)), tt.context)
+		})
+	}
+	// Once the pod's device is known, its connections stay and new ones use the ClusterIP.
+	s := client()
+	s.Endpoints = map[netip.Addr]dataplane.Endpoint{ip("10.7.3.10"): {Ifindex: loopback, MAC: podMAC}}
+	na.Apply(t, s)
+	established := tcpPacket(ACK, from("10.7.3.10"), to(clustersetIP))
+	if r := na.Run(t, na.PodOut, Frame(established.Encode()), Context{}); r.Action != Next || r.Verdict != "" {
+		t.Errorf("pod_out on a hairpinned connection: action %d, %q; want it passed on", r.Action, r.Verdict)
+	}
+	there(established, pod)
+	if a, v := na.toVIP(t, tcpPacket(SYN, from("10.7.3.10"), to(clustersetIP), ports(40001, 80))); a != backing {
+		t.Errorf("a new connection goes to %s (%s); want %s", a, v, backing)
+	}
+}
+
+// Without the pod's own device, as the node's processes, a source uses other clusters only, unless
+// the service has a global IP.
 func TestVIPWithoutDevice(t *testing.T) {
 	k := balancing(t, [3]int{1, 0, -1})
 	p := tcpPacket(SYN, from(nodeIP(1, 2).String()), to(clustersetIP))

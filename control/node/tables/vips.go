@@ -10,11 +10,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 )
@@ -130,7 +132,7 @@ func (b *builder) vips() {
 	s := &b.out.State
 	s.VIPRange = b.objs.Config.ClusterSetIPRange
 	if len(b.objs.Imports) > 0 {
-		s.VIPs = map[dataplane.ServiceKey]dataplane.VIP{}
+		s.VIPs, s.Hairpins = map[dataplane.ServiceKey]dataplane.VIP{}, map[netip.Addr]netip.Addr{}
 	}
 	owners := map[netip.Addr]types.NamespacedName{}
 	for _, name := range slices.SortedFunc(maps.Keys(b.objs.Imports), byName) {
@@ -185,6 +187,9 @@ func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.Se
 			}
 			if v.Own {
 				v.Ready = b.backends(name, ptr.Deref(p.Name, ""), local)
+				if global, ok := b.globalIP(name); ok && !local {
+					b.out.State.Hairpins[v.Address] = global
+				}
 			}
 			if v.Ready > 0 && (v.Own || !of.Local) {
 				out[key] = append(out[key], v)
@@ -197,6 +202,25 @@ func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.Se
 		})
 	}
 	return out
+}
+
+// globalIP returns the global IP at which other clusters reach a service of this one. It is in the
+// tables of all ready gateways.
+func (b *builder) globalIP(service types.NamespacedName) (netip.Addr, bool) {
+	if !b.objs.Config.Globalnet() {
+		return netip.Addr{}, false
+	}
+	for i := range b.objs.IngressIPs {
+		g := &b.objs.IngressIPs[i]
+		if g.Spec.Target != submarinerv1.ClusterIPService || g.Spec.ServiceRef == nil || named(g.Namespace, g.Spec.ServiceRef.Name) != service ||
+			!meta.IsStatusConditionTrue(g.Status.Conditions, submarinerv1.ConditionAllocated) {
+			continue
+		}
+		if ip, err := netip.ParseAddr(g.Status.AllocatedIP); err == nil && ip.Is4() {
+			return ip, true
+		}
+	}
+	return netip.Addr{}, false
 }
 
 // serverOf reads the EndpointSlice of one cluster. A remote address counts only where the routes

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -254,5 +255,40 @@ func TestNewImport(t *testing.T) {
 	from.Spec.IPs, from.Spec.Type = []string{"243.0.16.1"}, mcs.Headless
 	if _, ok := tables.NewImport(from); ok {
 		t.Error("a headless one has no ClusterSetIP")
+	}
+}
+
+// A pod without a device of its own reaches the own cluster's service of a ClusterSetIP at its
+// global IP, once that is in the tables of all gateways and unless nodes use their own backends
+// only.
+func TestHairpins(t *testing.T) {
+	want := map[netip.Addr]netip.Addr{ip("10.77.0.9"): ip("120.1.0.9")}
+	for _, tt := range []struct {
+		name      string
+		allocated metav1.ConditionStatus
+		change    func(*tables.Objects)
+		want      map[netip.Addr]netip.Addr
+	}{
+		{name: "a global IP", allocated: metav1.ConditionTrue, want: want},
+		{name: "not acknowledged by all gateways", allocated: metav1.ConditionFalse},
+		{name: "none", allocated: metav1.ConditionTrue, change: func(o *tables.Objects) { o.IngressIPs = nil }},
+		{name: "that of another service", allocated: metav1.ConditionTrue, change: func(o *tables.Objects) {
+			o.IngressIPs[len(o.IngressIPs)-1].Spec.ServiceRef.Name = "other"
+		}},
+		{name: "local backends only", allocated: metav1.ConditionTrue, change: func(o *tables.Objects) {
+			o.Services[web].Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			objs, host := clusterset.Globalnet("n2")
+			clusterset.Export(&objs, tt.allocated)
+			clusterset.Import(&objs)
+			if tt.change != nil {
+				tt.change(&objs)
+			}
+			if diff := cmp.Diff(tt.want, tables.Desired(objs, host).State.Hairpins, clusterset.Comparable, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("hairpins -want +got\n%s", diff)
+			}
+		})
 	}
 }
