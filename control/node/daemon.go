@@ -111,6 +111,7 @@ type Daemon struct {
 	flows               flows
 	gateway             gateway
 	endpoints           endpoints
+	leftOut             leftOut
 	maglev              dataplane.MaglevCache
 	podDevices          netdev.PodDevices
 	unreachableClusters status.UnreachableClusters
@@ -310,8 +311,10 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	}
 	err = errors.Join(errs...)
 	d.latch(result, err == nil)
+	left := d.reportLeftOut(result.LeftOut)
 	d.mu.Lock()
 	d.latest = status.NewSnapshot(objs, result, reach, host.Wire.Fleeting)
+	d.latest.LeftOut = left
 	d.mu.Unlock()
 	if written && d.ready.Load() && d.objects.saved == nil {
 		d.objects.saves.put(read)

@@ -57,18 +57,23 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	for _, hop := range host.Hops {
 		uplinks[hop.Ifindex] = true
 	}
-	if host.Devices, err = d.podDevices.Find(pods, uplinks, netdev.NamespacesDir); host.Devices == nil {
+	devices, err := d.podDevices.Find(pods, uplinks, netdev.NamespacesDir)
+	if devices == nil {
 		return host, err
 	} else if err != nil {
 		host.Problems = append(host.Problems, err.Error()) // of single namespaces
 	}
+	host.Devices, host.Unserved, host.Limited = map[netip.Addr]uint32{}, map[netip.Addr]string{}, map[netip.Addr]string{}
+	for a, v := range devices {
+		if v.Source == 0 {
+			host.Unserved[a] = v.Problem
+		} else {
+			host.Devices[a] = v.Source
+		}
+	}
 	datapaths := tables.Datapaths(objs, d.opts.Datapath, d.conntrack)
 	host.Datapath, host.Problems = datapaths.Node, append(host.Problems, datapaths.Problems...)
-	var again bool
-	if host.Endpoints, again, err = d.endpoints.find(objs, datapaths); err != nil {
-		return host, err
-	}
-	if again {
+	if d.endpoints.find(objs, datapaths, devices, &host) {
 		d.wakeLater()
 	}
 	if host.Underlay, err = underlayMTU(host.Hops); err != nil {

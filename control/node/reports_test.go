@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,6 +105,24 @@ func TestRouteAgentIsWrittenOnChange(t *testing.T) {
 	}
 	if _, silent := have.Annotations[submarinerv1.AnnotationSilentGateways]; silent || have.Status.StatusFailure != "" {
 		t.Errorf("all answer: %v %q", have.Annotations, have.Status.StatusFailure)
+	}
+	snap.LeftOut = []tables.LeftOut{{Pod: types.NamespacedName{Namespace: "sample", Name: "a"}, UID: "1", Reason: "macvlan"}}
+	write(5, good, 4*time.Minute+5*time.Second)
+	have = submarinerv1.RouteAgent{}
+	if err := c.Get(t.Context(), w.key, &have); err != nil {
+		t.Fatal(err)
+	}
+	if have.Annotations[submarinerv1.AnnotationPodsLeftOut] != "1" || !strings.Contains(have.Status.StatusFailure, "(1): sample/a (macvlan)") {
+		t.Errorf("a pod is left out: %v %q", have.Annotations, have.Status.StatusFailure)
+	}
+	snap.LeftOut = nil
+	write(6, good, 4*time.Minute+6*time.Second)
+	have = submarinerv1.RouteAgent{}
+	if err := c.Get(t.Context(), w.key, &have); err != nil {
+		t.Fatal(err)
+	}
+	if _, left := have.Annotations[submarinerv1.AnnotationPodsLeftOut]; left || have.Status.StatusFailure != "" {
+		t.Errorf("no pod is left out: %v %q", have.Annotations, have.Status.StatusFailure)
 	}
 }
 

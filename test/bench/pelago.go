@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -417,26 +416,16 @@ func (n *node) clusterSetIPs(s *dataplane.State) {
 	}
 }
 
-// ownDevice gives the node's pod a device with programs. A datagram makes its MAC address known.
+// ownDevice gives the node's pod a device with programs.
 func (n *node) ownDevice(s *dataplane.State, devices *loader.Devices) error {
-	conn, err := net.Dial("udp4", netip.AddrPortFrom(podAddr, 9).String())
+	var finder netdev.PodDevices
+	found, err := finder.Find([]netip.Addr{podAddr}, nil, netdev.NamespacesDir)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	if _, err := conn.Write(nil); err != nil {
-		return err
-	}
-	var e dataplane.Endpoint
-	for end := time.Now().Add(time.Minute); e.Ifindex == 0; time.Sleep(10 * time.Millisecond) {
-		endpoints, err := netdev.Endpoints([]netip.Addr{podAddr})
-		if err != nil {
-			return err
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%s: the device of pod %s is not known", n.ns.Name, podAddr)
-		}
-		e = endpoints[podAddr]
+	e := found[podAddr].Endpoint
+	if e.Ifindex == 0 {
+		return fmt.Errorf("%s: the device of pod %s is not known: %s", n.ns.Name, podAddr, found[podAddr].Problem)
 	}
 	e.Datapath = n.pods
 	s.Endpoints = map[netip.Addr]dataplane.Endpoint{podAddr: e}

@@ -17,6 +17,9 @@ const (
 	// AnnotationSilentGateways of a RouteAgent lists the gateways of the own cluster that do not
 	// answer the node, with commas between.
 	AnnotationSilentGateways = "pelago.io/silent-gateways"
+	// AnnotationPodsLeftOut of a RouteAgent is the number of pods of the node that are not
+	// connected, or not as configured, because of their device; decimal. StatusFailure names them.
+	AnnotationPodsLeftOut = "pelago.io/pods-left-out"
 )
 
 // Labels and annotations of the GlobalIngressIPs of headless services.

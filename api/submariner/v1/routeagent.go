@@ -20,8 +20,8 @@ type RouteAgent struct {
 type RouteAgentStatus struct {
 	// +optional
 	Version string `json:"version"`
-	// StatusFailure names the gateways of the own cluster that do not answer this node; empty if
-	// all do.
+	// StatusFailure names the gateways of the own cluster that do not answer this node, and the
+	// pods of the node that are left out because of their device; empty: none.
 	//
 	// +optional
 	StatusFailure string `json:"statusFailure"`

@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -117,6 +118,8 @@ type RouteAgent struct {
 	Status submarinerv1.RouteAgentStatus
 	// Silent is the value of AnnotationSilentGateways; empty: none.
 	Silent string
+	// LeftOut is the value of AnnotationPodsLeftOut; empty: none.
+	LeftOut string
 	// Owner is the Node.
 	Owner *metav1.OwnerReference
 }
@@ -127,6 +130,13 @@ func (t *Tracker) routeAgent(snap Snapshot) RouteAgent {
 		r.Silent = strings.Join(silent, ",")
 		r.Status.StatusFailure = fmt.Sprintf("no answer from gateway %s of this cluster: does the node run, and does UDP %d pass between %s and it?",
 			strings.Join(silent, ", "), dataplane.OverlayPort, snap.Objects.Name)
+	}
+	if n := len(snap.LeftOut); n > 0 {
+		r.LeftOut = strconv.Itoa(n)
+		if r.Status.StatusFailure != "" {
+			r.Status.StatusFailure += "; "
+		}
+		r.Status.StatusFailure += tables.DescribeLeftOut(snap.LeftOut)
 	}
 	if n := tables.OwnNode(snap.Objects); n.Name != "" {
 		r.Owner = &metav1.OwnerReference{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: n.Name, UID: n.UID}

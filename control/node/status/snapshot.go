@@ -31,6 +31,8 @@ type Snapshot struct {
 	Reach tables.Reach
 	// Targets are the gateways that this node probes.
 	Targets []Target
+	// LeftOut are the pods of this node that have been left out for some time.
+	LeftOut []tables.LeftOut
 	// refused are the remote gateways that the wire cannot reach.
 	refused []Target
 }

@@ -289,10 +289,18 @@ func (b *builder) localPods(source func(*corev1.Pod, netip.Addr) dataplane.Sourc
 		b.out.Owners[address] = p.UID
 		device, ok := b.host.Devices[address]
 		if !ok {
-			if p.DeletionTimestamp == nil {
-				b.problem("pod %s/%s is not connected: the node has no route to %s by a device of the pod", p.Namespace, p.Name, address)
+			reason, ok := b.host.Unserved[address]
+			if !ok {
+				reason = "its device is not known"
 			}
+			if p.DeletionTimestamp == nil {
+				b.problem("pod %s/%s is not connected: %s: %s", p.Namespace, p.Name, address, reason)
+			}
+			b.leaveOut(p, false, reason)
 			continue
+		}
+		if reason, ok := b.host.Limited[address]; ok {
+			b.leaveOut(p, true, reason)
 		}
 		src.Ifindex = device
 		b.out.State.Sources[address] = src

@@ -68,13 +68,16 @@ type Objects struct {
 type Host struct {
 	// Hops are the next hops of OuterAddresses; what has none is left out of the tables.
 	Hops map[netip.Addr]dataplane.Hop
-	// Devices are the interface indexes towards local pods. Those whose device is not known are
-	// left out of the sources.
-	Devices map[netip.Addr]uint32
+	// Devices are the interface indexes at which packets of local pods arrive. Those whose device
+	// is not known are left out of the sources; Unserved is why.
+	Devices  map[netip.Addr]uint32
+	Unserved map[netip.Addr]string
 	// Datapath is that of pods whose namespace sets none; Endpoints are the devices of those that
 	// need programs (NeedsDevice).
 	Datapath  dataplane.Datapath
 	Endpoints map[netip.Addr]dataplane.Endpoint
+	// Limited is what pods lack that need an endpoint and have none, or one with another datapath.
+	Limited map[netip.Addr]string
 	// External are the interface indexes towards ExternalAddresses, on gateways; what has no route
 	// is left out.
 	External map[netip.Addr]uint32
@@ -126,6 +129,8 @@ type Result struct {
 	Rotation cable.Rotation
 	// Datapath is Host's.
 	Datapath dataplane.Datapath
+	// LeftOut are the pods of this node that are not connected, or not as they are to be.
+	LeftOut []LeftOut
 	// Problems are objects that are not in the tables, as messages for an operator.
 	Problems []string
 }

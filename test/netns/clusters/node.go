@@ -134,15 +134,13 @@ func (n *Node) AddPod(t testing.TB) *Pod {
 	return p
 }
 
-// learn finds the pod's device, which the node knows once the pod has sent something.
+// learn finds the pod's device.
 func (p *Pod) learn(t testing.TB) {
 	t.Helper()
-	if out, err := p.Run("busybox", "ping", "-c", "1", "-W", "2", p.Node.podAddress(1).String()); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	must(t, p.Node.Do(func() error {
-		found, err := netdev.Endpoints([]netip.Addr{p.Address})
-		p.Endpoint = found[p.Address]
+		var finder netdev.PodDevices
+		found, err := finder.Find([]netip.Addr{p.Address}, nil, netdev.NamespacesDir)
+		p.Endpoint = found[p.Address].Endpoint
 		return err
 	}))
 	if p.Endpoint.Ifindex == 0 {
