@@ -138,7 +138,7 @@ func run(ctx context.Context, o runOptions) error {
 	daemon := node.New(node.Options{
 		Events: events.NewRecorder(scheme, corev1.EventSource{Component: "pelago-node", Host: o.nodeName}),
 		Pods:   node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins,
-		CacheFile: cacheFile(o.stateDir), OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
+		CacheFile: cacheFile(o.stateDir), CNIDir: node.CNIDir, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
 		UnreachableClusters: unreachableClusters, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Datapath: o.datapath, Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent

@@ -58,6 +58,9 @@ type Options struct {
 	PinPath   string // of the maps; dataplane.DefaultPinPath if empty
 	// CacheFile is a file on the node that keeps the objects, for a start without the API server.
 	CacheFile string
+	// CNIDir is the directory CNIDir on the node; empty: pods are known once the API shows their
+	// addresses.
+	CNIDir string
 	// OverlayTokenDir and PSKDir are the mounted Secrets pelago-overlay-token and
 	// submariner-ipsec-psk.
 	OverlayTokenDir, PSKDir string
@@ -96,6 +99,7 @@ type Daemon struct {
 	trigger chan struct{}
 	// displaced is restored before the next reconcile.
 	displaced displaced
+	urgent    chan struct{}
 	swept     chan sweep
 	// ready: a reconcile has succeeded since the start, or since the node had no index or address
 	// (latch).
@@ -114,6 +118,7 @@ type Daemon struct {
 	leftOut             leftOut
 	maglev              dataplane.MaglevCache
 	podDevices          netdev.PodDevices
+	cni                 cniResults
 	unreachableClusters status.UnreachableClusters
 	problems            map[string]bool // logged, and present in the last reconcile
 	later               *time.Timer     // of wakeLater
@@ -126,8 +131,8 @@ type Daemon struct {
 // New returns a daemon over a started loader. c must be configured by CacheOptions.
 func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemon {
 	d := &Daemon{
-		opts: opts, loader: l, log: opts.Logger, trigger: make(chan struct{}, 1), swept: make(chan sweep), tracker: status.NewTracker(opts.Version),
-		problems: map[string]bool{}, displaced: displaced{changed: make(chan struct{}, 1)},
+		opts: opts, loader: l, log: opts.Logger, trigger: make(chan struct{}, 1), urgent: make(chan struct{}, 1), swept: make(chan sweep), tracker: status.NewTracker(opts.Version),
+		problems: map[string]bool{}, cni: cniResults{dir: opts.CNIDir}, displaced: displaced{changed: make(chan struct{}, 1)},
 	}
 	d.objects = newObjectSource(opts, c, cl.RESTMapper(), d.wake)
 	d.reports = newReports(types.NamespacedName{Namespace: opts.Namespace, Name: opts.NodeName}, c, cl, d.tracker.SetCreated, opts.Logger)
@@ -186,6 +191,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer saving.Wait()
 	defer d.endSweep()
 	go d.watchHost(ctx)
+	if d.opts.CNIDir != "" {
+		go func() {
+			if err := watchCNI(ctx, cniResults{dir: d.opts.CNIDir}, d.wakeNow); err != nil {
+				d.log.Error("new pods are known once the API shows their addresses", "error", err)
+			}
+		}()
+	}
 	go d.gateway.resolver.Run(ctx)
 	defer d.gateway.closeDiscovery()
 	go d.prober.Run(ctx)
@@ -208,6 +220,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.reconcile(ctx)
 		case <-d.displaced.changed:
 			d.restore(d.displaced.take())
+		case <-d.urgent:
+			d.reconcile(ctx)
 		case <-live:
 			live = nil
 			d.goLive(ctx)
@@ -288,7 +302,9 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	objs, reach, problems := d.ensureReach(read)
+	started, unread := d.addStarting(read)
+	objs, reach, problems := d.ensureReach(started)
+	problems = append(problems, unread...)
 	draining := d.updateRoles(objs)
 	host, err := d.observeHost(objs)
 	if err != nil {
