@@ -39,6 +39,8 @@ type Options struct {
 	XDP      bool // on the uplinks of gateways
 	// Datapath of all pods.
 	Datapath dataplane.Datapath
+	// CNI is how pods are attached to their nodes.
+	CNI CNI
 }
 
 // Set is the two clusters.
@@ -48,6 +50,7 @@ type Set struct {
 	bpffs    string
 	xdp      bool
 	datapath dataplane.Datapath
+	cni      CNI
 }
 
 // Cluster is one of them.
@@ -91,7 +94,7 @@ func (c *Cluster) Global(n byte) netip.Addr {
 func New(t testing.TB, o Options) *Set {
 	t.Helper()
 	netns.Require(t)
-	s := &Set{Router: netns.ForTest(t, "router"), bpffs: bpffs.Mount(t), xdp: o.XDP, datapath: o.Datapath}
+	s := &Set{Router: netns.ForTest(t, "router"), bpffs: bpffs.Mount(t), xdp: o.XDP, datapath: o.Datapath, cni: o.CNI}
 	must(t, s.Router.Sysctl("net/ipv4/ip_forward", "1"))
 	for i := uint16(1); i <= 2; i++ {
 		s.Clusters[i] = &Cluster{Index: i, Plain: o.Plain, Services: map[dataplane.ServiceKey]*Service{}, Pods: map[netip.Addr]*Pod{}}

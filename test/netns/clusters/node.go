@@ -8,8 +8,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/netdev"
@@ -34,6 +32,7 @@ type Node struct {
 	xdp   bool
 	// datapath of the pods.
 	datapath dataplane.Datapath
+	cni      CNI
 }
 
 // Pod is one pod.
@@ -43,6 +42,8 @@ type Pod struct {
 	Address netip.Addr
 	Global  netip.Addr // of a headless pod; without globalnet the address of any
 	Gone    bool       // the node does not know it any more
+	// Source is the interface index at which the node receives the pod's packets.
+	Source uint32
 	// Endpoint is the pod's device, where packets may bypass the node's stack.
 	Endpoint dataplane.Endpoint
 }
@@ -50,7 +51,7 @@ type Pod struct {
 func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, opts loader.Options) {
 	t.Helper()
 	n := &Node{
-		NS: netns.ForTest(t, fmt.Sprintf("c%dn%d", c.Index, index)), Cluster: c, Index: index, opts: opts, xdp: s.xdp, datapath: s.datapath,
+		NS: netns.ForTest(t, fmt.Sprintf("c%dn%d", c.Index, index)), Cluster: c, Index: index, opts: opts, xdp: s.xdp, datapath: s.datapath, cni: s.cni,
 		Address: netip.AddrFrom4([4]byte{172, 16, byte(c.Index), byte(index)}),
 		PinPath: filepath.Join(s.bpffs, fmt.Sprintf("c%dn%d", c.Index, index)),
 		Blocks:  []uint16{1024 + 256*(index-1)},
@@ -71,14 +72,8 @@ func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, opts loader.Option
 	must(t, s.Router.Handle().LinkSetMaster(link, br))
 	must(t, n.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), c.router(), "un0"))
 
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "cni0"
-	must(t, n.Handle().LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
-	cni, err := n.Handle().LinkByName("cni0")
-	must(t, err)
-	must(t, n.Handle().LinkSetUp(cni))
 	pods := netip.PrefixFrom(n.podAddress(1), 24)
-	must(t, n.AddAddr("cni0", pods))
+	n.addNetwork(t, pods)
 	// What the CNI does for the pods' way to the outside world.
 	n.MustRun(t, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", pods.Masked().String(), "!", "-d", c.podCIDR().String(), "-j", "MASQUERADE")
 	n.Open(t)
@@ -119,18 +114,9 @@ func (n *Node) AddPod(t testing.TB) *Pod {
 	if n.Cluster.Plain {
 		p.Global = p.Address
 	}
-	must(t, netns.Veth(netns.End{NS: p.NS, Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(p.Address, 24)}}, netns.End{NS: n.NS, Name: p.host()}))
-	cni, err := n.Handle().LinkByName("cni0")
-	must(t, err)
-	link, err := n.Handle().LinkByName(p.host())
-	must(t, err)
-	must(t, n.Handle().LinkSetMaster(link, cni))
-	must(t, n.Handle().LinkSetHairpin(link, true))
-	must(t, p.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), n.podAddress(1), "eth0"))
+	p.attach(t)
 	n.Pods = append(n.Pods, p)
-	if n.datapath != dataplane.Strict {
-		p.learn(t)
-	}
+	p.learn(t)
 	return p
 }
 
@@ -140,13 +126,15 @@ func (p *Pod) learn(t testing.TB) {
 	must(t, p.Node.Do(func() error {
 		var finder netdev.PodDevices
 		found, err := finder.Find([]netip.Addr{p.Address}, nil, netdev.NamespacesDir)
-		p.Endpoint = found[p.Address].Endpoint
+		p.Source, p.Endpoint = found[p.Address].Source, found[p.Address].Endpoint
 		return err
 	}))
-	if p.Endpoint.Ifindex == 0 {
+	if p.Source == 0 || p.Endpoint.Ifindex == 0 {
 		t.Fatalf("the device of pod %s is not known", p.Address)
 	}
-	p.Endpoint.Datapath = p.Node.datapath
+	if p.Endpoint.Datapath = p.Node.datapath; p.Endpoint.Datapath == dataplane.Strict {
+		p.Endpoint = dataplane.Endpoint{} // no programs
+	}
 }
 
 // host is the node's end of the pod's veth pair.

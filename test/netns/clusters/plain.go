@@ -55,7 +55,7 @@ func (n *Node) shown() netip.Addr {
 }
 
 // plain adds the addresses that are kept: those of this node, and at a gateway of all nodes.
-func (n *Node) plain(s *dataplane.State, cni uint32) {
+func (n *Node) plain(s *dataplane.State) {
 	host := dataplane.Source{Own: n.Fabric(), Host: true}
 	s.Sources[n.Address], s.Sources[n.podAddress(1)] = host, host
 	for _, node := range n.Cluster.Nodes {
@@ -73,7 +73,7 @@ func (n *Node) plain(s *dataplane.State, cni uint32) {
 			}
 			if node == n {
 				to.Pod = p.Address
-				s.Sources[p.Address] = dataplane.Source{Own: p.Address, Ifindex: cni}
+				s.Sources[p.Address] = dataplane.Source{Own: p.Address, Ifindex: p.Source}
 			}
 			s.Globals[p.Address] = to
 		}

@@ -19,10 +19,6 @@ func (n *Node) State() (dataplane.State, error) {
 	if err != nil {
 		return dataplane.State{}, err
 	}
-	cni, err := n.NS.Index("cni0")
-	if err != nil {
-		return dataplane.State{}, err
-	}
 	hop := func(a, next netip.Addr) dataplane.Hop {
 		return dataplane.Hop{Address: a, Next: next, Ifindex: uint32(uplink)}
 	}
@@ -58,10 +54,10 @@ func (n *Node) State() (dataplane.State, error) {
 		s.Routes[p] = c.Other.Index
 	}
 	if c.Plain {
-		n.plain(&s, uint32(cni))
+		n.plain(&s)
 	} else {
 		s.Routes[c.GlobalCIDR()] = c.Index
-		n.globalnet(&s, uint32(cni))
+		n.globalnet(&s)
 	}
 	for key, service := range c.Services {
 		s.Services[key] = service.seenBy(n)
@@ -75,7 +71,7 @@ func (n *Node) State() (dataplane.State, error) {
 }
 
 // globalnet adds the addresses that are translated.
-func (n *Node) globalnet(s *dataplane.State, cni uint32) {
+func (n *Node) globalnet(s *dataplane.State) {
 	c := n.Cluster
 	s.Sources[n.Address] = dataplane.Source{Egress: c.Global(1), Host: true, Mapped: c.Mapped, Open: c.Open}
 	for ip := byte(1); ip <= 8; ip++ {
@@ -84,7 +80,7 @@ func (n *Node) globalnet(s *dataplane.State, cni uint32) {
 	}
 	for _, p := range n.Pods {
 		if !p.Gone {
-			s.Sources[p.Address] = dataplane.Source{Egress: c.Global(1 + p.Address.As4()[3]%8), Own: p.Global, Ifindex: cni, Mapped: c.Mapped, Open: c.Open}
+			s.Sources[p.Address] = dataplane.Source{Egress: c.Global(1 + p.Address.As4()[3]%8), Own: p.Global, Ifindex: p.Source, Mapped: c.Mapped, Open: c.Open}
 		}
 	}
 	for ip, p := range c.Pods {
