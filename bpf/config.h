@@ -56,6 +56,9 @@ volatile const __u64 handshake_burst = SECOND / 2;
 volatile const __u64 network_interval = SECOND / 2;
 volatile const __u64 network_burst = 2 * SECOND;
 
-/* Rate limit of ICMP errors to local sources whose flow gets no port, in the same form. */
+/*
+ * Rate limit of the answers to flows that get no port or are refused by a service, in the same
+ * form: one for the local sources, one for each cluster.
+ */
 volatile const __u64 answer_interval = SECOND / 1000;
 volatile const __u64 answer_burst = SECOND / 10;

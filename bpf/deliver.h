@@ -2,27 +2,95 @@
 /* Delivery to a pod of this node, from the overlay or, on a gateway, the cable. */
 #pragma once
 #include "rx.h"
+#include "answer.h"
 #include "bypass.h"
 #include "flow.h"
 #include "mapping.h"
 #include "nat.h"
 
-/* Answers a TCP segment without a flow with a reset to its sender. */
-static __always_inline int tcp_reset(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
-				     const struct rx *rx, struct fwd *fwd)
+/*
+ * Reports whether the service behind a global address with GLOBAL_RESTRICTED is exported to the
+ * cluster of a client.
+ */
+__noinline __u32 exported_to(__be32 service, __be32 client)
 {
-	const struct route *route;
+	const struct audience *audience = bpf_map_lookup_elem(&audiences, &service);
+	const struct route *route = route_lookup(client);
 
-	if (!tcp_is_answered(skb, p))
-		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
+	return audience && route && has_bit(audience->clusters, route->cluster);
+}
+
+/*
+ * Reports whether a packet is answered that a service refuses. A service that is not exported to
+ * the sender's cluster stays silent, whatever its ports; so does an address of another kind, whose
+ * tables may just change. Each cluster has a rate of its own.
+ */
+static __always_inline int may_refuse(struct __sk_buff *skb, const struct packet *p, enum verdict v, __u64 now,
+				      __u32 cluster)
+{
+	struct global *g = bpf_map_lookup_elem(&globals, &p->daddr);
+	__u64 *full = bpf_map_lookup_elem(&refusals, &cluster);
+
+	return g && g->kind == GLOBAL_SERVICE && full && is_answered(skb, p, v) &&
+	       (!(g->flags & GLOBAL_RESTRICTED) || exported_to(p->daddr, p->saddr)) &&
+	       bucket_take(full, now, answer_interval, answer_burst);
+}
+
+/* Gives the outer headers, which keep all else, the length of an ICMP error as inner packet. */
+static __always_inline int shorten_outer(struct __sk_buff *skb, enum hook hook)
+{
+	struct ipv4 *ip = ctx_at(skb, hook, ETH_LEN, sizeof(*ip) + sizeof(struct udp));
+	struct udp *udp = (void *)(ip + 1);
+	__be16 len = bpf_htons(OUTER_LEN - ETH_LEN + sizeof(struct icmp_error));
+
+	if (!ip)
+		return -1;
+	ip->check = ~csum_fold((__u16)~ip->check + (__u16)~ip->len + (__u32)len);
+	ip->len = len;
+	udp->len = bpf_htons(OUTER_LEN - ETH_LEN - sizeof(*ip) + sizeof(struct icmp_error));
+	return 0;
+}
+
+/*
+ * Turns a packet from the overlay or a cable that is dropped into its answer, which takes the way
+ * of a pod's answers: a TCP segment without a flow gets a reset, a packet that a service refuses a
+ * reset or a port unreachable. VERDICT_CONTINUE: it is complete but for its MAC addresses, and
+ * fwd->to is where it goes. The hook is always one of tc: only the caller knows which.
+ */
+static __noinline enum verdict answer_sender(struct __sk_buff *skb, const struct packet *p, struct fwd *fwd,
+					     enum verdict v)
+{
+	const struct node_settings *s = get_settings();
+	const struct route *route;
+	__u64 now = now_ns();
+
+	if (!p || !fwd || !s)
+		return VERDICT_DROP_INTERNAL;
+	if (v == VERDICT_DROP_NO_FLOW ? !tcp_is_answered(skb, p) || !(p->tcp_flags & TCP_ACK) : !verdict_refuses(v))
+		return v;
 	route = route_lookup(p->saddr);
-	if (!route || encap_find_exit(s, route->cluster, flow_hash(p), rx->now, &fwd->to) != VERDICT_CONTINUE)
-		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
-	if (tcp_make_reset(skb, p))
-		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
-	fwd->node = 0;
-	fwd->flags = route->cluster == s->cluster ? OVERLAY_SWITCH : 0;
-	return fwd_send(skb, s, rx, fwd, VERDICT_DROP_NO_FLOW);
+	if (!route || (v != VERDICT_DROP_NO_FLOW && !may_refuse(skb, p, v, now, route->cluster)) ||
+	    encap_find_exit(s, route->cluster, flow_hash(p), now, &fwd->to) != VERDICT_CONTINUE ||
+	    make_answer(skb, p, v))
+		return v;
+	if (p->proto == PROTO_UDP && shorten_outer(skb, HOOK_UPLINK_IN))
+		return VERDICT_DROP_INTERNAL;
+	v = encap_turn(skb, HOOK_UPLINK_IN, &fwd->to, 0, route->cluster == s->cluster ? OVERLAY_SWITCH : 0);
+	if (v != VERDICT_CONTINUE)
+		return v;
+	return encap_fits(skb, HOOK_UPLINK_IN, &fwd->to, 0) ? VERDICT_CONTINUE : VERDICT_DROP_TOO_BIG;
+}
+
+/* Drops a packet from the overlay or a cable, and sends the answer if there is one. */
+static __always_inline int drop_answered(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
+					 const struct rx *rx, struct fwd *fwd, enum verdict v)
+{
+	enum verdict failed = answer_sender(skb, p, fwd, v);
+
+	if (failed != VERDICT_CONTINUE)
+		return finish(skb, rx->hook, failed);
+	count_verdict(skb, rx->hook, v);
+	return encap_send(skb, s, &fwd->to);
 }
 
 #define SHOWN_PORT_TRIES 16
@@ -216,25 +284,22 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct node_se
  * the gateway that picked it disagree, or a sticky node index is stale. A gateway picks the node
  * itself.
  */
-static __always_inline int deliver_elsewhere(struct __sk_buff *skb, const struct node_settings *s,
-					     const struct packet *p, const struct rx *rx, const struct service_key *key,
-					     const struct service *service, struct fwd *fwd)
+static __always_inline enum verdict deliver_elsewhere(const struct node_settings *s, const struct packet *p,
+						      const struct rx *rx, const struct service_key *key,
+						      const struct service *service, struct fwd *fwd)
 {
-	enum verdict v = VERDICT_BOUNCED;
 	__u32 node = 0;
 
-	if (!s->gateway) {
-		v = fwd_bounce(s, p, rx, VERDICT_DROP_NO_BACKEND, fwd);
-		return v == VERDICT_BOUNCED ? fwd_send(skb, s, rx, fwd, v) : finish(skb, rx->hook, v);
-	}
+	if (!s->gateway)
+		return fwd_bounce(s, p, rx, VERDICT_DROP_NO_BACKEND, fwd);
 	if (!(rx->flags & OVERLAY_BOUNCED))
 		node = lb_pick_live_node(p, s->node, rx->now) ?:
 			       lb_pick_node(key, service, service_hash(service, p, p->saddr), s->node);
 	if (!encap_to_node(s, node, &fwd->to))
-		return finish(skb, rx->hook, VERDICT_DROP_NO_BACKEND);
+		return VERDICT_DROP_NO_BACKEND;
 	fwd->node = 0;
 	fwd->flags = (rx->flags & ~OVERLAY_SWITCH) | OVERLAY_BOUNCED;
-	return fwd_send(skb, s, rx, fwd, v);
+	return VERDICT_BOUNCED;
 }
 
 /*
@@ -260,18 +325,6 @@ static __always_inline struct endpoint *bypass_in(struct __sk_buff *skb, const s
 	if (pod->datapath == DATAPATH_HYBRID && (!f || !passed_fresh(f, now_ns())))
 		return 0;
 	return pod;
-}
-
-/*
- * Reports whether the service behind a global address with GLOBAL_RESTRICTED is exported to the
- * cluster of a client.
- */
-__noinline __u32 exported_to(__be32 service, __be32 client)
-{
-	const struct audience *audience = bpf_map_lookup_elem(&audiences, &service);
-	const struct route *route = route_lookup(client);
-
-	return audience && route && has_bit(audience->clusters, route->cluster);
 }
 
 /*
@@ -319,7 +372,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	if (g && g->kind == GLOBAL_EGRESS && mapping_in(p, &t))
 		goto translated;
 	if (!packet_opens_flow(p))
-		return tcp_reset(skb, s, p, rx, fwd);
+		return drop_answered(skb, s, p, rx, fwd, VERDICT_DROP_NO_FLOW);
 	route = route_lookup(p->saddr);
 	if (!route)
 		return finish(skb, rx->hook, VERDICT_DROP_SPOOFED_SOURCE);
@@ -334,10 +387,13 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 		const struct backend *b;
 
 		if (!service)
-			return finish(skb, rx->hook, VERDICT_DROP_NO_SERVICE);
+			return drop_answered(skb, s, p, rx, fwd, VERDICT_DROP_NO_SERVICE);
 		b = lb_pick_backend(&service_key, service, service_hash(service, p, p->saddr));
-		if (!b)
-			return deliver_elsewhere(skb, s, p, rx, &service_key, service, fwd);
+		if (!b) {
+			v = deliver_elsewhere(s, p, rx, &service_key, service, fwd);
+			return v == VERDICT_BOUNCED ? fwd_send(skb, s, rx, fwd, v) :
+						      drop_answered(skb, s, p, rx, fwd, v);
+		}
 		pod = *b;
 	} else {
 		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
@@ -379,5 +435,5 @@ static __always_inline int rx_packet(struct __sk_buff *skb, const struct node_se
 		return deliver(skb, s, &p, rx, &fwd);
 	if (v == VERDICT_SWITCHED || v == VERDICT_BOUNCED)
 		return fwd_send(skb, s, rx, &fwd, v);
-	return finish(skb, rx->hook, v);
+	return drop_answered(skb, s, &p, rx, &fwd, v);
 }

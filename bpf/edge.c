@@ -7,7 +7,7 @@
  * the check of what enters the stack.
  */
 #include "edge.h"
-#include "bucket.h"
+#include "answer.h"
 #include "bypass.h"
 #include "deliver.h"
 #include "mapping.h"
@@ -116,27 +116,40 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 	return flow_open_client(p, &to->key, src, to->cluster, &to->t);
 }
 
+/* Reports whether a dropped packet of a local source may be answered by edge_answer(). */
+static __always_inline int edge_answers(enum verdict v)
+{
+	return v == VERDICT_DROP_NO_FLOW || v == VERDICT_DROP_PORTS_EXHAUSTED || verdict_refuses(v);
+}
+
 /*
- * Answers a dropped packet of a local source: a TCP segment without a flow, for example after the
- * flow table was lost, with a reset; a packet whose flow gets no port with an ICMP error, which is
- * rate-limited. The answer comes back on pelago0, where edge_in accepts it by its mark.
+ * Turns a dropped packet of a local source into its answer. A TCP segment without a flow, for
+ * example after the flow table was lost, gets a reset; a packet to a ClusterSetIP without a ready
+ * backend, or without that port, a reset or a port unreachable; one whose flow gets no port an
+ * ICMP error, unless it is TCP: the sender would give up, though its next SYN may find a port (RFC
+ * 5508 REQ-8). All but the first have a common rate limit. Returns 0 if it is answered.
  */
+static __noinline int edge_make_answer(struct __sk_buff *skb, const struct packet *p, enum verdict v)
+{
+	__u32 zero = 0;
+	__u64 *full;
+
+	if (!p)
+		return -1;
+	if (v == VERDICT_DROP_NO_FLOW)
+		return !tcp_is_answered(skb, p) || !(p->tcp_flags & TCP_ACK) || tcp_make_reset(skb, p);
+	full = bpf_map_lookup_elem(&answers, &zero);
+	if (!full || !is_answered(skb, p, v) || !bucket_take(full, now_ns(), answer_interval, answer_burst))
+		return -1;
+	return make_answer(skb, p, v);
+}
+
+/* Drops a packet of a local source. Its answer comes back on pelago0: edge_in accepts the mark. */
 static __noinline int edge_answer(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
 				  enum verdict v)
 {
-	if (v == VERDICT_DROP_NO_FLOW) {
-		if (!tcp_is_answered(skb, p))
-			return finish(skb, HOOK_EDGE_OUT, v);
-		if (tcp_make_reset(skb, p))
-			return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
-	} else {
-		__u32 zero = 0;
-		__u64 *full = bpf_map_lookup_elem(&answers, &zero);
-
-		if (!full || !bucket_take(full, now_ns(), answer_interval, answer_burst) ||
-		    icmp_make_prohibited(skb, p))
-			return finish(skb, HOOK_EDGE_OUT, v);
-	}
+	if (edge_make_answer(skb, p, v))
+		return finish(skb, HOOK_EDGE_OUT, v);
 	if (bpf_skb_store_bytes(skb, 0, pelago_mac, sizeof(pelago_mac), 0))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
 	skb->mark = s->cookie;
@@ -163,7 +176,7 @@ int edge_out(struct __sk_buff *skb)
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
 	v = translate_out(skb, s, &p, &to, now);
-	if (v == VERDICT_DROP_NO_FLOW || v == VERDICT_DROP_PORTS_EXHAUSTED)
+	if (edge_answers(v))
 		return edge_answer(skb, s, &p, v);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);

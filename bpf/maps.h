@@ -478,8 +478,8 @@ struct {
 } network_calls SEC(".maps");
 
 /*
- * Token bucket of ICMP errors to local sources. key, value: as in `calls`. Writer and reader:
- * edge.
+ * Token bucket of answers to dropped packets of local sources. key, value: as in `calls`. Writer
+ * and reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -488,6 +488,18 @@ struct {
 	__type(value, __u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } answers SEC(".maps");
+
+/*
+ * Token buckets of answers to the clients of services without that port or a ready backend. key:
+ * index of their cluster; value: as in `calls`. Writer and reader: edge, gateway.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CLUSTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} refusals SEC(".maps");
 
 /* key: 0; value: LAYOUT_VERSION of the loader that last opened the maps. Writer, reader: loader. */
 struct {

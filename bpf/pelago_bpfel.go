@@ -671,6 +671,7 @@ const (
 	PelagoMapPathLines             = "path_lines"
 	PelagoMapPaths                 = "paths"
 	PelagoMapPeers                 = "peers"
+	PelagoMapRefusals              = "refusals"
 	PelagoMapRoutes                = "routes"
 	PelagoMapServices              = "services"
 	PelagoMapSettings              = "settings"
@@ -838,6 +839,7 @@ type PelagoMapSpecs struct {
 	PathLines     *ebpf.MapSpec `ebpf:"path_lines"`
 	Paths         *ebpf.MapSpec `ebpf:"paths"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	Refusals      *ebpf.MapSpec `ebpf:"refusals"`
 	Routes        *ebpf.MapSpec `ebpf:"routes"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Settings      *ebpf.MapSpec `ebpf:"settings"`
@@ -961,6 +963,7 @@ type PelagoMaps struct {
 	PathLines     *ebpf.Map `ebpf:"path_lines"`
 	Paths         *ebpf.Map `ebpf:"paths"`
 	Peers         *ebpf.Map `ebpf:"peers"`
+	Refusals      *ebpf.Map `ebpf:"refusals"`
 	Routes        *ebpf.Map `ebpf:"routes"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Settings      *ebpf.Map `ebpf:"settings"`
@@ -1004,6 +1007,7 @@ func (m *PelagoMaps) Close() error {
 		m.PathLines,
 		m.Paths,
 		m.Peers,
+		m.Refusals,
 		m.Routes,
 		m.Services,
 		m.Settings,

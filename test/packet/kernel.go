@@ -29,7 +29,7 @@ type Kernel struct {
 
 	EdgeOut, EdgeIn, UplinkIn, UplinkOut, UplinkXDP, PodOut, PodIn      *ebpf.Program
 	Flows, Fragments, Slots, Hand, Egresses, Paths, Standings, Counters *ebpf.Map
-	Uplinks, Calls, NetworkCalls, Usage, Answers                        *ebpf.Map
+	Uplinks, Calls, NetworkCalls, Usage, Answers, Refusals              *ebpf.Map
 	PathLines, OwnLosses, GatewayLosses                                 *ebpf.Map
 }
 
@@ -50,6 +50,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 		bpf.PelagoMapUplinks: &k.Uplinks, bpf.PelagoMapCalls: &k.Calls, bpf.PelagoMapUsage: &k.Usage,
 		bpf.PelagoMapPathLines: &k.PathLines, bpf.PelagoMapOwnLosses: &k.OwnLosses, bpf.PelagoMapGatewayLosses: &k.GatewayLosses,
 		bpf.PelagoMapNetworkCalls: &k.NetworkCalls, bpf.PelagoMapAnswers: &k.Answers,
+		bpf.PelagoMapRefusals: &k.Refusals,
 	} {
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(pinPath, name), nil); err != nil {
 			return nil, errors.Join(fmt.Errorf("open map %s: %w", name, err), k.Close())
@@ -61,7 +62,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 // Close gives up programs and maps; the maps' pins stay.
 func (k *Kernel) Close() error {
 	return errors.Join(k.Loader.Close(), k.Flows.Close(), k.Fragments.Close(), k.Slots.Close(), k.Hand.Close(), k.Egresses.Close(), k.Paths.Close(),
-		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close(), k.NetworkCalls.Close(), k.Usage.Close(), k.Answers.Close(),
+		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close(), k.NetworkCalls.Close(), k.Usage.Close(), k.Answers.Close(), k.Refusals.Close(),
 		k.PathLines.Close(), k.OwnLosses.Close(), k.GatewayLosses.Close())
 }
 
@@ -95,6 +96,11 @@ func (k *Kernel) Flush(t testing.TB) {
 	if err := errors.Join(k.Standings.Put(uint32(0), bpf.PelagoAdvertised{}), k.OwnLosses.Put(uint32(0), bpf.PelagoClusterSet{}),
 		k.Calls.Put(uint32(0), uint64(0)), k.Answers.Put(uint32(0), uint64(0)), k.Loader.Guard(nil, nil)); err != nil {
 		t.Fatal(err)
+	}
+	for cluster := range k.Refusals.MaxEntries() {
+		if err := k.Refusals.Put(cluster, uint64(0)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	k.networks(t, 0)
 }

@@ -143,18 +143,19 @@ func openMapping(t *testing.T) {
 		t.Errorf("packets that nobody asked for left %d flows", got-before)
 	}
 	for name, c := range map[string]struct {
-		p    Packet
-		want string
+		p      Packet
+		want   string
+		action int
 	}{
-		"a port without a mapping":        {unasked(port ^ 1), "drop-no-flow"},
-		"TCP":                             {tcpPacket(SYN, from("120.2.0.77"), to(global(1, 1)), ports(7777, port)), "drop-no-flow"},
-		"an address of no cluster":        {unasked(port, from("120.9.0.1")), "drop-spoofed-source"},
-		"an ICMP error about no packet":   {icmpError(udpPacket("x", from("120.1.0.1"), ports(port, 9)), global(2, 20), global(1, 1), 8), "drop-no-flow"},
-		"an address that is not an own":   {unasked(port, to(ip("120.1.0.9"))), "drop-not-own"},
-		"a service at the mapping's port": {unasked(port, to(global(1, 20))), "drop-no-service"},
+		"a port without a mapping":        {unasked(port ^ 1), "drop-no-flow", Drop},
+		"TCP":                             {tcpPacket(SYN, from("120.2.0.77"), to(global(1, 1)), ports(7777, port)), "drop-no-flow", Drop},
+		"an address of no cluster":        {unasked(port, from("120.9.0.1")), "drop-spoofed-source", Drop},
+		"an ICMP error about no packet":   {icmpError(udpPacket("x", from("120.1.0.1"), ports(port, 9)), global(2, 20), global(1, 1), 8), "drop-no-flow", Drop},
+		"an address that is not an own":   {unasked(port, to(ip("120.1.0.9"))), "drop-not-own", Drop},
+		"a service at the mapping's port": {unasked(port, to(global(1, 20))), "drop-no-service", Redirect}, // answered
 	} {
-		if r := arrive(c.p); r.Verdict != "uplink-in "+c.want || r.Action != Drop {
-			t.Errorf("%s: %q; want %s", name, r.Verdict, c.want)
+		if r := arrive(c.p); r.Verdict != "uplink-in "+c.want || r.Action != c.action {
+			t.Errorf("%s: action %d, %q; want %d, %s", name, r.Action, r.Verdict, c.action, c.want)
 		}
 	}
 

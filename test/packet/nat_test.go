@@ -145,6 +145,7 @@ func TestExhaustionIsAnswered(t *testing.T) {
 	}
 	for what, p := range map[string]Packet{
 		"long": request, "empty": udpPacket("", ports(50000, 53)), "first of a connected socket": udpPacket("x", ports(50001, 53)),
+		"first fragment": request.with(func(p *Packet) { p.MoreFragments = true }),
 	} {
 		got, ok := answer(p)
 		if !ok || got.ICMP == nil || got.ICMP.Type != Unreachable || got.ICMP.Code != 13 {
@@ -156,8 +157,7 @@ func TestExhaustionIsAnswered(t *testing.T) {
 		wantQuote(t, p, got, 8)
 	}
 	for what, p := range map[string]Packet{
-		"a fragment": request.with(func(p *Packet) { p.MoreFragments = true }),
-		"options":    request.with(func(p *Packet) { p.Options = []byte{1, 1, 1, 1} }),
+		"options": request.with(func(p *Packet) { p.Options = []byte{1, 1, 1, 1} }),
 	} {
 		if got, ok := answer(p); ok {
 			t.Errorf("%s is answered by %+v", what, got)

@@ -70,7 +70,7 @@ var requirements = []requirement{
 	{"RFC 5508 REQ-6", "M", "an error refreshes nothing and ends nothing", "TestICMPErrorKeepsFlow", ""},
 	{"RFC 5508 REQ-7", "M", "hairpinned errors", "TestHairpin", ""},
 	{"RFC 5508 REQ-8", "S", "no resources: administratively prohibited", "TestExhaustionIsAnswered", ""},
-	{"RFC 5508 REQ-9", "O", "a policy may stop ICMP towards a side", "", "errors from the node's stack are under its own policy; the only ones of the programs answer a local pod (edge_answer)"},
+	{"RFC 5508 REQ-9", "O", "a policy may stop ICMP towards a side", "", "errors from the node's stack are under its own policy; those of the programs answer a local pod, or the client of a service (bpf/answer.h)"},
 	{"RFC 5508 REQ-10b", "S", "other queries, such as timestamps, pass if they can", "", "dropped and counted as drop-protocol: no client in use today sends them, and each has its own identifier"},
 	{"RFC 5508 REQ-11", "S", "what is no query and no error is handled by policy", "TestVerdicts", ""},
 	{"RFC 5508 REQ-10a", "M", "unreachable, time exceeded and echo", "TestAnyICMPError", ""},

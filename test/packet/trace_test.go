@@ -172,7 +172,7 @@ func compareLeave(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint16
 	sourcePort := uint16(0)
 	var o Overlay
 	var inner Packet
-	if r.Action == Redirect {
+	if r.Verdict == "edge-out sent" {
 		var err error
 		if o, err = DecodeOverlay(r.Frame); err != nil {
 			rt.Fatal(err)

@@ -29,6 +29,7 @@ type row struct {
 	context Context
 	loMTU   int  // of the device to send by, if not 0
 	own     bool // needs a node of its own: it leaves too much behind
+	answer  bool // it is dropped, and its sender gets an answer
 	want    string
 }
 
@@ -112,9 +113,9 @@ func rows(t testing.TB) []row {
 			state: func(s *dataplane.State) { *s = balancingState([3]int{1, -1, -1}) }, frame: is(tcpPacket(SYN, to(clustersetIP))), want: "pod-out own-service"},
 		{name: "a ClusterSetIP has no such port", node: 2, hook: "edge-out", context: pod,
 			state: func(s *dataplane.State) { *s = balancingState([3]int{1, 1, 1}) },
-			frame: is(tcpPacket(SYN, to(clustersetIP), ports(40000, 81))), want: "edge-out drop-no-service"},
+			frame: is(tcpPacket(SYN, to(clustersetIP), ports(40000, 81))), want: "edge-out drop-no-service", answer: true},
 		{name: "no cluster serves a ClusterSetIP", node: 2, hook: "edge-out", context: pod,
-			state: func(s *dataplane.State) { *s = balancingState([3]int{-1, -1, -1}) }, frame: is(tcpPacket(SYN, to(clustersetIP))), want: "edge-out drop-no-backend"},
+			state: func(s *dataplane.State) { *s = balancingState([3]int{-1, -1, -1}) }, frame: is(tcpPacket(SYN, to(clustersetIP))), want: "edge-out drop-no-backend", answer: true},
 		{name: "a pod opens a connection to a global IP of its own cluster", node: 2, hook: "edge-out", frame: is(tcpPacket(SYN, to(global(1, 20)))), context: pod, want: "edge-out sent"},
 		{name: "a gateway passes a packet of another node to an own global IP on", node: 1, hook: "uplink-in",
 			frame: wire(overlay(1, 2, 1, tcpPacket(SYN, from("120.1.0.1"), to(global(1, 20))).Encode(), hairpinned)), want: "uplink-in switched"},
@@ -254,12 +255,12 @@ func rows(t testing.TB) []row {
 			frame: wire(overlay(1, 4, 1, answerTo(3).Encode(), func(o *Overlay) { o.Flags = Bounced | Switch })), want: "uplink-in drop-unknown-block"},
 		{name: "a block that nobody knows, and there is no sibling", node: 1, hook: "uplink-in",
 			state: func(s *dataplane.State) { clear(s.Blocks); s.Gateways = []uint16{1} }, frame: wire(toGateway(answerTo(3))), want: "uplink-in drop-unknown-block"},
-		{name: "an exported address, a port that is not", node: 1, hook: "uplink-in", frame: wire(toGateway(clientTCP(SYN, ports(1500, 81)))), want: "uplink-in drop-no-service"},
-		{name: "the port of another protocol", node: 1, hook: "uplink-in", frame: wire(toGateway(clientUDP(ports(1500, 80)))), want: "uplink-in drop-no-service"},
-		{name: "the same at the edge", node: 2, hook: "uplink-in", frame: wire(toNode2(clientTCP(SYN, ports(1500, 81)))), want: "uplink-in drop-no-service"},
-		{name: "an exported service without any backend", node: 1, hook: "uplink-in", frame: wire(toGateway(clientTCP(SYN, to(global(1, 22))))), want: "uplink-in drop-no-backend"},
+		{name: "an exported address, a port that is not", node: 1, hook: "uplink-in", frame: wire(toGateway(clientTCP(SYN, ports(1500, 81)))), want: "uplink-in drop-no-service", answer: true},
+		{name: "the port of another protocol", node: 1, hook: "uplink-in", frame: wire(toGateway(clientUDP(ports(1500, 80)))), want: "uplink-in drop-no-service", answer: true},
+		{name: "the same at the edge", node: 2, hook: "uplink-in", frame: wire(toNode2(clientTCP(SYN, ports(1500, 81)))), want: "uplink-in drop-no-service", answer: true},
+		{name: "an exported service without any backend", node: 1, hook: "uplink-in", frame: wire(toGateway(clientTCP(SYN, to(global(1, 22))))), want: "uplink-in drop-no-backend", answer: true},
 		{name: "a bounced packet at a node without a backend", node: 2, hook: "uplink-in",
-			frame: wire(toNode2(clientTCP(SYN, to(global(1, 22))), func(o *Overlay) { o.Flags = Bounced })), want: "uplink-in drop-no-backend"},
+			frame: wire(toNode2(clientTCP(SYN, to(global(1, 22))), func(o *Overlay) { o.Flags = Bounced })), want: "uplink-in drop-no-backend", answer: true},
 		{name: "a node without a backend, and no gateway to ask", node: 2, hook: "uplink-in", state: func(s *dataplane.State) { s.Gateways = nil },
 			frame: wire(toNode2(clientTCP(SYN, to(global(1, 22))))), want: "uplink-in drop-no-backend"},
 		{name: "the address of a pod that is not on this node", node: 3, hook: "uplink-in",
@@ -320,7 +321,7 @@ func rows(t testing.TB) []row {
 			frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-no-egress"},
 		{name: "an egress IP of which this node has no block", node: 2, hook: "edge-out",
 			state: func(s *dataplane.State) { clear(s.Egresses) }, frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-no-egress"},
-		{name: "all 256 ports in use towards one remote endpoint", node: 2, hook: "edge-out", prepare: exhaust, frame: is(udpPacket("x", ports(50000, 53))), context: pod, want: "edge-out drop-ports-exhausted"},
+		{name: "all 256 ports in use towards one remote endpoint", node: 2, hook: "edge-out", prepare: exhaust, frame: is(udpPacket("x", ports(50000, 53))), context: pod, want: "edge-out drop-ports-exhausted", answer: true},
 		{name: "the flow table is full of flows that may not go", node: 2, hook: "edge-out", own: true,
 			prepare: func(t *testing.T, k *Kernel) { k.fill(t, true) }, frame: is(udpPacket("x")), context: pod, want: "edge-out drop-flows-full"},
 		{name: "the flow table is full, at the server's side", node: 2, hook: "uplink-in", own: true,
@@ -455,7 +456,7 @@ func TestVerdicts(t *testing.T) {
 			switch {
 			case r.want == "pod-out own-service":
 				want = Next
-			case r.want == "edge-out drop-ports-exhausted": // answered
+			case r.answer:
 			case strings.Contains(r.want, "drop-"), r.want == "uplink-in probe" && frame[46] == ProbeReply:
 				want = Drop
 			}
