@@ -141,7 +141,7 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 			break;
 	}
 	if (err)
-		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
+		return flow_failed(err, VERDICT_DROP_TUPLE_CLASH);
 	flow_make_primary(&f, t);
 	err = flow_claim(&key, &f, now, 0);
 	if (!err) {
@@ -152,7 +152,7 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 	bpf_map_delete_elem(&flows, &answer_key);
 	winner = flow_find(&key);
 	if (!winner)
-		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
+		return flow_failed(err, VERDICT_DROP_TUPLE_CLASH);
 	t->daddr = winner->daddr;
 	t->sport = winner->sport;
 	t->dport = winner->dport;

@@ -117,7 +117,7 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 		flow_key_answer(&answer_key, &key, t);
 		err = flow_claim(&answer_key, &f, now, 1);
 		if (err)
-			return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
+			return flow_failed(err, VERDICT_DROP_TUPLE_CLASH);
 	} else {
 		t->saddr = src->egress_ip;
 		if (src->egress_ip)
@@ -148,7 +148,7 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 				break;
 		}
 		if (err)
-			return err == -EEXIST ? VERDICT_DROP_PORTS_EXHAUSTED : VERDICT_DROP_FLOWS_FULL;
+			return flow_failed(err, VERDICT_DROP_PORTS_EXHAUSTED);
 	}
 	flow_make_primary(&f, t);
 	err = flow_claim(&key, &f, now, 0);
@@ -160,7 +160,7 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 	bpf_map_delete_elem(&flows, &answer_key);
 	winner = flow_find(&key);
 	if (!winner)
-		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
+		return flow_failed(err, VERDICT_DROP_TUPLE_CLASH);
 	t->saddr = winner->saddr;
 	t->daddr = winner->daddr;
 	t->sport = winner->sport;

@@ -16,6 +16,7 @@
 #define DYING 1ULL
 #define EEXIST 17
 #define E2BIG 7
+#define ENOMEM 12
 
 /*
  * The key of the entry of a packet. An ICMP error may come from a router: its flow is that of the
@@ -368,7 +369,10 @@ __noinline int flow_make_room(__u64 now)
 	return 0;
 }
 
-/* Inserts a new entry. Returns 0, -EEXIST, -E2BIG if there is no room, or -ENOMEM. */
+/*
+ * Inserts a new entry. Returns 0, -EEXIST, -E2BIG if there is no room, -ENOMEM if the kernel finds
+ * no memory for it, or another error.
+ */
 static __always_inline int flow_insert(const struct flow_key *key, const struct flow *f, __u64 now)
 {
 	int err = bpf_map_update_elem(&flows, key, f, BPF_NOEXIST);
@@ -389,6 +393,20 @@ static __always_inline int flow_claim(const struct flow_key *key, const struct f
 	if (err != -EEXIST || flow_reclaim(key, now, under_pressure) == RECLAIM_KEPT)
 		return err;
 	return flow_insert(key, f, now);
+}
+
+/* The verdict on a packet whose flow was not inserted; taken: if its tuple belongs to another flow. */
+static __always_inline enum verdict flow_failed(int err, enum verdict taken)
+{
+	switch (err) {
+	case -EEXIST:
+		return taken;
+	case -E2BIG:
+		return VERDICT_DROP_FLOWS_FULL;
+	case -ENOMEM:
+		return VERDICT_DROP_NO_MEMORY;
+	}
+	return VERDICT_DROP_INTERNAL;
 }
 
 static __always_inline __u64 flow_new_state(void)

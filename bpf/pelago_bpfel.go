@@ -608,8 +608,9 @@ const (
 	PelagoVerdictVERDICT_OWN_SERVICE          PelagoVerdict = 35
 	PelagoVerdictVERDICT_DROP_NOT_EXPORTED    PelagoVerdict = 36
 	PelagoVerdictVERDICT_DROP_STALE_PROBE     PelagoVerdict = 37
-	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 38
-	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 39
+	PelagoVerdictVERDICT_DROP_NO_MEMORY       PelagoVerdict = 38
+	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 39
+	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 40
 )
 
 type PelagoVip struct {

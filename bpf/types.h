@@ -52,6 +52,7 @@ enum verdict {
 	VERDICT_OWN_SERVICE, /* to a ClusterSetIP: translated to the service of this cluster, for the node's stack */
 	VERDICT_DROP_NOT_EXPORTED, /* the service is not exported to the cluster of the source */
 	VERDICT_DROP_STALE_PROBE,  /* unexpected reply to a probe: late, duplicate or forged */
+	VERDICT_DROP_NO_MEMORY,	   /* the kernel has no memory for an entry of the flow table, which is not full */
 	VERDICT_MAX,
 	VERDICT_CONTINUE, /* no verdict yet: the caller continues. Never counted */
 };

@@ -26,6 +26,7 @@ const maxFlows = 1 << 18
 // Kernel is one node: the programs and maps, attached to nothing.
 type Kernel struct {
 	Loader *loader.Loader
+	pins   string // the directory of the maps
 
 	EdgeOut, EdgeIn, UplinkIn, UplinkOut, UplinkXDP, PodOut, PodIn      *ebpf.Program
 	Flows, Fragments, Slots, Hand, Egresses, Paths, Standings, Counters *ebpf.Map
@@ -35,7 +36,7 @@ type Kernel struct {
 
 // Open makes a node with its maps in pinPath, a directory on a bpffs.
 func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
-	k := &Kernel{}
+	k := &Kernel{pins: pinPath}
 	var err error
 	if k.Loader, err = loader.Open(loader.Options{PinPath: pinPath, Timers: timers, MaxFlows: maxFlows}); err != nil {
 		return nil, err

@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
@@ -326,6 +329,14 @@ func rows(t testing.TB) []row {
 			prepare: func(t *testing.T, k *Kernel) { k.fill(t, true) }, frame: is(udpPacket("x")), context: pod, want: "edge-out drop-flows-full"},
 		{name: "the flow table is full, at the server's side", node: 2, hook: "uplink-in", own: true,
 			prepare: func(t *testing.T, k *Kernel) { k.fill(t, true) }, frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in drop-flows-full"},
+		{name: "the kernel has no memory for a flow", node: 2, hook: "edge-out", own: true,
+			prepare: func(t *testing.T, k *Kernel) {
+				k.EdgeOut = k.withoutMemory(t, bpf.PelagoProgEdgeOut, "flow_open_client")
+			}, frame: is(udpPacket("x")), context: pod, want: "edge-out drop-no-memory"},
+		{name: "the same at the server's side", node: 2, hook: "uplink-in", own: true,
+			prepare: func(t *testing.T, k *Kernel) {
+				k.UplinkIn = k.withoutMemory(t, bpf.PelagoProgUplinkIn, "flow_open_server")
+			}, frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in drop-no-memory"},
 		{name: "a pod has its share of the flow table", node: 2, hook: "edge-out",
 			prepare: func(t *testing.T, k *Kernel) {
 				k.useUp(t, bpf.PelagoUsageKey{Source: be32(ip("10.7.2.10"))}, maxFlows/4)
@@ -398,6 +409,37 @@ func exhaust(t *testing.T, k *Kernel) {
 	if err := k.Answers.Put(uint32(0), uint64(0)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// withoutMemory loads a program over the maps of k in which every update of a map by a function fails
+// with ENOMEM.
+func (k *Kernel) withoutMemory(t *testing.T, program, function string) *ebpf.Program {
+	t.Helper()
+	spec, err := bpf.LoadPelago()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Programs = map[string]*ebpf.ProgramSpec{program: spec.Programs[program]}
+	within, failing := false, 0
+	for i, ins := range spec.Programs[program].Instructions {
+		if f := btf.FuncMetadata(&ins); f != nil {
+			within = f.Name == function
+		}
+		if within && ins.IsBuiltinCall() && asm.BuiltinFunc(ins.Constant) == asm.FnMapUpdateElem {
+			with := asm.Mov.Imm(asm.R0, -int32(unix.ENOMEM)).WithMetadata(ins.Metadata)
+			spec.Programs[program].Instructions[i] = with
+			failing++
+		}
+	}
+	if failing == 0 {
+		t.Fatalf("%s updates no map in %s", function, program)
+	}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: k.pins}})
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(c.Close)
+	return c.Programs[program]
 }
 
 // withOptions is the frame of an overlay packet with options in its outer header.

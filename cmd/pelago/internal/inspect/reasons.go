@@ -65,6 +65,7 @@ var drops = map[bpf.PelagoVerdict]reason{
 	bpf.PelagoVerdictVERDICT_DROP_NO_EGRESS:       {"the pod has no egress IP, or the node no port block of it", "see `kubectl get clusterglobalegressips,globalegressips -A` and `kubectl get portblocks`; pelago-agent assigns them"},
 	bpf.PelagoVerdictVERDICT_DROP_PORTS_EXHAUSTED: {"all ports of the node's blocks are in use towards this destination", "raise numberOfIPs of the egress object, and see which pod has so many connections (`pelago nat list`)"},
 	bpf.PelagoVerdictVERDICT_DROP_FLOWS_FULL:      {"the flow table of the node is full", "see `pelago nat list`; the table is sized by the memory of the node"},
+	bpf.PelagoVerdictVERDICT_DROP_NO_MEMORY:       {"the kernel has no memory for another entry of the flow table", "see the free memory of the node, and the memory limit of pelago-node's cgroup, to which the maps are charged"},
 	bpf.PelagoVerdictVERDICT_DROP_TUPLE_CLASH:     {"another connection has the same addresses and ports", "use another source port"},
 	bpf.PelagoVerdictVERDICT_DROP_FRAGMENT:        {"the first fragment was not seen", "lower the MTU of the pod so that its packets are not fragmented: `pelago map dump settings` has that of the path"},
 	bpf.PelagoVerdictVERDICT_DROP_PROTOCOL:        {"the protocol is not supported", "use TCP, UDP, ICMP echo, or SCTP between pods that keep their port"},
