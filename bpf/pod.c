@@ -56,6 +56,28 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 	return flow_open_client(p, &key, src, *cluster, t) == VERDICT_CONTINUE;
 }
 
+enum vip_port {
+	VIP_PORT_FIRST = 1024, /* ports that no client draws: those below 32768, Linux's first ephemeral port */
+	VIP_PORTS = 32768 - VIP_PORT_FIRST,
+	VIP_PORT_TRIES = 8,
+};
+
+/*
+ * The source port that this cluster's own service sees in a connection to its ClusterSetIP. Not the
+ * client's: the client may use that port for a connection to the ClusterIP itself, or to another
+ * ClusterSetIP of the service, which conntrack and pod_in could not tell from this one. A port below
+ * 1024 stays below (RFC 4787 REQ-3a), and that of SCTP cannot change. At the last try, the client's.
+ */
+static __always_inline __be16 vip_port(const struct flow_key *key, __u32 try)
+{
+	__u32 hash;
+
+	if (key->proto == PROTO_SCTP || bpf_ntohs(key->sport) < VIP_PORT_FIRST || try == VIP_PORT_TRIES - 1)
+		return key->sport;
+	hash = hash_mix(hash_mix(key->saddr, key->daddr), ((__u32)key->sport << 16 | key->dport) + try);
+	return bpf_htons(VIP_PORT_FIRST + hash % VIP_PORTS);
+}
+
 /*
  * Fills the translation of a packet to a ClusterSetIP if this cluster's own service has, or gets,
  * the connection. Returns 0 if the packet goes to another cluster, or is dropped by edge_out.
@@ -65,6 +87,7 @@ static __always_inline int vip_out(struct packet *p, const struct node_settings 
 	struct source pod = { .own_ip = p->saddr, .ifindex = device };
 	struct vip_target to = {};
 	struct flow_key key;
+	enum verdict v = VERDICT_DROP_TUPLE_CLASH;
 	struct flow *f;
 
 	/* An error that quotes a packet to another pod: the flow is that pod's. */
@@ -90,7 +113,13 @@ static __always_inline int vip_out(struct packet *p, const struct node_settings 
 		return 0;
 	t->daddr = to.address;
 	t->dport = p->dport;
-	return flow_open_client(p, &key, &pod, to.cluster, t) == VERDICT_CONTINUE;
+	for (__u32 try = 0; try < VIP_PORT_TRIES && v == VERDICT_DROP_TUPLE_CLASH; try++) {
+		t->saddr = 0; /* not that of a mapping */
+		p->sport = vip_port(&key, try);
+		v = flow_open_client(p, &key, &pod, s->cluster, t);
+	}
+	p->sport = key.sport;
+	return v == VERDICT_CONTINUE;
 }
 
 SEC("tc")

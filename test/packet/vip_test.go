@@ -201,16 +201,84 @@ func TestVIPReplies(t *testing.T) {
 			udpPacket(string(bytesOf(4000)), to(clustersetIP), func(p *Packet) { p.ID = 99 }),
 		} {
 			seen, back := carryOwn(t, k, p)
-			wantEqual(t, "packet", numbered(p.with(to(backing))), seen)
-			wantEqual(t, "reply", seen.answer().with(from(clustersetIP.String())), back)
+			wantEqual(t, "packet", atBacking(t, p, seen), seen)
+			source, destination := p.ports()
+			wantEqual(t, "reply", seen.answer().with(from(clustersetIP.String()), ports(destination, source)), back)
 		}
 		p := udpPacket("q", to(clustersetIP))
-		r := k.Run(t, k.PodIn, Frame(icmpError(p.with(to(backing)), nodeIP(1, 3), p.Source, 64).Encode()), Context{})
+		seen, _ := carryOwn(t, k, p)
+		r := k.Run(t, k.PodIn, Frame(icmpError(seen, nodeIP(1, 3), p.Source, 64).Encode()), Context{})
 		quoted, err := Quoted(decode(t, r.Frame[14:]).Payload)
 		if r.Verdict != "pod-in own-service" || err != nil || quoted.Destination != clustersetIP {
 			t.Errorf("an ICMP error: %q, quotes a packet to %s (%v); want it to %s", r.Verdict, quoted.Destination, err, clustersetIP)
 		}
 	})
+}
+
+// atBacking is what this cluster's own service sees of a packet p to its ClusterSetIP, of which it has
+// seen `seen`: the source port is one that no client draws, unless the client's is below 1024.
+func atBacking(t testing.TB, p, seen Packet) Packet {
+	t.Helper()
+	source, destination := p.ports()
+	got, _ := seen.ports()
+	if source >= 1024 && (p.TCP != nil || p.UDP != nil) {
+		if got < 1024 || got >= 32768 {
+			t.Errorf("port %d is shown as %d; want one from 1024 to 32767", source, got)
+		}
+		source = got
+	}
+	return numbered(p.with(to(backing), ports(source, destination)))
+}
+
+// A connection to the ClusterSetIP, and one to the ClusterIP or another ClusterSetIP of the same
+// service, from the same port of the pod, have different tuples behind pod_out, and each gets its
+// own answers.
+func TestVIPSourcePort(t *testing.T) {
+	other := ip("243.1.0.21")
+	k := balancing(t, [3]int{1, -1, -1}, func(s *dataplane.State) {
+		for key, v := range s.VIPs {
+			key.Address = other
+			s.VIPs[key] = v
+		}
+	})
+	for name, p := range map[string]Packet{"tcp": tcpPacket(SYN, to(clustersetIP)), "udp": udpPacket("q", to(clustersetIP))} {
+		t.Run(name, func(t *testing.T) {
+			source, destination := p.ports()
+			used := map[uint16]netip.Addr{source: backing}
+			for _, vip := range []netip.Addr{clustersetIP, other} {
+				p := p.with(to(vip))
+				seen, back := carryOwn(t, k, p)
+				wantEqual(t, "packet", atBacking(t, p, seen), seen)
+				wantEqual(t, "reply", seen.answer().with(from(vip.String()), ports(destination, source)), back)
+				port, _ := seen.ports()
+				if same, ok := used[port]; ok {
+					t.Errorf("connections to %s and %s have the same tuple", same, vip)
+				}
+				used[port] = vip
+				// A later packet has the same port.
+				again, _ := carryOwn(t, k, p)
+				wantEqual(t, "the next packet", seen, again)
+			}
+			direct := Frame(p.with(to(backing)).answer().Encode())
+			if r := k.Run(t, k.PodIn, direct, Context{}); r.Verdict != "" || r.Action != Next || string(r.Frame) != string(direct) {
+				t.Errorf("an answer of the ClusterIP: action %d, verdict %q; want it unchanged", r.Action, r.Verdict)
+			}
+		})
+	}
+	// Many connections to one service have a port each.
+	used := map[uint16]bool{}
+	for port := uint16(33000); port < 34000; port++ {
+		seen, _ := carryOwn(t, k, tcpPacket(SYN, to(clustersetIP), ports(port, 80)))
+		used[seen.TCP.Source] = true
+	}
+	if len(used) != 1000 {
+		t.Errorf("1000 connections have %d ports", len(used))
+	}
+	// A port below 1024 stays as it is.
+	seen, _ := carryOwn(t, k, tcpPacket(SYN, to(clustersetIP), ports(700, 80)))
+	if seen.TCP.Source != 700 {
+		t.Errorf("port 700 is shown as %d", seen.TCP.Source)
+	}
 }
 
 // A pod cannot send an ICMP error about a neighbour's connection in that one's name.
@@ -277,7 +345,7 @@ func TestVIPAnyPacket(t *testing.T) {
 			return
 		}
 		seen := decode(t, out.Frame[14:])
-		wantEqual(t, "packet", numbered(p.with(to(backing))), seen)
+		wantEqual(t, "packet", atBacking(t, p, seen), seen)
 		other := p.with(to(ip("10.96.0.21")))
 		if r := k.Run(t, k.PodIn, Frame(other.answer().Encode()), Context{}); r.Verdict != "" || r.Action != Next {
 			rt.Fatalf("a packet of another service to the pod: action %d, verdict %q", r.Action, r.Verdict)
@@ -411,11 +479,11 @@ func TestVIPFailsBeforeMapping(t *testing.T) {
 }
 
 // The answer to a direct connection to the ClusterIP is not translated by a closed flow of the
-// ClusterSetIP on the same tuple.
+// ClusterSetIP on the same tuple, which it has with a source port below 1024.
 func TestVIPReplyAfterClose(t *testing.T) {
-	request := func(flags uint8) Packet { return tcpPacket(flags, to(clustersetIP)) }
+	request := func(flags uint8) Packet { return tcpPacket(flags, to(clustersetIP), ports(700, 80)) }
 	answer := func(flags uint8) Packet {
-		return tcpPacket(SYN, to(backing)).answer().with(func(p *Packet) { p.TCP.Flags = flags })
+		return tcpPacket(SYN, to(backing), ports(700, 80)).answer().with(func(p *Packet) { p.TCP.Flags = flags })
 	}
 	for name, tt := range map[string]struct {
 		packets []Packet
