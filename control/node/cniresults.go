@@ -160,15 +160,18 @@ func withStarting(objs tables.Objects, results []cniResult) tables.Objects {
 			taken[a] = true
 		}
 	}
-	byName := map[types.NamespacedName]cniResult{} // the newest of each pod
+	// The newest of each pod, and the pod of the newest of each address: the files of a former
+	// sandbox may remain.
+	byName, owner := map[types.NamespacedName]cniResult{}, map[netip.Addr]types.NamespacedName{}
 	for _, r := range results {
-		byName[r.pod] = r
+		byName[r.pod], owner[r.address] = r, r.pod
 	}
 	objs.Pods = slices.Clone(objs.Pods) // those of the cache do not change
 	for i := range objs.Pods {
 		p := &objs.Pods[i]
-		r, ok := byName[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]
-		if ok && starting(objs, p) && (r.uid == "" || r.uid == p.UID) && !taken[r.address] {
+		name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+		r, ok := byName[name]
+		if ok && starting(objs, p) && (r.uid == "" || r.uid == p.UID) && owner[r.address] == name && !taken[r.address] {
 			p.Status.PodIPs = []corev1.PodIP{{IP: r.address.String()}}
 			taken[r.address] = true
 		}

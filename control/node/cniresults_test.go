@@ -76,6 +76,7 @@ func TestStartingPods(t *testing.T) {
 		{"a result without UID", nil, []cniResult{{job, "", first}}, first},
 		{"that of a former pod of the name", nil, []cniResult{{job, "uid-former", first}}, netip.Addr{}},
 		{"two sandboxes, the newest last", nil, []cniResult{{job, "uid-job", first}, {job, "uid-job", second}}, second},
+		{"a newer result gives the address to another pod", nil, []cniResult{{job, "uid-job", first}, {types.NamespacedName{Namespace: "sample", Name: "other"}, "", first}}, netip.Addr{}},
 		{"the API shows another address", func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: second.String()}} }, []cniResult{{job, "uid-job", first}}, second},
 		{"the API shows the address at another pod", nil, []cniResult{{job, "uid-job", other}}, netip.Addr{}},
 		{"hostNetwork", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, []cniResult{{job, "uid-job", first}}, netip.Addr{}},

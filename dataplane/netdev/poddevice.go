@@ -94,8 +94,9 @@ func (d *PodDevices) Find(pods []netip.Addr, uplinks map[uint32]bool, dir string
 		v := at.decide()
 		if v.Source != 0 && at.own == nil {
 			if learnt.macs == nil {
-				if learnt, err = readNeighbours(); err != nil {
-					return nil, err
+				var failed error
+				if learnt, failed = readNeighbours(); failed != nil {
+					return nil, failed
 				}
 			}
 			v.Endpoint, v.Problem = learnt.endpoint(pod, int(v.Source), host)
