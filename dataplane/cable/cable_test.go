@@ -246,7 +246,10 @@ func TestVXLAN(t *testing.T) {
 		}
 	}
 	// The device that holds the port is no obstacle, another program is.
-	must(t, a.ns.Do(func() error { return netdev.Ensure(netdev.Config{Source: a.address, MTU: 1400, CablePort: 4500}) }))
+	must(t, a.ns.Do(func() error {
+		_, err := netdev.Ensure(netdev.Config{Source: a.address, MTU: 1400, CablePort: 4500})
+		return err
+	}))
 	a.ensure(t, peer)
 	must(t, a.ns.Do(netdev.Remove))
 	var c net.PacketConn
