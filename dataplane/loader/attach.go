@@ -159,7 +159,6 @@ func (l *Loader) attach(ifindex int, h hook, pin string) (displaced []string, er
 		if displaced, err = replace(ifindex, h, program, pin); err != nil || len(displaced) == 0 {
 			return displaced, err
 		}
-		// A program is attached to a hook once: for a moment, it is not attached at all.
 	}
 	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove link %s: %w", pin, err)
@@ -180,7 +179,8 @@ func (l *Loader) attach(ifindex int, h hook, pin string) (displaced []string, er
 }
 
 // replace replaces the program of a TCX link, and describes the programs of others that are executed
-// before it.
+// before it. If there are any the link is detached: the kernel attaches a program to a hook only
+// once, and detaches that of a link that is merely closed some time later (bpf_link_put).
 func replace(ifindex int, h hook, program *ebpf.Program, pin string) (displaced []string, err error) {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {
@@ -190,7 +190,13 @@ func replace(ifindex int, h hook, program *ebpf.Program, pin string) (displaced 
 	if err := l.Update(program); err != nil {
 		return nil, fmt.Errorf("replace %s on device %d: %w", h.name, ifindex, err)
 	}
-	return before(l, ifindex, h)
+	if displaced, err = before(l, ifindex, h); err != nil || len(displaced) == 0 {
+		return nil, err
+	}
+	if err := l.Detach(); err != nil {
+		return nil, fmt.Errorf("detach %s from device %d: %w", h.name, ifindex, err)
+	}
+	return displaced, nil
 }
 
 // before describes the programs of others that are executed before the one of a TCX link.
