@@ -50,15 +50,17 @@ type suite struct {
 var (
 	// concurrent are the packages with goroutines, those that take longest first.
 	concurrent = []string{"./dataplane/...", "./control/...", "./dns/...", "./cmd/pelago-dns/..."}
+	// slow are those whose tests take minutes, which begin first: at the end one would run alone.
+	slow       = []string{"./dataplane/cable", "./dataplane/loader", "./control/execute", "./control/hub/...", "./test/packet", "./deploy/..."}
 	namespaces = []string{"./test/netns/..."}
 	clusters   = []string{"./test/lab", "./test/e2e"}
 	benchmark  = []string{"./test/bench"}
 )
 
 // compiled are the flags of suites with many packages: most of these wait for API servers and
-// timers, so that three at a time keep two cores busy, and linking without DWARF takes half the
+// timers, so that four at a time keep two cores busy, and linking without DWARF takes half the
 // time.
-var compiled = []string{"-timeout=30m", "-p=3", "-ldflags=-w"}
+var compiled = []string{"-timeout=30m", "-p=4", "-ldflags=-w"}
 
 // Tests with a suite of their own.
 var (
@@ -72,7 +74,7 @@ var (
 		"TestClusterAPI", "TestClusterAPIPull", "TestClusterset", "TestClustersetDistinctCIDRs", "TestExecution", "TestOperatorOfMember", "TestOperatorOfHub",
 		"TestDeinit", "TestDeployBrokerAndJoin", "TestDryRun", "TestHosted", "TestInitWhereWorkloadsRun", "TestMemberCommands", "TestMigrateSubmariner",
 		"TestRegister", "TestGatewayRotateKeys", "TestPushAndPull", "TestWorkloadCommands", "TestWorkloadsOnly",
-		"TestChurn", "TestKills", "TestFailover",
+		"TestChurn", "TestKills", "TestFailover", "TestLocal", "TestKubectl",
 	}
 	datapaths = []string{"TestHybridTown", "TestFastTown", "TestXDPTown", "TestPlainTown"}
 )
@@ -83,7 +85,7 @@ var suites = []suite{
 	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, the CLI for other systems", tiers: []string{tierCheck, tierTest}, target: "lint", background: true},
 	{name: "pure", about: "tests that need Go alone", tiers: []string{tierCheck}, packages: []string{"./..."}, cached: true,
 		except: release, flags: []string{"-ldflags=-w"}},
-	{name: "unit", about: "packets, controllers against API servers, all else without namespaces or clusters", tiers: []string{tierTest}, packages: []string{"./..."},
+	{name: "unit", about: "packets, controllers against API servers, all else without namespaces or clusters", tiers: []string{tierTest}, packages: append(slices.Clone(slow), "./..."),
 		without: slices.Concat(namespaces, clusters, benchmark), except: slices.Concat(release, programTests), flags: compiled},
 	{name: "walk", about: "two joined clusters: install, names, NAT, encryption, a gateway's death, policy, override", tiers: []string{tierTest}, packages: []string{"./test/e2e"},
 		rerun: true, verbose: true, only: walkE2E, flags: []string{"-timeout=30m"}},
@@ -91,9 +93,9 @@ var suites = []suite{
 	{name: "netns", about: "two clusters of namespaces on the real data path", tiers: []string{tierTest}, packages: namespaces, except: datapaths, rerun: true,
 		flags: []string{"-timeout=30m"}},
 
-	{name: "programs", about: "commands, agents and pelago-hub, each against several API servers", tiers: []string{tierClusters}, packages: []string{"./cmd/...", "./test/chaos", "./test/versions"},
+	{name: "programs", about: "commands, agents and pelago-hub, each against several API servers", tiers: []string{tierClusters}, packages: []string{"./cmd/...", "./test/chaos", "./test/versions", "./deploy/hub", "./test/api"},
 		only: programTests, flags: compiled},
-	{name: "race", about: "packages with goroutines, under the race detector", tiers: []string{tierClusters}, packages: concurrent, race: true, flags: compiled},
+	{name: "race", about: "packages with goroutines, under the race detector", tiers: []string{tierClusters}, packages: concurrent, race: true, flags: append(slices.Clone(compiled), "-p=3")},
 	{name: "lab", about: "the lab's own clusters", tiers: []string{tierClusters}, packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		except: rareLab, flags: []string{"-timeout=30m"}},
 	{name: "e2e", about: "two joined clusters: failures and changes", tiers: []string{tierClusters}, packages: []string{"./test/e2e"}, rerun: true, verbose: true,
@@ -162,7 +164,7 @@ func (s suite) expand() ([]string, error) {
 	return slices.DeleteFunc(packages, func(p string) bool { return slices.Contains(out, p) }), err
 }
 
-// list expands patterns in their order.
+// list expands patterns in their order, each package once.
 func list(patterns []string) ([]string, error) {
 	var all []string
 	for _, p := range patterns {
@@ -170,7 +172,11 @@ func list(patterns []string) ([]string, error) {
 		if err != nil {
 			return nil, commandError("list the packages "+p, err)
 		}
-		all = append(all, strings.Fields(string(out))...)
+		for _, name := range strings.Fields(string(out)) {
+			if !slices.Contains(all, name) {
+				all = append(all, name)
+			}
+		}
 	}
 	return all, nil
 }
