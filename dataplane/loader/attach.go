@@ -65,14 +65,14 @@ type Devices struct {
 type Report struct {
 	// XDP is why uplink_xdp could not be attached to some of Devices.XDP, which costs only speed.
 	XDP []error
-	// Displaced are the programs of others that were executed before ours until this call.
+	// Displaced are the filters of others that were executed before ours until this call.
 	Displaced []string
 }
 
 // Attach attaches the programs to the devices and detaches them from devices of earlier calls. An
 // attached program is replaced atomically. Programs outlive the process: by pinned TCX links,
-// before Linux 6.6 by clsact filters. They are executed before those of others, which may end the
-// execution; ours pass on what is not for them.
+// before Linux 6.6 by clsact filters, which go before those of others that were added since: these
+// may end the execution, while ours pass on what is not for them.
 func (l *Loader) Attach(d Devices) (r Report, err error) {
 	wanted := map[string]bool{}
 	var errs []error
@@ -156,13 +156,21 @@ func (l *Loader) attach(ifindex int, h hook, pin string) (displaced []string, er
 		return attachClsact(ifindex, h, program)
 	}
 	if alive(pin, ifindex) {
-		if displaced, err = replace(ifindex, h, program, pin); err != nil || len(displaced) == 0 {
-			return displaced, err
+		old, err := link.LoadPinnedLink(pin, nil)
+		if err != nil {
+			return nil, fmt.Errorf("open link %s: %w", pin, err)
 		}
+		defer old.Close()
+		if err := old.Update(program); err != nil {
+			return nil, fmt.Errorf("replace %s on device %d: %w", h.name, ifindex, err)
+		}
+		return nil, nil
 	}
 	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove link %s: %w", pin, err)
+		return nil, fmt.Errorf("remove link %s of a deleted device: %w", pin, err)
 	}
+	// Head: a foreign program may end the execution. One that puts itself before ours later did so on
+	// purpose, as tools that trace packets do; CNIs attach at the tail.
 	made, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: h.attach, Anchor: link.Head()})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		l.clsact.Store(true)
@@ -175,54 +183,7 @@ func (l *Loader) attach(ifindex int, h hook, pin string) (displaced []string, er
 	if err := made.Pin(pin); err != nil {
 		return nil, fmt.Errorf("pin link %s: %w", pin, err)
 	}
-	return displaced, nil
-}
-
-// replace replaces the program of a TCX link, and describes the programs of others that are executed
-// before it. If there are any the link is detached: the kernel attaches a program to a hook only
-// once, and detaches that of a link that is merely closed some time later (bpf_link_put).
-func replace(ifindex int, h hook, program *ebpf.Program, pin string) (displaced []string, err error) {
-	l, err := link.LoadPinnedLink(pin, nil)
-	if err != nil {
-		return nil, fmt.Errorf("open link %s: %w", pin, err)
-	}
-	defer l.Close()
-	if err := l.Update(program); err != nil {
-		return nil, fmt.Errorf("replace %s on device %d: %w", h.name, ifindex, err)
-	}
-	if displaced, err = before(l, ifindex, h); err != nil || len(displaced) == 0 {
-		return nil, err
-	}
-	if err := l.Detach(); err != nil {
-		return nil, fmt.Errorf("detach %s from device %d: %w", h.name, ifindex, err)
-	}
-	return displaced, nil
-}
-
-// before describes the programs of others that are executed before the one of a TCX link.
-func before(l link.Link, ifindex int, h hook) (foreign []string, err error) {
-	info, err := l.Info()
-	if err != nil {
-		return nil, fmt.Errorf("read the link of %s on device %d: %w", h.name, ifindex, err)
-	}
-	programs, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: h.attach})
-	if err != nil {
-		return nil, fmt.Errorf("list the programs of device %d: %w", ifindex, err)
-	}
-	for _, p := range programs.Programs {
-		if p.ID == info.Program {
-			break
-		}
-		name := fmt.Sprint(p.ID)
-		if program, err := ebpf.NewProgramFromID(p.ID); err == nil {
-			if info, err := program.Info(); err == nil {
-				name = info.Name
-			}
-			program.Close()
-		}
-		foreign = append(foreign, fmt.Sprintf("program %s was executed before %s on device %d %s", name, h.name, ifindex, direction(h)))
-	}
-	return foreign, nil
+	return nil, nil
 }
 
 // checkDevice checks that the device of a wire carries IP packets, and any other one Ethernet

@@ -7,7 +7,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -114,120 +113,78 @@ func TestAttachToTunnel(t *testing.T) {
 	}
 }
 
-// Programs of others that end the execution, attached before ours, go behind it: by another link, or
-// by a filter that is younger than theirs. They stay attached, and it happens once.
+// A filter of others that ends the execution, added after ours, goes behind it, and stays attached.
 func TestAttachGoesFirst(t *testing.T) {
-	for _, clsact := range []bool{false, true} {
-		t.Run(map[bool]string{false: "by TCX", true: "by clsact"}[clsact], func(t *testing.T) {
-			ns := netns.ForTest(t, "first")
-			edge, uplink := device(t, ns, "edge"), device(t, ns, "up")
-			l, err := Open(Options{PinPath: filepath.Join(bpffs.Mount(t), "pelago"), Clsact: clsact})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "cil_from_netdev", Type: ebpf.SchedCLS, License: "GPL",
-				Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}}) // TC_ACT_OK
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer pass.Close()
-			attach := func() (displaced []string) {
-				t.Helper()
-				err := ns.Do(func() error {
-					r, err := l.Attach(Devices{Edge: edge, Uplinks: []int{uplink}})
-					displaced = r.Displaced
-					return err
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return displaced
-			}
-			foreign := func() {
-				t.Helper()
-				err := ns.Do(func() error {
-					if !clsact {
-						made, err := link.AttachTCX(link.TCXOptions{Interface: uplink, Program: pass, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
-						if err == nil {
-							t.Cleanup(func() { _ = made.Close() })
-						}
-						return err
-					}
-					return netlink.FilterAdd(&netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: uplink, Parent: netlink.HANDLE_MIN_INGRESS,
-						Handle: 1, Priority: filterPriority, Protocol: unix.ETH_P_ALL}, Fd: pass.FD(), Name: "cil_from_netdev", DirectAction: true})
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			names := func() (names []string) {
-				t.Helper()
-				err := ns.Do(func() error {
-					if !clsact {
-						programs, err := link.QueryPrograms(link.QueryOptions{Target: uplink, Attach: ebpf.AttachTCXIngress})
-						for _, p := range programs.Programs {
-							program, err := ebpf.NewProgramFromID(p.ID)
-							if err != nil {
-								return err
-							}
-							defer program.Close()
-							info, err := program.Info()
-							if err != nil {
-								return err
-							}
-							names = append(names, info.Name)
-						}
-						return err
-					}
-					device, err := netlink.LinkByIndex(uplink)
-					if err != nil {
-						return err
-					}
-					filters, err := netlink.FilterList(device, netlink.HANDLE_MIN_INGRESS)
-					for _, f := range filters {
-						names = append(names, strings.TrimPrefix(f.(*netlink.BpfFilter).Name, "pelago_"))
-					}
-					return err
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return names
-			}
-			if displaced := attach(); len(displaced) > 0 {
-				t.Errorf("with nothing else attached: %q", displaced)
-			}
-			for range 3 { // also from the second handle back to the first
-				foreign()
-				if got := names(); got[0] != "cil_from_netdev" {
-					t.Fatalf("the foreign program is not first: %q", got)
-				}
-				if displaced := attach(); len(displaced) != 1 || !strings.Contains(displaced[0], "cil_from_netdev") {
-					t.Errorf("displaced %q, want the one of cil_from_netdev", displaced)
-				}
-				if diff := cmp.Diff([]string{"uplink_in", "cil_from_netdev"}, names()); diff != "" {
-					t.Errorf("order -want +got\n%s", diff)
-				}
-				if displaced := attach(); len(displaced) > 0 {
-					t.Errorf("once more: %q", displaced)
-				}
-				if clsact {
-					err := ns.Do(func() error {
-						device, err := netlink.LinkByIndex(uplink)
-						if err != nil {
-							return err
-						}
-						return netlink.FilterDel(&netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: device.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS,
-							Handle: 1, Priority: filterPriority, Protocol: unix.ETH_P_ALL}})
-					})
-					if err != nil {
-						t.Fatal(err)
-					}
-				} else {
-					break // each foreign link stays until the test ends
-				}
-			}
+	ns := netns.ForTest(t, "first")
+	edge, uplink := device(t, ns, "edge"), device(t, ns, "up")
+	l, err := Open(Options{PinPath: filepath.Join(bpffs.Mount(t), "pelago"), Clsact: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "cil_from_netdev", Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}}) // TC_ACT_OK
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pass.Close()
+	attach := func() (displaced []string) {
+		t.Helper()
+		err := ns.Do(func() error {
+			r, err := l.Attach(Devices{Edge: edge, Uplinks: []int{uplink}})
+			displaced = r.Displaced
+			return err
 		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return displaced
+	}
+	foreign := func(change func(netlink.Filter) error) {
+		t.Helper()
+		err := ns.Do(func() error {
+			return change(&netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: uplink, Parent: netlink.HANDLE_MIN_INGRESS,
+				Handle: 1, Priority: filterPriority, Protocol: unix.ETH_P_ALL}, Fd: pass.FD(), Name: "cil_from_netdev", DirectAction: true})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := func() (names []string) {
+		t.Helper()
+		err := ns.Do(func() error {
+			device, err := netlink.LinkByIndex(uplink)
+			if err != nil {
+				return err
+			}
+			filters, err := netlink.FilterList(device, netlink.HANDLE_MIN_INGRESS)
+			for _, f := range filters {
+				names = append(names, strings.TrimPrefix(f.(*netlink.BpfFilter).Name, "pelago_"))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	if displaced := attach(); len(displaced) > 0 {
+		t.Errorf("with nothing else attached: %q", displaced)
+	}
+	for range 3 { // also from the second handle back to the first
+		foreign(netlink.FilterAdd)
+		if got := names(); got[0] != "cil_from_netdev" {
+			t.Fatalf("the foreign program is not first: %q", got)
+		}
+		if displaced := attach(); len(displaced) != 1 || !strings.Contains(displaced[0], "cil_from_netdev") {
+			t.Errorf("displaced %q, want the one of cil_from_netdev", displaced)
+		}
+		if diff := cmp.Diff([]string{"uplink_in", "cil_from_netdev"}, names()); diff != "" {
+			t.Errorf("order -want +got\n%s", diff)
+		}
+		if displaced := attach(); len(displaced) > 0 {
+			t.Errorf("once more: %q", displaced)
+		}
+		foreign(netlink.FilterDel)
 	}
 }
