@@ -94,7 +94,7 @@ var suites = []suite{
 		flags: []string{"-timeout=30m"}},
 
 	{name: "programs", about: "commands, agents and pelago-hub, each against several API servers", tiers: []string{tierClusters}, packages: []string{"./cmd/...", "./test/chaos", "./test/versions", "./deploy/hub", "./test/api"},
-		only: programTests, flags: compiled},
+		only: programTests, flags: append(slices.Clone(compiled), "-p=2")},
 	{name: "race", about: "packages with goroutines, under the race detector", tiers: []string{tierClusters}, packages: concurrent, race: true, flags: append(slices.Clone(compiled), "-p=3")},
 	{name: "lab", about: "the lab's own clusters", tiers: []string{tierClusters}, packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		except: rareLab, flags: []string{"-timeout=30m"}},
