@@ -76,8 +76,9 @@ func (c *cniResults) read() ([]cniResult, error) {
 					continue // removed
 				}
 				f = cniFile{modified: info.ModTime(), size: info.Size()}
-				// An incomplete file is read again when its writer has closed it.
-				f.result, _ = parseCNIResult(content)
+				if r, err := parseCNIResult(content); err == nil {
+					f.result = r
+				} // else it is of another device or network, or incomplete and read again when it is closed
 			}
 			files[path] = f
 		}
@@ -199,19 +200,30 @@ func watchCNI(ctx context.Context, c cniResults, changed func()) error {
 	}
 	events := os.NewFile(uintptr(fd), "inotify")
 	defer events.Close()
-	defer context.AfterFunc(ctx, func() { _ = events.SetReadDeadline(time.Now()) })()
-	// A directory may be made later.
-	watch := func() {
+	defer context.AfterFunc(ctx, func() {
+		_ = events.SetReadDeadline(time.Now()) // it fails only if events is closed, when nothing reads
+	})()
+	add := func(dir string, mask uint32) error {
+		_, err := unix.InotifyAddWatch(fd, dir, mask|unix.IN_ONLYDIR)
+		if err != nil && !errors.Is(err, unix.ENOENT) { // it may be made later
+			return fmt.Errorf("watch %s: %w (ENOSPC: raise the sysctl fs.inotify.max_user_watches)", dir, err)
+		}
+		return nil
+	}
+	watch := func() (err error) {
 		for _, parent := range []string{c.dir, filepath.Join(c.dir, "cache")} {
-			_, _ = unix.InotifyAddWatch(fd, parent, unix.IN_CREATE|unix.IN_ONLYDIR)
+			err = errors.Join(err, add(parent, unix.IN_CREATE))
 		}
 		for _, dir := range c.dirs() {
-			_, _ = unix.InotifyAddWatch(fd, dir, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_ONLYDIR)
+			err = errors.Join(err, add(dir, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO))
 		}
+		return err
 	}
 	buffer := make([]byte, 16*(unix.SizeofInotifyEvent+unix.NAME_MAX+1))
 	for {
-		watch()
+		if err := watch(); err != nil {
+			return err // the results are read at other changes then
+		}
 		// Which event it is does not matter.
 		if _, err := events.Read(buffer); ctx.Err() != nil {
 			return nil

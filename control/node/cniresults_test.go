@@ -178,3 +178,15 @@ func TestWatchCNI(t *testing.T) {
 		t.Fatal("the watch does not end")
 	}
 }
+
+// A directory that cannot be watched is an error; one that does not exist yet is none.
+func TestWatchCNIFails(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "results"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := watchCNI(t.Context(), cniResults{dir: dir}, func() {})
+	if err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "results")+": not a directory") {
+		t.Errorf("error %v, want one that names the file", err)
+	}
+}
