@@ -71,16 +71,20 @@ func Ensure(c Config) (missing bool, err error) {
 	if err := ensureCable(c); err != nil {
 		return false, err
 	}
-	tables, err := guardedTables()
-	routes, routesErr := ensureRoutes(c.Edge, c, tables)
-	rule, ruleErr := ensureRule(len(c.Prefixes) > 0)
-	return routes || rule, errors.Join(err, routesErr, ruleErr)
+	rules, err := listRules()
+	if err != nil {
+		return false, err
+	}
+	routes, routesErr := ensureRoutes(c.Edge, c, tablesBehind(rules))
+	rule, ruleErr := ensureRule(rules, len(c.Prefixes) > 0)
+	return routes || rule, errors.Join(routesErr, ruleErr)
 }
 
 // Remove removes everything that EnsureOverlay, Ensure and Firewall created.
 func Remove() error {
-	_, err := ensureRule(false)
-	errs := []error{err, removeRoutes(), removeFirewall()}
+	rules, err := listRules()
+	_, ruleErr := ensureRule(rules, false)
+	errs := []error{err, ruleErr, removeRoutes(), removeFirewall()}
 	for _, name := range []string{Overlay, Cable} {
 		errs = append(errs, RemoveLink(name))
 	}

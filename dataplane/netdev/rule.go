@@ -25,11 +25,8 @@ func rulesOf(table int) ([]netlink.Rule, error) {
 // rule costs each packet of the node the same, however many prefixes there are. Every other rule
 // that leads to the table is removed: it comes from others, or from a version that had a rule for
 // each prefix. Without a prefix there is no rule. missing: it was not there.
-func ensureRule(wanted bool) (missing bool, err error) {
-	have, err := rulesOf(Table)
-	if err != nil {
-		return false, fmt.Errorf("list the rules of table %d: %w", Table, err)
-	}
+func ensureRule(rules []netlink.Rule, wanted bool) (missing bool, err error) {
+	have := slices.DeleteFunc(slices.Clone(rules), func(r netlink.Rule) bool { return r.Table != Table })
 	rule := netlink.NewRule()
 	rule.Family, rule.Table, rule.Priority, rule.Protocol = netlink.FAMILY_V4, Table, RulePriority, kernelProtocol
 	// To the kernel, any rule of this priority and protocol equals the one to add
@@ -70,17 +67,18 @@ func sameRule(listed, wanted netlink.Rule) bool {
 	return reflect.DeepEqual(listed, wanted)
 }
 
-// guardedTables are the routing tables, besides ours, in which a packet for a remote prefix is looked
-// up when our rule is away: main, and those of rules after ours, such as the tables of single
-// interfaces of cloud providers' CNIs and of VPNs.
-func guardedTables() ([]int, error) {
+// listRules returns the rules in the order of the look-up.
+func listRules() ([]netlink.Rule, error) {
 	rules, err := Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(netlink.FAMILY_V4) })
 	if err != nil {
-		return []int{unix.RT_TABLE_MAIN}, fmt.Errorf("list the rules: %w", err)
+		return nil, fmt.Errorf("list the rules: %w", err)
 	}
-	return tablesBehind(rules), nil
+	return rules, nil
 }
 
+// tablesBehind are the routing tables, besides ours, in which a packet for a remote prefix is looked
+// up when our rule is away: main, and those of rules after ours, such as the tables of single
+// interfaces of cloud providers' CNIs and of VPNs.
 func tablesBehind(rules []netlink.Rule) []int {
 	tables := []int{unix.RT_TABLE_MAIN}
 	for _, r := range rules {
@@ -100,13 +98,9 @@ func tablesBehind(rules []netlink.Rule) []int {
 // of the prefixes: the packets that they select never reach pelago0. Rules for marked packets are
 // left out: a program marks only packets that are its own business.
 func Preceding(prefixes []netip.Prefix) (problems []string, err error) {
-	rules, err := Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(netlink.FAMILY_V4) })
-	if err != nil {
-		return nil, fmt.Errorf("list the rules: %w", err)
-	}
-	rules = preceding(rules)
-	if len(rules) == 0 {
-		return nil, nil
+	rules, err := listRules()
+	if rules = preceding(rules); err != nil || len(rules) == 0 {
+		return nil, err
 	}
 	routes, err := Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
