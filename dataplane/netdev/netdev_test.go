@@ -196,7 +196,8 @@ func TestEnsureRepairs(t *testing.T) {
 		"ip route del 120.2.0.0/24 table 4800 dev pelago0",
 		"ip route del unreachable 120.2.0.0/24 table 4800 metric 4800",
 		"ip route del unreachable 120.2.0.0/24 table main metric 4800",
-		"ip route replace 120.2.0.0/24 dev pelago0 table 4800 proto 80; ip route replace unreachable 120.2.0.0/24 table 4800 proto 80 metric 4096", // an earlier version
+		// of an earlier version
+		"ip route replace 120.2.0.0/24 dev pelago0 table 4800 proto 80; ip route replace unreachable 120.2.0.0/24 table 4800 proto 80 metric 4096",
 		"ip rule del lookup 4800",
 		"ip rule del lookup 4800; ip rule add lookup 4800 pref 105", // an earlier version
 		"ip rule del lookup 4800; ip rule add lookup 4800 pref 900",
