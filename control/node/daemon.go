@@ -97,6 +97,8 @@ type Daemon struct {
 	tracker   *status.Tracker
 
 	trigger chan struct{}
+	// hops are those of nodes and gateways, externalHops those of hosts outside the cluster.
+	hops, externalHops netdev.Hops
 	// displaced is restored before the next reconcile.
 	displaced displaced
 	urgent    chan struct{}
@@ -227,6 +229,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.goLive(ctx)
 		case <-again.C:
 			d.loader.Refresh()
+			d.forgetHops((*netdev.Hops).Forget)
 			d.kernel.reapply = true
 			d.reconcile(ctx)
 		case <-sweep.C:

@@ -26,25 +26,18 @@ import (
 // observeHost reads what the tables need of the node itself, and creates pelago0.
 func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	host := tables.Host{
-		Hops:     map[netip.Addr]dataplane.Hop{},
 		Draining: d.gateway.role.isDraining(time.Now()), Settled: d.settled.Load(), Maglev: &d.maglev,
 	}
 	var err error
 	if host.Addresses, err = netdev.LocalAddresses(); err != nil {
 		return host, err
 	}
-	for _, a := range tables.OuterAddresses(objs) {
-		// An address without a route is left out; Desired reports which node or gateway that is.
-		if hop, err := netdev.Resolve(a); err == nil {
-			host.Hops[a] = hop
-		}
-	}
+	// An address without a route is left out; Desired reports which node or gateway that is.
+	host.Hops = d.hops.Resolve(tables.OuterAddresses(objs))
 	if topology.IsGateway(tables.OwnNode(objs)) || host.Draining {
 		host.External = map[netip.Addr]uint32{}
-		for _, a := range tables.ExternalAddresses(objs) {
-			if hop, err := netdev.Resolve(a); err == nil { // as above
-				host.External[a] = hop.Ifindex
-			}
+		for a, hop := range d.externalHops.Resolve(tables.ExternalAddresses(objs)) {
+			host.External[a] = hop.Ifindex
 		}
 	}
 	var pods []netip.Addr
@@ -174,6 +167,7 @@ func (d *Daemon) hostChanges() []subscribe {
 	return []subscribe{
 		subscription(netlink.RouteSubscribe, func(r netlink.RouteUpdate) bool {
 			ours := netdev.OurRoute(r.Route)
+			d.forgetHops(func(h *netdev.Hops) { h.RouteChanged(r.Route) })
 			if ours && r.Type == unix.RTM_DELROUTE {
 				d.displaced.signal(displacedRoutes)
 			}
@@ -183,6 +177,9 @@ func (d *Daemon) hostChanges() []subscribe {
 			if r.Type == unix.RTM_DELRULE {
 				d.displaced.signal(displacedRoutes)
 			}
+			if !r.Ours {
+				d.forgetHops((*netdev.Hops).Forget)
+			}
 			return !r.Ours
 		}),
 		subscription(netdev.FilterSubscribe, func(f netdev.FilterUpdate) bool {
@@ -191,9 +188,18 @@ func (d *Daemon) hostChanges() []subscribe {
 			}
 			return false
 		}),
-		subscription(netlink.LinkSubscribe, func(netlink.LinkUpdate) bool { return true }),
+		subscription(netlink.LinkSubscribe, func(l netlink.LinkUpdate) bool {
+			d.forgetHops(func(h *netdev.Hops) { h.DeviceChanged(l.Attrs().Index) })
+			return true
+		}),
 		subscription(netlink.AddrSubscribe, func(netlink.AddrUpdate) bool { return true }),
 	}
+}
+
+// forgetHops lets both kinds of hops forget what a change concerns.
+func (d *Daemon) forgetHops(forget func(*netdev.Hops)) {
+	forget(&d.hops)
+	forget(&d.externalHops)
 }
 
 // displaced is what of ours others have removed, or put behind theirs.
@@ -291,6 +297,7 @@ func (d *Daemon) watchChanges(ctx context.Context, kinds ...subscribe) {
 		}
 		err := errors.Join(errs...)
 		if err == nil {
+			d.forgetHops((*netdev.Hops).Forget) // of what was missed
 			d.wake()
 			<-watching.Done()
 			err, backoff = errors.New("the kernel has ended the notifications"), retry

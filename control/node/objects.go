@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/pelago-net/pelago/control/node/tables"
@@ -25,8 +26,11 @@ const (
 	// ones. TCP doubles its retransmission timeout while tunnels are down: time lost here is lost
 	// twice.
 	startTimeout = 2 * time.Second
-	// saveInterval is the shortest time between two writes of the file.
-	saveInterval = 2 * time.Second
+	// saveInterval is the shortest time between two writes of the file. Where a write takes long, it is
+	// savePause times as long, up to maxSaveInterval: writing takes a hundredth of a core.
+	saveInterval    = 2 * time.Second
+	savePause       = 100
+	maxSaveInterval = time.Minute
 )
 
 // objectSource reads the objects that the tables are derived from: from the API server's cache, or
@@ -37,6 +41,8 @@ type objectSource struct {
 	mapper          meta.RESTMapper
 	pods            *podNodes
 	changed         func()
+	// exposed are the Services of the tables that were read last, by name.
+	exposed atomic.Pointer[map[types.NamespacedName]bool]
 
 	file   cacheFile
 	saves  outbox[tables.Objects] // to file
@@ -147,6 +153,7 @@ func (s *objectSource) goLive() bool {
 // keep writes the newest objects to the file until ctx ends, and then those that still wait.
 func (s *objectSource) keep(ctx context.Context, log *slog.Logger) {
 	for {
+		var began time.Time
 		select {
 		case <-ctx.Done():
 			select {
@@ -156,11 +163,12 @@ func (s *objectSource) keep(ctx context.Context, log *slog.Logger) {
 			}
 			return
 		case objs := <-s.saves.next:
+			began = time.Now()
 			s.save(objs, log)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(saveInterval):
+		case <-time.After(min(max(saveInterval, savePause*time.Since(began)), maxSaveInterval)):
 		}
 	}
 }

@@ -41,7 +41,9 @@ func CacheOptions(nodeName, namespace string) (cache.Options, error) {
 		Mapper:           mapper(),
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
+			&corev1.Node{}:               {Transform: tables.Reduce},
+			&discoveryv1.EndpointSlice{}: {Transform: tables.Reduce},
+			&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
 			&corev1.ConfigMap{}: {
 				Namespaces: map[string]cache.Config{namespace: {}},
 				Field:      fields.OneTermEqualSelector("metadata.name", config.ConfigMapName),
@@ -100,9 +102,9 @@ func (s *objectSource) watch(ctx context.Context) error {
 	}
 	for _, informer := range informers {
 		if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { s.changed() },
-			UpdateFunc: func(before, after any) { s.onUpdate(before, after) },
-			DeleteFunc: func(any) { s.changed() },
+			AddFunc:    s.onChange,
+			UpdateFunc: s.onUpdate,
+			DeleteFunc: s.onChange,
 		}); err != nil {
 			return fmt.Errorf("watch the API server's objects: %w", err)
 		}
@@ -110,17 +112,42 @@ func (s *objectSource) watch(ctx context.Context) error {
 	return nil
 }
 
-// onUpdate ignores resyncs, and updates of nodes that do not affect the tables, such as heartbeats.
+// onChange ignores Services, and their EndpointSlices, that are in no table.
+func (s *objectSource) onChange(obj any) {
+	if exposed := s.exposed.Load(); exposed != nil {
+		switch o := obj.(type) {
+		case *corev1.Service:
+			if !(*exposed)[client.ObjectKeyFromObject(o)] {
+				return
+			}
+		case *discoveryv1.EndpointSlice:
+			name, imported := o.Labels[discoveryv1.LabelServiceName], o.Labels[mcs.LabelServiceName]
+			if !(*exposed)[types.NamespacedName{Namespace: o.Namespace, Name: name}] && !(*exposed)[types.NamespacedName{Namespace: o.Namespace, Name: imported}] {
+				return
+			}
+		}
+	}
+	s.changed()
+}
+
+// onUpdate ignores resyncs, and updates that do not affect the tables, such as heartbeats of nodes.
 func (s *objectSource) onUpdate(before, after any) {
 	b, ok1 := before.(client.Object)
 	a, ok2 := after.(client.Object)
 	if ok1 && ok2 && b.GetResourceVersion() == a.GetResourceVersion() {
 		return
 	}
-	if old, ok := before.(*corev1.Node); ok && tables.SameNode(old, after.(*corev1.Node)) {
-		return
+	switch old := before.(type) {
+	case *corev1.Node:
+		if tables.SameNode(old, after.(*corev1.Node)) {
+			return
+		}
+	case *discoveryv1.EndpointSlice:
+		if tables.SameSlice(old, after.(*discoveryv1.EndpointSlice)) {
+			return
+		}
 	}
-	s.changed()
+	s.onChange(after)
 }
 
 // service reads a Service of our own namespace.
@@ -199,6 +226,9 @@ func (s *objectSource) read(ctx context.Context, g *gateway) (tables.Objects, er
 		}
 	}
 	errs = append(errs, s.readImports(ctx, slices.Items, &objs), s.readExports(ctx, &objs), s.readPodNodes(ctx, g, &objs))
+	// What becomes exposed after this was read wakes the daemon by the object that exposes it.
+	exposed := tables.Exposed(objs)
+	s.exposed.Store(&exposed)
 	return objs, errors.Join(errs...)
 }
 

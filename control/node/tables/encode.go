@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -146,7 +147,7 @@ func bodyOf(objs Objects) cacheBody {
 	b.Policies = sorted(b.Policies, func(p *networkingv1.NetworkPolicy) *metav1.ObjectMeta { return &p.ObjectMeta })
 	b.Nodes = sorted(b.Nodes, func(n *corev1.Node) *metav1.ObjectMeta { return &n.ObjectMeta })
 	b.Pods = sorted(b.Pods, func(p *corev1.Pod) *metav1.ObjectMeta { return &p.ObjectMeta })
-	for _, name := range slices.SortedFunc(maps.Keys(exposed(objs)), byName) {
+	for _, name := range slices.SortedFunc(maps.Keys(Exposed(objs)), byName) {
 		if s := objs.Services[name]; s != nil {
 			b.Services = append(b.Services, corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
@@ -223,8 +224,8 @@ func (b cacheBody) objects(node string) (Objects, error) {
 	return objs, nil
 }
 
-// exposed returns the Services that are in the tables.
-func exposed(objs Objects) map[types.NamespacedName]bool {
+// Exposed returns the names of the Services that are in the tables, or would be if they existed.
+func Exposed(objs Objects) map[types.NamespacedName]bool {
 	out := maps.Clone(objs.Exports)
 	if out == nil {
 		out = map[types.NamespacedName]bool{}
@@ -235,9 +236,7 @@ func exposed(objs Objects) map[types.NamespacedName]bool {
 		}
 	}
 	for name := range objs.Imports { // the own backends of a ClusterSetIP are counted
-		if objs.Services[name] != nil {
-			out[name] = true
-		}
+		out[name] = true
 	}
 	return out
 }
@@ -261,6 +260,39 @@ func essentialNode(n *corev1.Node) corev1.Node {
 	}
 }
 
+// Reduce leaves of a Node or an EndpointSlice what the tables are derived from: a cluster has many,
+// and of a Node most are lists of images. It is the transform of a cache.
+func Reduce(obj any) (any, error) {
+	switch o := obj.(type) {
+	case *corev1.Node:
+		n := essentialNode(o)
+		n.ResourceVersion = o.ResourceVersion
+		if v, ok := o.Annotations[pelagov1alpha1.AnnotationRotateKeys]; ok {
+			n.Annotations[pelagov1alpha1.AnnotationRotateKeys] = v
+		}
+		return &n, nil
+	case *discoveryv1.EndpointSlice:
+		s := essentialSlice(o, types.NamespacedName{Namespace: o.Namespace})
+		s.ResourceVersion, s.Labels, s.Annotations = o.ResourceVersion, map[string]string{}, map[string]string{}
+		for _, key := range []string{discoveryv1.LabelServiceName, mcs.LabelServiceName, mcs.LabelSourceCluster} {
+			if v, ok := o.Labels[key]; ok {
+				s.Labels[key] = v
+			}
+		}
+		if v, ok := o.Annotations[pelagov1alpha1.AnnotationReadyBackends]; ok {
+			s.Annotations[pelagov1alpha1.AnnotationReadyBackends] = v
+		}
+		return &s, nil
+	}
+	return obj, nil // a deletion that was missed (DeletedFinalStateUnknown) holds what was reduced before
+}
+
+// SameSlice reports whether two versions of a reduced EndpointSlice give the same tables.
+func SameSlice(a, b *discoveryv1.EndpointSlice) bool {
+	return a.UID == b.UID && a.AddressType == b.AddressType && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
+		reflect.DeepEqual(a.Ports, b.Ports) && reflect.DeepEqual(a.Endpoints, b.Endpoints)
+}
+
 // essentialPod leaves out what may be secret: the environment and the arguments of its containers.
 func essentialPod(p *corev1.Pod) corev1.Pod {
 	return corev1.Pod{
@@ -279,7 +311,7 @@ func essentialSlice(s *discoveryv1.EndpointSlice, service types.NamespacedName) 
 	}
 	for _, e := range s.Endpoints {
 		essential := discoveryv1.Endpoint{
-			Addresses: e.Addresses, NodeName: e.NodeName, Conditions: discoveryv1.EndpointConditions{Ready: e.Conditions.Ready},
+			Addresses: e.Addresses, NodeName: e.NodeName, Conditions: e.Conditions,
 		}
 		if e.TargetRef != nil {
 			essential.TargetRef = &corev1.ObjectReference{Kind: e.TargetRef.Kind, Name: e.TargetRef.Name}
