@@ -181,6 +181,9 @@ func (t *tap) RoundTrip(req *http.Request) (*http.Response, error) {
 	t.recorder.begin(q)
 	response, err := t.next.RoundTrip(req)
 	if err != nil {
+		if q.Watch { // given up before it was answered
+			t.recorder.endWatch(q, 0, false)
+		}
 		return nil, err
 	}
 	if q.Watch {
