@@ -89,37 +89,43 @@ type diff[S any] struct {
 }
 
 func diffMap[S any, K comparable, V any](d *diff[S], step func(K, *V) S, have, want map[K]V, compare func(a, b K) int, same func(a, b V) bool) {
-	for _, k := range sortedKeys(want, compare) {
-		if old, ok := have[k]; !ok || !same(old, want[k]) {
-			v := want[k]
-			d.put = append(d.put, step(k, &v))
+	var put, gone []K // few, as a rule: the maps are not sorted
+	for k, v := range want {
+		if old, ok := have[k]; !ok || !same(old, v) {
+			put = append(put, k)
 		}
 	}
-	var remove []S
-	for _, k := range sortedKeys(have, compare) {
+	for k := range have {
 		if _, ok := want[k]; !ok {
-			remove = append(remove, step(k, nil))
+			gone = append(gone, k)
 		}
+	}
+	slices.SortFunc(put, compare)
+	slices.SortFunc(gone, compare)
+	for _, k := range put {
+		v := want[k]
+		d.put = append(d.put, step(k, &v))
+	}
+	var remove []S
+	for _, k := range gone {
+		remove = append(remove, step(k, nil))
 	}
 	d.remove = append(d.remove, remove)
 }
+
 func same[V comparable](a, b V) bool { return a == b }
 
 func sameService(a, b Service) bool {
-	return a.ClientIP == b.ClientIP && slices.Equal(a.Backends, b.Backends) && slices.Equal(a.Table, b.Table)
+	return a.ClientIP == b.ClientIP && slices.Equal(a.Backends, b.Backends) && sameTable(a.Table, b.Table)
+}
+
+// sameTable compares tables, which are the same slice where MaglevCache has built them.
+func sameTable[T comparable](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
 
 func sameVIP(a, b VIP) bool {
-	return a.Affinity == b.Affinity && slices.Equal(a.Targets, b.Targets) && slices.Equal(a.Slots, b.Slots)
-}
-
-func sortedKeys[K comparable, V any](m map[K]V, compare func(a, b K) int) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, compare)
-	return keys
+	return a.Affinity == b.Affinity && slices.Equal(a.Targets, b.Targets) && sameTable(a.Slots, b.Slots)
 }
 
 func comparePrefix(a, b netip.Prefix) int {

@@ -88,15 +88,38 @@ func VIPTable(targets []VIPTarget, weights []int) []uint8 {
 	return slots
 }
 
-// MaglevCache keeps the tables of the services of one reconcile for the next: most weights are the
-// same. The nil cache builds every table. It is not safe for concurrent use.
-type MaglevCache struct{ former, current map[string][]uint16 }
+// MaglevCache keeps the tables of services and ClusterSetIPs of one reconcile for the next: most
+// weights are the same. The nil cache builds every table. It is not safe for concurrent use.
+type MaglevCache struct {
+	nodes    generations[[]uint16]
+	clusters generations[[]uint8]
+}
 
 // Begin starts a reconcile: tables that the former one did not use are dropped.
 func (c *MaglevCache) Begin() {
 	if c != nil {
-		c.former, c.current = c.current, map[string][]uint16{}
+		c.nodes.begin()
+		c.clusters.begin()
 	}
+}
+
+// generations are values by key that this reconcile, or the former one, has used.
+type generations[T any] struct{ former, current map[string]T }
+
+func (g *generations[T]) begin() { g.former, g.current = g.current, make(map[string]T, len(g.current)) }
+
+func (g *generations[T]) get(key []byte, build func() T) T {
+	v, ok := g.current[string(key)]
+	if !ok {
+		if v, ok = g.former[string(key)]; !ok {
+			v = build()
+		}
+		if g.current == nil {
+			g.current = map[string]T{}
+		}
+		g.current[string(key)] = v
+	}
+	return v
 }
 
 // Table returns Maglev(weights), which must not be changed.
@@ -108,17 +131,19 @@ func (c *MaglevCache) Table(weights map[uint16]int) []uint16 {
 	for _, node := range slices.Sorted(maps.Keys(weights)) {
 		key = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(key, node), uint32(weights[node]))
 	}
-	table, ok := c.current[string(key)]
-	if !ok {
-		if table, ok = c.former[string(key)]; !ok {
-			table = Maglev(weights)
-		}
-		if c.current == nil {
-			c.current = map[string][]uint16{}
-		}
-		c.current[string(key)] = table
+	return c.nodes.get(key, func() []uint16 { return Maglev(weights) })
+}
+
+// VIPTable returns VIPTable(targets, weights), which must not be changed.
+func (c *MaglevCache) VIPTable(targets []VIPTarget, weights []int) []uint8 {
+	if c == nil {
+		return VIPTable(targets, weights)
 	}
-	return table
+	key := make([]byte, 0, 6*len(targets))
+	for i, t := range targets {
+		key = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(key, t.Cluster), uint32(weights[i]))
+	}
+	return c.clusters.get(key, func() []uint8 { return VIPTable(targets, weights) })
 }
 
 func hash(node uint16, seed byte) uint64 {

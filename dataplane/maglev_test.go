@@ -149,11 +149,20 @@ func TestMaglevCache(t *testing.T) {
 		t.Error("a table of the last reconcile was built again")
 	}
 	c.Begin()
-	if len(c.former) != 1 || len(c.current) != 0 {
-		t.Errorf("%d and %d tables are kept, want the one that was used", len(c.former), len(c.current))
+	if len(c.nodes.former) != 1 || len(c.nodes.current) != 0 {
+		t.Errorf("%d and %d tables are kept, want the one that was used", len(c.nodes.former), len(c.nodes.current))
+	}
+	targets := []VIPTarget{{Cluster: 1}, {Cluster: 2}}
+	for _, w := range [][]int{{1, 1}, {1, 3}, {0, 3}, {1, 1}, {0, 0}} {
+		if got, want := c.VIPTable(targets, w), VIPTable(targets, w); !slices.Equal(got, want) {
+			t.Errorf("weights %v: another table of clusters than VIPTable's", w)
+		}
 	}
 	var none *MaglevCache
 	none.Begin()
+	if !slices.Equal(none.VIPTable(targets, []int{1, 2}), VIPTable(targets, []int{1, 2})) {
+		t.Error("the nil cache returns another table of clusters")
+	}
 	if !slices.Equal(none.Table(weights[1]), Maglev(weights[1])) {
 		t.Error("the nil cache returns another table")
 	}

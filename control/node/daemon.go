@@ -35,8 +35,11 @@ import (
 )
 
 const (
-	// settleTime gathers a burst of events into one reconcile.
-	settleTime = 50 * time.Millisecond
+	// settleTime gathers a burst of events into one reconcile. While events do not end, reconciles of
+	// a large cluster are settleShare times as long apart as they take, up to maxSettleTime.
+	settleTime    = 50 * time.Millisecond
+	settleShare   = 8
+	maxSettleTime = 600 * time.Millisecond
 	// resync is how often everything is reapplied: routes, rules, attachments and maps that others
 	// changed.
 	resync = 30 * time.Second
@@ -113,12 +116,15 @@ type Daemon struct {
 	step    atomic.Pointer[time.Time] // when the loop of Run began its last step
 
 	// Of the loop of Run alone.
+	reconciled          time.Time     // when the last reconcile ended
+	took                time.Duration // how long it took
 	kernel              kernel
 	flows               flows
 	gateway             gateway
 	endpoints           endpoints
 	leftOut             leftOut
 	maglev              dataplane.MaglevCache
+	slices              tables.SliceCache
 	podDevices          netdev.PodDevices
 	cni                 cniResults
 	unreachableClusters status.UnreachableClusters
@@ -250,7 +256,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 // settle waits until a burst of events is over and consumes its remaining trigger; false if ctx
 // ends before.
 func (d *Daemon) settle(ctx context.Context) bool {
-	timer := time.NewTimer(settleTime)
+	rest := time.Until(d.reconciled.Add(min(settleShare*d.took, maxSettleTime)))
+	timer := time.NewTimer(max(settleTime, rest))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -292,6 +299,8 @@ func (d *Daemon) goLive(ctx context.Context) {
 }
 
 func (d *Daemon) reconcile(ctx context.Context) {
+	began := time.Now()
+	defer func() { d.reconciled, d.took = time.Now(), time.Since(began) }()
 	if err := d.reconcileOnce(ctx); err != nil && ctx.Err() == nil {
 		d.log.Error("reconcile the node", "error", err)
 		d.wakeLater()

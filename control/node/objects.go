@@ -41,6 +41,11 @@ type objectSource struct {
 	mapper          meta.RESTMapper
 	pods            *podNodes
 	changed         func()
+	indexed         bool // EndpointSlices, by Service
+	changes         changes
+	// objs are those that were read last; readAll: no part of them may be used.
+	objs    tables.Objects
+	readAll bool
 	// exposed are the Services of the tables that were read last, by name.
 	exposed atomic.Pointer[map[types.NamespacedName]bool]
 
@@ -55,7 +60,7 @@ type objectSource struct {
 
 func newObjectSource(opts Options, c cache.Cache, mapper meta.RESTMapper, changed func()) objectSource {
 	return objectSource{
-		node: opts.NodeName, namespace: opts.Namespace, cache: c, mapper: mapper, changed: changed, pods: newPodNodes(opts.Pods, changed),
+		node: opts.NodeName, namespace: opts.Namespace, cache: c, mapper: mapper, changed: changed, readAll: true, pods: newPodNodes(opts.Pods, changed),
 		file: cacheFile{path: opts.CacheFile}, saves: newOutbox[tables.Objects](), synced: syncer{done: make(chan struct{})},
 	}
 }

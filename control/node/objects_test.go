@@ -16,14 +16,19 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -190,11 +195,116 @@ func TestStartWithoutTheAPIServer(t *testing.T) {
 	await.Equal(t, []string{"g2", "g3", "g4"}, func() []string { return peerNames(t, second) })
 }
 
+// What is read after changes is what a daemon reads that has read nothing before.
+func TestReadFollowsChanges(t *testing.T) {
+	server := apiserver.Start(t, apiserver.CRDs())
+	c := apiserver.Connect(t, server, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme, mcs.AddToScheme)
+	c.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: config.SystemNamespace}})
+	c.Make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.ConfigMapName}, Data: clusterset.Config(false).Data()})
+	d, _ := newDaemon(t, server, filepath.Join(t.TempDir(), "state.json"))
+	if _, err := d.objects.begin(t.Context(), d.log); err != nil {
+		t.Fatal(err)
+	}
+	defer d.objects.pods.end()
+	read := func() tables.Objects {
+		t.Helper()
+		objs, err := d.objects.read(t.Context(), &d.gateway)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return objs
+	}
+	meta := func(name string, labels ...string) metav1.ObjectMeta {
+		m := metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{}}
+		for i := 0; i < len(labels); i += 2 {
+			m.Labels[labels[i]] = labels[i+1]
+		}
+		return m
+	}
+	slice := func(name, label, service, address string) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{ObjectMeta: meta(name, label, service), AddressType: discoveryv1.AddressTypeIPv4,
+			Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(80))}}, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}}}
+	}
+	web, db := types.NamespacedName{Namespace: "default", Name: "web"}, types.NamespacedName{Namespace: "default", Name: "db"}
+	first, imported := slice("web-1", discoveryv1.LabelServiceName, "web", "10.7.0.1"), slice("db-g2", mcs.LabelServiceName, "db", "242.2.0.1")
+	export, index := &mcs.ServiceExport{ObjectMeta: meta("web")}, &pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: pelagov1alpha1.NodeIndexSpec{Index: 1}}
+	service := &corev1.Service{ObjectMeta: meta("web"), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	update := func(o client.Object) {
+		t.Helper()
+		if err := c.Update(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct {
+		what   string
+		change func()
+		holds  func(tables.Objects) bool
+	}{
+		{"slices before their Service", func() { c.Make(first, imported) }, func(o tables.Objects) bool { return len(o.Slices[web]) == 1 && len(o.Imported[db]) == 1 }},
+		{"a Service", func() { c.Make(service) }, func(o tables.Objects) bool { return o.Services[web] != nil }},
+		{"an export", func() { c.Make(export) }, func(o tables.Objects) bool { return o.Exports[web] }},
+		{"a restricted export", func() {
+			export.Annotations = map[string]string{pelagov1alpha1.AnnotationExportTo: "g2"}
+			update(export)
+		}, func(o tables.Objects) bool { return o.ExportTo[web] == "g2" }},
+		{"an import", func() {
+			c.Make(&mcs.ServiceImport{ObjectMeta: meta("db"), Spec: mcs.ServiceImportSpec{Type: mcs.ClusterSetIP, IPs: []string{"243.0.0.1"}, Ports: []mcs.ServicePort{{Port: 80}}}})
+		}, func(o tables.Objects) bool { return o.Imports[db].IP.IsValid() }},
+		{"a second slice", func() { c.Make(slice("web-2", discoveryv1.LabelServiceName, "web", "10.7.0.2")) }, func(o tables.Objects) bool { return len(o.Slices[web]) == 2 }},
+		{"another address", func() {
+			first.Endpoints[0].Addresses = []string{"10.7.0.9"}
+			update(first)
+		}, func(o tables.Objects) bool {
+			return slices.ContainsFunc(o.Slices[web], func(s discoveryv1.EndpointSlice) bool { return s.Endpoints[0].Addresses[0] == "10.7.0.9" })
+		}},
+		{"a slice of another Service", func() {
+			first.Labels[discoveryv1.LabelServiceName] = "db"
+			update(first)
+		}, func(o tables.Objects) bool { return len(o.Slices[web]) == 1 && len(o.Slices[db]) == 1 }},
+		{"a slice of none", func() {
+			delete(first.Labels, discoveryv1.LabelServiceName)
+			update(first)
+		}, func(o tables.Objects) bool { _, ok := o.Slices[db]; return !ok }},
+		{"a slice that goes", func() { c.Remove(imported) }, func(o tables.Objects) bool { _, ok := o.Imported[db]; return !ok }},
+		{"a NodeIndex", func() { c.Make(index) }, func(o tables.Objects) bool { return len(o.NodeIndexes) == 1 }},
+		{"a Service that goes", func() { c.Remove(service) }, func(o tables.Objects) bool { return o.Services[web] == nil }},
+	} {
+		former := read()
+		kept := cmp.Diff(former, tables.Objects{}, clusterset.Comparable)
+		step.change()
+		await.True(t, step.what, func() bool { return step.holds(read()) })
+		// Updates of the caches that step.holds does not see may still come.
+		await.Equal(t, "", func() string {
+			got := read()
+			anew := objectSource{node: d.objects.node, namespace: d.objects.namespace, cache: d.objects.cache, mapper: d.objects.mapper, readAll: true}
+			want, err := anew.readChanged(t.Context(), nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			byName := func(a, b discoveryv1.EndpointSlice) bool { return a.Name < b.Name }
+			want.Answering, want.PodNodes = got.Answering, got.PodNodes
+			return cmp.Diff(want, got, clusterset.Comparable, cmpopts.SortSlices(byName), cmpopts.EquateEmpty())
+		})
+		if now := cmp.Diff(former, tables.Objects{}, clusterset.Comparable); now != kept {
+			t.Errorf("%s: what was read before has changed:\n%s", step.what, cmp.Diff(kept, now))
+		}
+	}
+}
+
 // checkMapper compares what is known by heart with what the API server serves.
 func checkMapper(t *testing.T, c *apiserver.Cluster) {
 	t.Helper()
 	known := mapper()
-	for _, o := range append(watched(), &submarinerv1.Gateway{}) {
+	source := objectSource{mapper: known}
+	kinds, err := source.kinds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := []client.Object{&submarinerv1.Gateway{}}
+	for _, k := range kinds {
+		objects = append(objects, k.object)
+	}
+	for _, o := range objects {
 		kind, err := c.GroupVersionKindFor(o)
 		if err != nil {
 			t.Fatal(err)

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,16 +57,6 @@ func CacheOptions(nodeName, namespace string) (cache.Options, error) {
 	}, nil
 }
 
-// watched are the kinds whose every change wakes the daemon.
-func watched() []client.Object {
-	return []client.Object{
-		&corev1.ConfigMap{}, &corev1.Node{}, &corev1.Pod{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
-		&corev1.Namespace{}, &networkingv1.NetworkPolicy{},
-		&pelagov1alpha1.NodeIndex{}, &pelagov1alpha1.PortBlock{}, &pelagov1alpha1.Peer{},
-		&submarinerv1.ClusterGlobalEgressIP{}, &submarinerv1.GlobalEgressIP{}, &submarinerv1.GlobalIngressIP{},
-	}
-}
-
 // mcsVersions are those of the kinds ServiceExport and ServiceImport that a cluster may serve, in
 // order of preference.
 var mcsVersions = []string{"v1beta1", "v1alpha1"}
@@ -79,32 +72,35 @@ func (s *objectSource) mcsKind(name string) (schema.GroupVersionKind, error) {
 	return mapping.GroupVersionKind, nil
 }
 
-// watch begins to watch all kinds, or none if it fails. It does not wait for their objects.
+// watch begins to watch all kinds, or none if it fails. It does not wait for their objects. It may be
+// repeated.
 func (s *objectSource) watch(ctx context.Context) error {
-	exported, err := s.mcsKind(mcs.ServiceExportKindName)
+	kinds, err := s.kinds()
 	if err != nil {
 		return err
 	}
-	imported, err := s.mcsKind(mcs.ServiceImportKindName)
-	if err != nil {
-		return err
-	}
-	exports, imports := &metav1.PartialObjectMetadata{}, &unstructured.Unstructured{}
-	exports.SetGroupVersionKind(exported)
-	imports.SetGroupVersionKind(imported)
 	var informers []cache.Informer
-	for _, obj := range append(watched(), exports, imports) {
-		informer, err := s.cache.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
+	for _, k := range kinds {
+		informer, err := s.cache.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
 		if err != nil {
-			return fmt.Errorf("watch %T: %w", obj, err)
+			return fmt.Errorf("watch %T: %w", k.object, err)
 		}
 		informers = append(informers, informer)
 	}
-	for _, informer := range informers {
+	if !s.indexed {
+		for index, label := range map[string]string{byService: discoveryv1.LabelServiceName, byImport: mcs.LabelServiceName} {
+			values := func(o client.Object) []string { return []string{o.GetLabels()[label]} }
+			if err := s.cache.IndexField(ctx, &discoveryv1.EndpointSlice{}, index, values); err != nil {
+				return fmt.Errorf("index EndpointSlices: %w", err)
+			}
+		}
+		s.indexed = true
+	}
+	for i, informer := range informers {
 		if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{
-			AddFunc:    s.onChange,
-			UpdateFunc: s.onUpdate,
-			DeleteFunc: s.onChange,
+			AddFunc:    func(o any) { s.onChange(kinds[i].name, o) },
+			UpdateFunc: func(before, after any) { s.onUpdate(kinds[i].name, before, after) },
+			DeleteFunc: func(o any) { s.onChange(kinds[i].name, o) },
 		}); err != nil {
 			return fmt.Errorf("watch the API server's objects: %w", err)
 		}
@@ -112,26 +108,36 @@ func (s *objectSource) watch(ctx context.Context) error {
 	return nil
 }
 
-// onChange ignores Services, and their EndpointSlices, that are in no table.
-func (s *objectSource) onChange(obj any) {
-	if exposed := s.exposed.Load(); exposed != nil {
-		switch o := obj.(type) {
-		case *corev1.Service:
-			if !(*exposed)[client.ObjectKeyFromObject(o)] {
-				return
-			}
-		case *discoveryv1.EndpointSlice:
-			name, imported := o.Labels[discoveryv1.LabelServiceName], o.Labels[mcs.LabelServiceName]
-			if !(*exposed)[types.NamespacedName{Namespace: o.Namespace, Name: name}] && !(*exposed)[types.NamespacedName{Namespace: o.Namespace, Name: imported}] {
-				return
+// onChange records the change, and wakes the daemon unless it concerns a Service, or EndpointSlices
+// of one, that is in no table.
+func (s *objectSource) onChange(kind string, obj any) {
+	if gone, ok := obj.(clientcache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	var concerned []types.NamespacedName // none: all
+	switch o := obj.(type) {
+	case *corev1.Service:
+		concerned = []types.NamespacedName{client.ObjectKeyFromObject(o)}
+	case *discoveryv1.EndpointSlice:
+		for _, label := range []string{discoveryv1.LabelServiceName, mcs.LabelServiceName} {
+			if name, ok := o.Labels[label]; ok {
+				concerned = append(concerned, types.NamespacedName{Namespace: o.Namespace, Name: name})
 			}
 		}
+		if len(concerned) == 0 {
+			return // of no Service
+		}
+	}
+	s.changes.add(kind, concerned)
+	if exposed := s.exposed.Load(); exposed != nil && len(concerned) > 0 &&
+		!slices.ContainsFunc(concerned, func(name types.NamespacedName) bool { return (*exposed)[name] }) {
+		return
 	}
 	s.changed()
 }
 
 // onUpdate ignores resyncs, and updates that do not affect the tables, such as heartbeats of nodes.
-func (s *objectSource) onUpdate(before, after any) {
+func (s *objectSource) onUpdate(kind string, before, after any) {
 	b, ok1 := before.(client.Object)
 	a, ok2 := after.(client.Object)
 	if ok1 && ok2 && b.GetResourceVersion() == a.GetResourceVersion() {
@@ -146,8 +152,47 @@ func (s *objectSource) onUpdate(before, after any) {
 		if tables.SameSlice(old, after.(*discoveryv1.EndpointSlice)) {
 			return
 		}
+		if !maps.Equal(old.Labels, after.(*discoveryv1.EndpointSlice).Labels) {
+			s.onChange(kind, before)
+		}
 	}
-	s.onChange(after)
+	s.onChange(kind, after)
+}
+
+// changes are what of the objects has changed since they were read.
+type changes struct {
+	mu    sync.Mutex
+	kinds map[string]bool
+	// slices are the Services, and ServiceImports, whose EndpointSlices have changed.
+	slices map[types.NamespacedName]bool
+}
+
+// add records a change of a kind; of EndpointSlices it concerns the named Services.
+func (c *changes) add(kind string, services []types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if kind != kindSlice {
+		if c.kinds == nil {
+			c.kinds = map[string]bool{}
+		}
+		c.kinds[kind] = true
+		return
+	}
+	if c.slices == nil {
+		c.slices = map[types.NamespacedName]bool{}
+	}
+	for _, name := range services {
+		c.slices[name] = true
+	}
+}
+
+// take returns what has changed, and begins anew.
+func (c *changes) take() (kinds map[string]bool, slices map[types.NamespacedName]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kinds, slices = c.kinds, c.slices
+	c.kinds, c.slices = nil, nil
+	return kinds, slices
 }
 
 // service reads a Service of our own namespace.
@@ -163,78 +208,198 @@ func (s *objectSource) service(ctx context.Context, name string) (*corev1.Servic
 	return &service, nil
 }
 
-// read returns the objects.
+// Indexes of EndpointSlices in the cache: by the Service, and by the ServiceImport that they belong
+// to.
+const (
+	byService = "service"
+	byImport  = "import"
+)
+
+// Names of kinds in changes.
+const (
+	kindSlice  = "EndpointSlice"
+	kindImport = "ServiceImport"
+	kindExport = "ServiceExport"
+)
+
+// kind is one whose changes wake the daemon.
+type kind struct {
+	name   string
+	object client.Object
+	// read puts the objects of the kind into objs, whose maps it replaces and does not change: an
+	// earlier read may still be in use.
+	read func(s *objectSource, ctx context.Context, objs *tables.Objects) error
+}
+
+// kinds are those of all objects, and how they are read. EndpointSlices are read by Service
+// (readSlices).
+func (s *objectSource) kinds() ([]kind, error) {
+	exported, err := s.mcsKind(mcs.ServiceExportKindName)
+	if err != nil {
+		return nil, err
+	}
+	imported, err := s.mcsKind(mcs.ServiceImportKindName)
+	if err != nil {
+		return nil, err
+	}
+	exports, imports := &metav1.PartialObjectMetadata{}, &unstructured.Unstructured{}
+	exports.SetGroupVersionKind(exported)
+	imports.SetGroupVersionKind(imported)
+	return []kind{
+		{"ConfigMap", &corev1.ConfigMap{}, (*objectSource).readConfig},
+		{"Node", &corev1.Node{}, listed(func(l *corev1.NodeList, o *tables.Objects) { o.Nodes = l.Items })},
+		{"Pod", &corev1.Pod{}, listed(func(l *corev1.PodList, o *tables.Objects) { o.Pods = l.Items })},
+		{"Service", &corev1.Service{}, listed(func(l *corev1.ServiceList, o *tables.Objects) {
+			o.Services = make(map[types.NamespacedName]*corev1.Service, len(l.Items))
+			for i := range l.Items {
+				o.Services[client.ObjectKeyFromObject(&l.Items[i])] = &l.Items[i]
+			}
+		})},
+		{"Namespace", &corev1.Namespace{}, listed(func(l *corev1.NamespaceList, o *tables.Objects) {
+			o.Datapaths = map[string]string{}
+			for i := range l.Items {
+				o.Datapaths[l.Items[i].Name] = l.Items[i].Labels[pelagov1alpha1.LabelDatapath]
+			}
+		})},
+		{"NetworkPolicy", &networkingv1.NetworkPolicy{}, listed(func(l *networkingv1.NetworkPolicyList, o *tables.Objects) { o.Policies = l.Items })},
+		{"NodeIndex", &pelagov1alpha1.NodeIndex{}, listed(func(l *pelagov1alpha1.NodeIndexList, o *tables.Objects) { o.NodeIndexes = l.Items })},
+		{"PortBlock", &pelagov1alpha1.PortBlock{}, listed(func(l *pelagov1alpha1.PortBlockList, o *tables.Objects) { o.PortBlocks = l.Items })},
+		{"Peer", &pelagov1alpha1.Peer{}, listed(func(l *pelagov1alpha1.PeerList, o *tables.Objects) { o.Peers = l.Items })},
+		{"ClusterGlobalEgressIP", &submarinerv1.ClusterGlobalEgressIP{}, (*objectSource).readClusterEgress},
+		{"GlobalEgressIP", &submarinerv1.GlobalEgressIP{}, listed(func(l *submarinerv1.GlobalEgressIPList, o *tables.Objects) { o.EgressIPs = l.Items })},
+		{"GlobalIngressIP", &submarinerv1.GlobalIngressIP{}, listed(func(l *submarinerv1.GlobalIngressIPList, o *tables.Objects) { o.IngressIPs = l.Items })},
+		{kindExport, exports, (*objectSource).readExports},
+		{kindImport, imports, (*objectSource).readImports},
+		{kindSlice, &discoveryv1.EndpointSlice{}, (*objectSource).readAllSlices},
+	}, nil
+}
+
+// listed reads a kind by a list of all its objects.
+func listed[L any, P interface {
+	*L
+	client.ObjectList
+}](put func(P, *tables.Objects)) func(*objectSource, context.Context, *tables.Objects) error {
+	return func(s *objectSource, ctx context.Context, objs *tables.Objects) error {
+		list := P(new(L))
+		if err := s.cache.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list %T: %w", list, err)
+		}
+		put(list, objs)
+		return nil
+	}
+}
+
+// read returns the objects: of those that were read before, the kinds that have changed since, and
+// the EndpointSlices of Services that have. It is for the loop of Daemon.Run alone.
 func (s *objectSource) read(ctx context.Context, g *gateway) (tables.Objects, error) {
 	if s.saved != nil {
 		objs := *s.saved
 		objs.Answering = g.answering
 		return objs, nil
 	}
-	objs := tables.Objects{
-		Name: s.node, Services: map[types.NamespacedName]*corev1.Service{},
-		Slices: map[types.NamespacedName][]discoveryv1.EndpointSlice{}, Answering: g.answering,
-	}
-	var cm corev1.ConfigMap
-	key := types.NamespacedName{Namespace: s.namespace, Name: config.ConfigMapName}
-	if err := s.cache.Get(ctx, key, &cm); err != nil {
-		return objs, fmt.Errorf("read ConfigMap %s: %w", key, err)
-	}
-	var err error
-	if objs.Config, err = config.Parse(cm.Data); err != nil {
+	changed, services := s.changes.take()
+	objs, err := s.readChanged(ctx, changed, services)
+	if err != nil {
+		s.readAll = true // what was taken is lost
 		return objs, err
 	}
-	var (
-		nodes    corev1.NodeList
-		pods     corev1.PodList
-		services corev1.ServiceList
-		slices   discoveryv1.EndpointSliceList
-		indexes  pelagov1alpha1.NodeIndexList
-		blocks   pelagov1alpha1.PortBlockList
-		peers    pelagov1alpha1.PeerList
-		egress   submarinerv1.GlobalEgressIPList
-		ingress  submarinerv1.GlobalIngressIPList
-		cluster  submarinerv1.ClusterGlobalEgressIP
-		spaces   corev1.NamespaceList
-		policies networkingv1.NetworkPolicyList
-	)
+	s.readAll, s.objs = false, objs
+	objs.Answering = g.answering
+	return objs, s.readPodNodes(ctx, g, &objs)
+}
+
+func (s *objectSource) readChanged(ctx context.Context, changed map[string]bool, services map[types.NamespacedName]bool) (tables.Objects, error) {
+	objs := s.objs
+	objs.Name = s.node
+	kinds, err := s.kinds()
+	if err != nil {
+		return objs, err
+	}
 	var errs []error
-	for _, list := range []client.ObjectList{&nodes, &pods, &services, &slices, &indexes, &blocks, &peers, &egress, &ingress, &spaces, &policies} {
-		if err := s.cache.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			errs = append(errs, fmt.Errorf("list %T: %w", list, err))
+	for _, k := range kinds {
+		if s.readAll || changed[k.name] {
+			errs = append(errs, k.read(s, ctx, &objs))
 		}
 	}
-	err = s.cache.Get(ctx, types.NamespacedName{Name: submarinerv1.ClusterGlobalEgressIPName}, &cluster)
-	switch {
-	case err == nil:
-		objs.ClusterEgress = &cluster
-	case !apierrors.IsNotFound(err):
-		errs = append(errs, fmt.Errorf("read ClusterGlobalEgressIP: %w", err))
+	if !s.readAll {
+		errs = append(errs, s.readSlices(ctx, services, &objs))
 	}
-	objs.Nodes, objs.Pods, objs.NodeIndexes, objs.PortBlocks = nodes.Items, pods.Items, indexes.Items, blocks.Items
-	objs.Peers, objs.EgressIPs, objs.IngressIPs = peers.Items, egress.Items, ingress.Items
-	objs.Policies, objs.Datapaths = policies.Items, map[string]string{}
-	for i := range spaces.Items {
-		objs.Datapaths[spaces.Items[i].Name] = spaces.Items[i].Labels[pelagov1alpha1.LabelDatapath]
+	if s.readAll || changed["Service"] || changed["GlobalIngressIP"] || changed[kindExport] || changed[kindImport] {
+		// What becomes exposed after this was read wakes the daemon by the object that exposes it.
+		exposed := tables.Exposed(objs)
+		s.exposed.Store(&exposed)
 	}
-	for i := range services.Items {
-		objs.Services[client.ObjectKeyFromObject(&services.Items[i])] = &services.Items[i]
-	}
-	for _, slice := range slices.Items {
-		if service := slice.Labels[discoveryv1.LabelServiceName]; service != "" {
-			name := types.NamespacedName{Namespace: slice.Namespace, Name: service}
-			objs.Slices[name] = append(objs.Slices[name], slice)
-		}
-	}
-	errs = append(errs, s.readImports(ctx, slices.Items, &objs), s.readExports(ctx, &objs), s.readPodNodes(ctx, g, &objs))
-	// What becomes exposed after this was read wakes the daemon by the object that exposes it.
-	exposed := tables.Exposed(objs)
-	s.exposed.Store(&exposed)
 	return objs, errors.Join(errs...)
 }
 
-// readImports adds the ServiceImports with a ClusterSetIP, and of all EndpointSlices those that
-// belong to them.
-func (s *objectSource) readImports(ctx context.Context, endpointSlices []discoveryv1.EndpointSlice, objs *tables.Objects) error {
+func (s *objectSource) readConfig(ctx context.Context, objs *tables.Objects) error {
+	var cm corev1.ConfigMap
+	key := types.NamespacedName{Namespace: s.namespace, Name: config.ConfigMapName}
+	if err := s.cache.Get(ctx, key, &cm); err != nil {
+		return fmt.Errorf("read ConfigMap %s: %w", key, err)
+	}
+	var err error
+	objs.Config, err = config.Parse(cm.Data)
+	return err
+}
+
+func (s *objectSource) readClusterEgress(ctx context.Context, objs *tables.Objects) error {
+	var cluster submarinerv1.ClusterGlobalEgressIP
+	err := s.cache.Get(ctx, types.NamespacedName{Name: submarinerv1.ClusterGlobalEgressIPName}, &cluster)
+	switch {
+	case err == nil:
+		objs.ClusterEgress = &cluster
+	case apierrors.IsNotFound(err):
+		objs.ClusterEgress = nil
+	default:
+		return fmt.Errorf("read ClusterGlobalEgressIP: %w", err)
+	}
+	return nil
+}
+
+// readAllSlices groups all EndpointSlices by the Service, and by the ServiceImport that they belong
+// to.
+func (s *objectSource) readAllSlices(ctx context.Context, objs *tables.Objects) error {
+	var all discoveryv1.EndpointSliceList
+	if err := s.cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list EndpointSlices: %w", err)
+	}
+	objs.Slices, objs.Imported = map[types.NamespacedName][]discoveryv1.EndpointSlice{}, map[types.NamespacedName][]discoveryv1.EndpointSlice{}
+	for _, slice := range all.Items {
+		for label, of := range map[string]map[types.NamespacedName][]discoveryv1.EndpointSlice{
+			discoveryv1.LabelServiceName: objs.Slices, mcs.LabelServiceName: objs.Imported,
+		} {
+			if service := slice.Labels[label]; service != "" {
+				name := types.NamespacedName{Namespace: slice.Namespace, Name: service}
+				of[name] = append(of[name], slice)
+			}
+		}
+	}
+	return nil
+}
+
+// readSlices reads the EndpointSlices of some Services and ServiceImports again.
+func (s *objectSource) readSlices(ctx context.Context, changed map[types.NamespacedName]bool, objs *tables.Objects) error {
+	if len(changed) == 0 {
+		return nil
+	}
+	objs.Slices, objs.Imported = maps.Clone(objs.Slices), maps.Clone(objs.Imported)
+	for name := range changed {
+		for index, of := range map[string]map[types.NamespacedName][]discoveryv1.EndpointSlice{byService: objs.Slices, byImport: objs.Imported} {
+			var list discoveryv1.EndpointSliceList
+			if err := s.cache.List(ctx, &list, client.UnsafeDisableDeepCopy, client.InNamespace(name.Namespace), client.MatchingFields{index: name.Name}); err != nil {
+				return fmt.Errorf("list the EndpointSlices of %s: %w", name, err)
+			}
+			if of[name] = list.Items; len(list.Items) == 0 {
+				delete(of, name)
+			}
+		}
+	}
+	return nil
+}
+
+// readImports reads the ServiceImports with a ClusterSetIP.
+func (s *objectSource) readImports(ctx context.Context, objs *tables.Objects) error {
 	kind, err := s.mcsKind(mcs.ServiceImportKindName)
 	if err != nil {
 		return err
@@ -244,7 +409,7 @@ func (s *objectSource) readImports(ctx context.Context, endpointSlices []discove
 	if err := s.cache.List(ctx, &imports, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list ServiceImports: %w", err)
 	}
-	objs.Imports, objs.Imported = map[types.NamespacedName]tables.Import{}, map[types.NamespacedName][]discoveryv1.EndpointSlice{}
+	objs.Imports = map[types.NamespacedName]tables.Import{}
 	var errs []error
 	for i := range imports.Items {
 		var read mcs.ServiceImport
@@ -255,12 +420,6 @@ func (s *objectSource) readImports(ctx context.Context, endpointSlices []discove
 		// Those of our own namespace are copies of single clusters' exports.
 		if v, ok := tables.NewImport(&read); ok && read.Namespace != s.namespace && read.DeletionTimestamp == nil {
 			objs.Imports[client.ObjectKeyFromObject(&read)] = v
-		}
-	}
-	for _, slice := range endpointSlices {
-		name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[mcs.LabelServiceName]}
-		if _, ok := objs.Imports[name]; ok {
-			objs.Imported[name] = append(objs.Imported[name], slice)
 		}
 	}
 	return errors.Join(errs...)

@@ -30,10 +30,11 @@ func (l *Loader) Apply(want dataplane.State) error {
 		l.have = &have
 	}
 	want.Settings.Generation = l.have.Settings.Generation
+	unchanged := want.Settings == l.have.Settings
+	want.Settings.Generation++
 	steps := dataplane.Diff(*l.have, want, l.steps())
-	if len(steps) > 0 {
-		want.Settings.Generation++
-		steps = dataplane.Diff(*l.have, want, l.steps())
+	if unchanged && len(steps) == 1 { // that of the generation
+		want.Settings.Generation, steps = l.have.Settings.Generation, nil
 	}
 	var errs []error
 	for i := 0; i < len(steps); {

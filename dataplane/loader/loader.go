@@ -57,6 +57,9 @@ type Loader struct {
 	// conntrack: the programs read conntrack.
 	conntrack bool
 	have      *dataplane.State // what the maps hold; nil: read them first
+	// filled are the inner maps of `tables`, which are never changed in place: a large one takes
+	// milliseconds to read.
+	filled map[bpf.PelagoServiceKey]filledTable
 }
 
 // Open loads the programs and opens or creates the pinned maps of PinPath. Existing maps keep their

@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
 
@@ -124,7 +125,8 @@ func (l *Loader) readNodes() (map[uint16]dataplane.Hop, error) {
 
 func (l *Loader) readServices() (map[dataplane.ServiceKey]dataplane.Service, error) {
 	out := map[dataplane.ServiceKey]dataplane.Service{}
-	var errs []error
+	tables, err := l.readTables()
+	errs := []error{err}
 	var key bpf.PelagoServiceKey
 	var value bpf.PelagoService
 	it := l.objs.Services.Iterate()
@@ -139,9 +141,7 @@ func (l *Loader) readServices() (map[dataplane.ServiceKey]dataplane.Service, err
 			}
 			service.Backends = append(service.Backends, netip.AddrPortFrom(addr(b.Address), port(b.Port)))
 		}
-		table, err := l.readTable(key)
-		errs = append(errs, err)
-		if len(table) == int(value.Slots) {
+		if table := tables[key].nodes; len(table) == int(value.Slots) {
 			service.Table = table
 		}
 		out[decodeServiceKey(key)] = service
@@ -181,14 +181,37 @@ func (l *Loader) removeOrphans(services map[dataplane.ServiceKey]dataplane.Servi
 	return errors.Join(errs...)
 }
 
-func (l *Loader) readTable(key bpf.PelagoServiceKey) ([]uint16, error) {
-	var inner *ebpf.Map
-	err := l.objs.Tables.Lookup(key, &inner)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil, nil
+// readTables reads the tables of all services. Of those that this process has written or read
+// before, only the ids are.
+func (l *Loader) readTables() (map[bpf.PelagoServiceKey]filledTable, error) {
+	out := map[bpf.PelagoServiceKey]filledTable{}
+	var errs []error
+	var key bpf.PelagoServiceKey
+	var id ebpf.MapID
+	it := l.objs.Tables.Iterate()
+	for it.Next(&key, &id) {
+		table := l.filled[key]
+		if table.id != id {
+			nodes, err := readTable(id)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			table = filledTable{id, nodes}
+		}
+		out[key] = table
+	}
+	l.filled = out
+	return out, errors.Join(append(errs, it.Err())...)
+}
+
+func readTable(id ebpf.MapID) ([]uint16, error) {
+	inner, err := ebpf.NewMapFromID(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // it was replaced meanwhile
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read map tables: %w", err)
+		return nil, fmt.Errorf("open the table of a service: %w", err)
 	}
 	defer inner.Close()
 	n := int(inner.MaxEntries())

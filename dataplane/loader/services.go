@@ -103,11 +103,12 @@ func (l *Loader) putTables(tables map[bpf.PelagoServiceKey][]uint16) error {
 		}
 	}()
 	for key, table := range tables {
-		m, err := newTable(table)
+		m, id, err := newTable(table)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
+		l.filled[key] = filledTable{id, table}
 		keys, inner, fds = append(keys, key), append(inner, m), append(fds, uint32(m.FD()))
 	}
 	if len(keys) > 1 {
@@ -135,12 +136,18 @@ func (l *Loader) removeTables(keys []bpf.PelagoServiceKey) error {
 	return errors.Join(errs...)
 }
 
-func newTable(table []uint16) (*ebpf.Map, error) {
+// filledTable is an inner map with its content.
+type filledTable struct {
+	id    ebpf.MapID
+	nodes []uint16
+}
+
+func newTable(table []uint16) (*ebpf.Map, ebpf.MapID, error) {
 	inner, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: "table", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: uint32(len(table)), Flags: unix.BPF_F_INNER_MAP,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("create the table of a service: %w", err)
+		return nil, 0, fmt.Errorf("create the table of a service: %w", err)
 	}
 	keys, nodes := make([]uint32, len(table)), make([]uint32, len(table))
 	for i, node := range table {
@@ -148,9 +155,15 @@ func newTable(table []uint16) (*ebpf.Map, error) {
 	}
 	if _, err := inner.BatchUpdate(keys, nodes, nil); err != nil {
 		inner.Close() // half filled and unused
-		return nil, fmt.Errorf("fill the table of a service: %w", err)
+		return nil, 0, fmt.Errorf("fill the table of a service: %w", err)
 	}
-	return inner, nil
+	info, err := inner.Info()
+	if err != nil {
+		inner.Close() // unused
+		return nil, 0, fmt.Errorf("identify the table of a service: %w", err)
+	}
+	id, _ := info.ID() // kernels since 4.13 give one
+	return inner, id, nil
 }
 
 // Services lists the exported ports, in no order.

@@ -48,26 +48,33 @@ func ensureRoutes(ifindex int, c Config, tables []int) (missing bool, err error)
 	if err != nil {
 		return false, err
 	}
+	listed := map[string][]netlink.Route{}
+	for _, r := range have {
+		listed[routeKey(r)] = append(listed[routeKey(r)], r)
+	}
 	var errs []error
 	for key, r := range wanted {
-		if !slices.ContainsFunc(have, func(h netlink.Route) bool { return sameRoute(h, r) }) {
+		if !slices.ContainsFunc(listed[key], func(h netlink.Route) bool { return sameRoute(h, r) }) {
 			missing = missing || r.Table == Table || r.Table == unix.RT_TABLE_MAIN // not for a new table
 			if err := netlink.RouteReplace(&r); err != nil {
 				errs = append(errs, fmt.Errorf("route %s: %w", key, err))
 			}
 		}
 	}
-	for _, r := range have {
-		if _, ok := wanted[routeKey(r)]; !ok {
+	for key, routes := range listed {
+		if _, ok := wanted[key]; ok {
+			continue
+		}
+		for _, r := range routes {
 			errs = append(errs, removeRoute(r))
 		}
 	}
 	return missing, errors.Join(errs...)
 }
 
-// sameRoute compares a route as the kernel lists it with one to make.
+// sameRoute compares a route as the kernel lists it with one to make that has the same key.
 func sameRoute(listed, wanted netlink.Route) bool {
-	return routeKey(listed) == routeKey(wanted) && listed.Protocol == wanted.Protocol && listed.LinkIndex == wanted.LinkIndex &&
+	return listed.Protocol == wanted.Protocol && listed.LinkIndex == wanted.LinkIndex &&
 		net.IP.Equal(listed.Src, wanted.Src) && listed.MTU == wanted.MTU
 }
 

@@ -140,8 +140,8 @@ func (p *Prober) Sizes() map[netip.Addr]liveness.Size {
 
 // Run probes until ctx ends. It must run in the node's network namespace.
 func (p *Prober) Run(ctx context.Context) {
-	tick := time.NewTicker(Busy)
-	defer tick.Stop()
+	timer := time.NewTimer(Busy)
+	defer timer.Stop()
 	var sender *Sender
 	var refreshed time.Time
 	for {
@@ -151,9 +151,10 @@ func (p *Prober) Run(ctx context.Context) {
 				_ = sender.Close() // nothing is lost with it
 			}
 			return
-		case <-tick.C:
+		case <-timer.C:
 		}
 		now := time.Now()
+		timer.Reset(Idle) // if nothing can be sent
 		edge, mtu := p.edge()
 		if edge == 0 {
 			continue
@@ -185,7 +186,19 @@ func (p *Prober) Run(ctx context.Context) {
 				p.log.Debug("probe", "error", err) // shows as a loss
 			}
 		}
+		timer.Reset(p.rest(now, refreshed.Add(Idle)))
 	}
+}
+
+// rest is how long nothing is due, at least Busy: what is due until then is sent together.
+func (p *Prober) rest(now, refresh time.Time) time.Duration {
+	next := refresh
+	for _, s := range p.paths {
+		if s.next.Before(next) {
+			next = s.next
+		}
+	}
+	return max(Busy, next.Sub(now))
 }
 
 // refresh updates the schedule from the paths and their use, and sends large probes that are due.

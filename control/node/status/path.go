@@ -84,6 +84,15 @@ func (s *trackedPath) update(p liveness.Path, known bool, now time.Time) {
 	}
 }
 
+// shown is what is reported of a path at once: all but numbers.
+type shown struct {
+	status          submarinerv1.ConnectionStatus
+	lossy, measured bool
+	size            liveness.Size
+}
+
+func (s *trackedPath) shown() shown { return shown{s.status, s.lossy.bad, s.rtt.n > 0, s.size} }
+
 func (s *trackedPath) current() submarinerv1.ConnectionStatus {
 	switch {
 	case s.dead.bad && s.dead.good.IsZero():

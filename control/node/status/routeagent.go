@@ -34,8 +34,9 @@ func (c *clusterState) status() submarinerv1.ConnectionStatus {
 	return submarinerv1.Connected
 }
 
-// updateClusters records which clusters the other gateways of this one reach.
-func (t *Tracker) updateClusters(snap Snapshot, now time.Time) {
+// updateClusters records which clusters the other gateways of this one reach, and reports whether
+// that has changed.
+func (t *Tracker) updateClusters(snap Snapshot, now time.Time) (changed bool) {
 	current := map[uint16]bool{}
 	for p := range tables.RoutedPeers(snap.Objects.Peers) {
 		index := uint16(p.Spec.ClusterIndex)
@@ -45,6 +46,7 @@ func (t *Tracker) updateClusters(snap Snapshot, now time.Time) {
 			c = &clusterState{}
 			t.clusters[index] = c
 		}
+		before := c.status()
 		_, through := t.siblings(snap, index)
 		c.known = c.known || through != nil
 		switch {
@@ -58,12 +60,14 @@ func (t *Tracker) updateClusters(snap Snapshot, now time.Time) {
 			timeout = firstAnswer
 		}
 		c.gone.update(!c.lost.IsZero() && now.Sub(c.lost) >= timeout, through != nil, now)
+		changed = changed || c.status() != before
 	}
 	for index := range t.clusters {
 		if !current[index] {
 			delete(t.clusters, index)
 		}
 	}
+	return changed
 }
 
 // siblings divides the live other gateways of this cluster: without are the names of those that do
@@ -71,9 +75,12 @@ func (t *Tracker) updateClusters(snap Snapshot, now time.Time) {
 func (t *Tracker) siblings(snap Snapshot, cluster uint16) (without []string, through *Target) {
 	for i := range snap.Targets {
 		target := &snap.Targets[i]
+		if target.remote() {
+			break // those of this cluster come first
+		}
 		s := t.paths[target.Address]
 		switch {
-		case target.remote() || !s.answered || s.dead.bad || s.path.Suspect():
+		case !s.answered || s.dead.bad || s.path.Suspect():
 		case !s.path.Reaches(cluster):
 			without = append(without, target.gateway)
 		case through == nil || s.path.SRTT < t.paths[through.Address].path.SRTT:

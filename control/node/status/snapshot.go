@@ -35,12 +35,15 @@ type Snapshot struct {
 	LeftOut []tables.LeftOut
 	// refused are the remote gateways that the wire cannot reach.
 	refused []Target
+	// made is one of this reconcile alone.
+	made *byte
 }
 
 // NewSnapshot returns the outcome of a reconcile; fleeting is tables.Wire's.
 func NewSnapshot(objs tables.Objects, r tables.Result, reach tables.Reach, fleeting bool) Snapshot {
 	s := Snapshot{
 		State: r.State, Objects: objs, Gateway: r.Gateway, Fleeting: fleeting, Rotating: r.Rotation.Left > 0, Wire: r.Wire, Reach: reach,
+		made: new(byte),
 	}
 	s.Targets, s.refused = targets(objs, r)
 	return s

@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"sync"
@@ -42,6 +43,7 @@ type Tracker struct {
 	clusters map[uint16]*clusterState
 	wire     map[netip.Addr]cable.Status
 	role     Role
+	made     *byte  // that of the last snapshot
 	urgent   string // urgentKey of the last report
 	reported time.Time
 	reports  uint64
@@ -96,10 +98,16 @@ type Event struct{ Type, Reason, Message string }
 func (t *Tracker) Observe(o Observation) Update {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.role, t.wire = o.Role, o.Peers
-	t.update(o.Snapshot, o.Paths, o.Sizes, o.Now)
+	endpoint := func(a, b cable.Status) bool { return a.Endpoint == b.Endpoint }
+	changed := o.made == nil || o.made != t.made || o.Role != t.role || !maps.EqualFunc(o.Peers, t.wire, endpoint)
+	t.made, t.role, t.wire = o.made, o.Role, o.Peers
+	changed = t.update(o.Snapshot, o.Paths, o.Sizes, o.Now) || changed
 	u := Update{Answering: t.answering(o.Snapshot, o.Unreachable(o.Paths)), Events: t.events(o.Snapshot)}
-	if key := t.urgentKey(o.Snapshot); key != t.urgent || o.Now.Sub(t.reported) >= reportInterval {
+	key := t.urgent
+	if changed { // with many gateways, it takes longer than all else here
+		key = t.urgentKey(o.Snapshot)
+	}
+	if key != t.urgent || o.Now.Sub(t.reported) >= reportInterval {
 		t.urgent, t.reported = key, o.Now
 		t.reports++
 		u.Report = &Report{t.gateway(o.Snapshot), t.routeAgent(o.Snapshot)}
@@ -107,8 +115,9 @@ func (t *Tracker) Observe(o Observation) Update {
 	return u
 }
 
-// update records the paths and forgets those to gateways that are gone.
-func (t *Tracker) update(snap Snapshot, paths map[netip.Addr]liveness.Path, sizes map[netip.Addr]liveness.Size, now time.Time) {
+// update records the paths and forgets those to gateways that are gone. changed: what is reported at
+// once has changed with them.
+func (t *Tracker) update(snap Snapshot, paths map[netip.Addr]liveness.Path, sizes map[netip.Addr]liveness.Size, now time.Time) (changed bool) {
 	current := make(map[netip.Addr]bool, len(snap.Targets))
 	for _, target := range snap.Targets {
 		current[target.Address] = true
@@ -118,8 +127,10 @@ func (t *Tracker) update(snap Snapshot, paths map[netip.Addr]liveness.Path, size
 			t.paths[target.Address] = s
 		}
 		p, known := paths[target.Address]
+		before := s.shown()
 		s.size, s.overhead = sizes[target.Address], cable.Overhead(snap.Objects.Config.CableDriver, false)
 		s.update(p, known, now)
+		changed = changed || s.shown() != before
 	}
 	for a := range t.paths {
 		if !current[a] {
@@ -127,7 +138,7 @@ func (t *Tracker) update(snap Snapshot, paths map[netip.Addr]liveness.Path, size
 			delete(t.lost, a)
 		}
 	}
-	t.updateClusters(snap, now)
+	return t.updateClusters(snap, now) || changed
 }
 
 // urgentKey changes with whatever is reported at once: everything but numbers.

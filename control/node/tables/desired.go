@@ -25,7 +25,11 @@ type builder struct {
 	index map[string]uint16 // node name → index
 	// clusters are the indexes of remote clusters by id.
 	clusters map[string]uint16
-	self     uint16
+	// prefixes are those that are routed to a remote cluster, by its id.
+	prefixes map[string][]netip.Prefix
+	// globals are the global IPs of services; nil: not collected yet.
+	globals map[types.NamespacedName]netip.Addr
+	self    uint16
 	// audiences are the clusters that values of annotation pelago.io/export-to name; exports are
 	// the exported services of pods.
 	audiences map[string]dataplane.ClusterSet
@@ -36,7 +40,9 @@ type builder struct {
 // an index.
 func Desired(objs Objects, host Host) Result {
 	host.Maglev.Begin()
-	b := &builder{objs: objs, host: host, acks: map[types.UID]bool{}, index: map[string]uint16{}, clusters: map[string]uint16{}, audiences: map[string]dataplane.ClusterSet{}}
+	host.Slices.begin()
+	b := &builder{objs: objs, host: host, acks: map[types.UID]bool{}, index: map[string]uint16{}, clusters: map[string]uint16{}, prefixes: map[string][]netip.Prefix{},
+		audiences: map[string]dataplane.ClusterSet{}}
 	b.out.Owners, b.out.Datapath = map[netip.Addr]types.UID{}, host.Datapath
 	b.out.State = dataplane.State{
 		Settings: dataplane.Settings{
@@ -186,7 +192,9 @@ func (b *builder) peers() {
 				b.problem("peer %s: subnet %q is no IPv4 prefix", p.Name, text)
 				continue
 			}
-			s.Routes[prefix.Masked()] = cluster
+			prefix = prefix.Masked()
+			s.Routes[prefix] = cluster
+			b.prefixes[p.Name] = append(b.prefixes[p.Name], prefix)
 		}
 		if !s.Settings.Gateway {
 			continue

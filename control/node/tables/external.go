@@ -24,7 +24,10 @@ func ExternalAddresses(objs Objects) []netip.Addr {
 	for _, list := range objs.Slices {
 		for _, slice := range list {
 			for _, e := range slice.Endpoints {
-				if a, ok := endpointAddress(slice, e); ok && e.NodeName == nil {
+				if e.NodeName != nil {
+					continue
+				}
+				if a, ok := endpointAddress(slice, e); ok {
 					out = append(out, a)
 				}
 			}

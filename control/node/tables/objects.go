@@ -97,6 +97,8 @@ type Host struct {
 	Wire Wire
 	// Maglev are the tables of services of the last reconcile; nil: none.
 	Maglev *dataplane.MaglevCache
+	// Slices are the endpoints that the last reconcile has parsed; nil: none.
+	Slices *SliceCache
 	// Problems are invalid settings, as messages for an operator.
 	Problems []string
 	// Edge is the interface index of pelago0; 0 until the node is placed (see Placed).

@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -70,7 +71,7 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 		}
 		v := dataplane.Service{ClientIP: sticky}
 		weights := map[uint16]int{}
-		for _, e := range backendEndpoints(b.objs.Slices[name], port.Name) {
+		for e := range b.host.Slices.backendEndpoints(b.objs.Slices[name], port.Name) {
 			node := b.edgeOf(e.node, e.address.Addr())
 			if node == 0 {
 				continue
@@ -135,39 +136,99 @@ type endpoint struct {
 	address netip.AddrPort
 }
 
-// backendEndpoints returns the endpoints of a service port that new connections go to: the ready
-// ones; if none exists, those that terminate but still serve (KEP-1669, as kube-proxy does). A
-// missing condition Ready means ready, a missing Serving is as Ready (EndpointConditions in
-// discovery.k8s.io/v1).
-func backendEndpoints(endpointSlices []discoveryv1.EndpointSlice, portName string) []endpoint {
-	var ready, terminating []endpoint
-	for _, slice := range endpointSlices {
-		port, ok := slicePort(slice, portName)
+// parsedEndpoint is an endpoint of an EndpointSlice, without its port.
+type parsedEndpoint struct {
+	node    string // empty: on none
+	address netip.Addr
+	// ready: new connections go to it. A missing condition Ready means ready, a missing Serving is as
+	// Ready (EndpointConditions in discovery.k8s.io/v1).
+	ready bool
+	// serving: it terminates, but still serves.
+	serving bool
+}
+
+// SliceCache keeps the endpoints of EndpointSlices as one reconcile has parsed them for the next: most
+// do not change. The nil cache parses each anew. It is not safe for concurrent use.
+type SliceCache struct {
+	former, current map[sliceVersion][]parsedEndpoint
+}
+
+type sliceVersion struct{ namespace, name, resourceVersion string }
+
+// begin starts a reconcile: what the former one did not use is dropped.
+func (c *SliceCache) begin() {
+	if c != nil {
+		c.former, c.current = c.current, make(map[sliceVersion][]parsedEndpoint, len(c.current))
+	}
+}
+
+// parse returns the endpoints with an IPv4 address, which must not be changed.
+func (c *SliceCache) parse(slice *discoveryv1.EndpointSlice) []parsedEndpoint {
+	if c == nil || slice.ResourceVersion == "" {
+		return parseEndpoints(slice)
+	}
+	key := sliceVersion{slice.Namespace, slice.Name, slice.ResourceVersion}
+	parsed, ok := c.current[key]
+	if !ok {
+		if parsed, ok = c.former[key]; !ok {
+			parsed = parseEndpoints(slice)
+		}
+		if c.current == nil {
+			c.current = map[sliceVersion][]parsedEndpoint{}
+		}
+		c.current[key] = parsed
+	}
+	return parsed
+}
+
+func parseEndpoints(slice *discoveryv1.EndpointSlice) []parsedEndpoint {
+	out := make([]parsedEndpoint, 0, len(slice.Endpoints))
+	for _, e := range slice.Endpoints {
+		address, ok := endpointAddress(*slice, e)
 		if !ok {
 			continue
 		}
-		for _, e := range slice.Endpoints {
-			address, ok := endpointAddress(slice, e)
+		ready := ptr.Deref(e.Conditions.Ready, true)
+		out = append(out, parsedEndpoint{
+			node: ptr.Deref(e.NodeName, ""), address: address, ready: ready,
+			serving: !ready && ptr.Deref(e.Conditions.Terminating, false) && ptr.Deref(e.Conditions.Serving, ready),
+		})
+	}
+	return out
+}
+
+// backendEndpoints yields the endpoints of a service port that new connections go to: the ready
+// ones; if none exists, those that terminate but still serve (KEP-1669, as kube-proxy does).
+func (c *SliceCache) backendEndpoints(endpointSlices []discoveryv1.EndpointSlice, portName string) iter.Seq[endpoint] {
+	of := func(yield func(endpoint, bool) bool) {
+		for i := range endpointSlices {
+			port, ok := slicePort(&endpointSlices[i], portName)
 			if !ok {
 				continue
 			}
-			v := endpoint{node: ptr.Deref(e.NodeName, ""), address: netip.AddrPortFrom(address, port)}
-			isReady := ptr.Deref(e.Conditions.Ready, true)
-			switch {
-			case isReady:
-				ready = append(ready, v)
-			case ptr.Deref(e.Conditions.Terminating, false) && ptr.Deref(e.Conditions.Serving, isReady):
-				terminating = append(terminating, v)
+			for _, e := range c.parse(&endpointSlices[i]) {
+				if (e.ready || e.serving) && !yield(endpoint{node: e.node, address: netip.AddrPortFrom(e.address, port)}, e.ready) {
+					return
+				}
 			}
 		}
 	}
-	if len(ready) == 0 {
-		return terminating
+	return func(yield func(endpoint) bool) {
+		anyReady := false
+		for _, ready := range of {
+			if anyReady = ready; ready {
+				break
+			}
+		}
+		for e, ready := range of {
+			if ready == anyReady && !yield(e) {
+				return
+			}
+		}
 	}
-	return ready
 }
 
-func slicePort(slice discoveryv1.EndpointSlice, name string) (uint16, bool) {
+func slicePort(slice *discoveryv1.EndpointSlice, name string) (uint16, bool) {
 	for _, p := range slice.Ports {
 		if p.Port != nil && (p.Name == nil && name == "" || p.Name != nil && *p.Name == name) {
 			return uint16(*p.Port), true

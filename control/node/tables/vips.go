@@ -207,20 +207,33 @@ func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.Se
 // globalIP returns the global IP at which other clusters reach a service of this one. It is in the
 // tables of all ready gateways.
 func (b *builder) globalIP(service types.NamespacedName) (netip.Addr, bool) {
+	if b.globals == nil {
+		b.globals = b.globalIPs()
+	}
+	ip, ok := b.globals[service]
+	return ip, ok
+}
+
+// globalIPs are those of all services.
+func (b *builder) globalIPs() map[types.NamespacedName]netip.Addr {
+	out := map[types.NamespacedName]netip.Addr{}
 	if !b.objs.Config.Globalnet() {
-		return netip.Addr{}, false
+		return out
 	}
 	for i := range b.objs.IngressIPs {
 		g := &b.objs.IngressIPs[i]
-		if g.Spec.Target != submarinerv1.ClusterIPService || g.Spec.ServiceRef == nil || named(g.Namespace, g.Spec.ServiceRef.Name) != service ||
-			!meta.IsStatusConditionTrue(g.Status.Conditions, submarinerv1.ConditionAllocated) {
+		if g.Spec.Target != submarinerv1.ClusterIPService || g.Spec.ServiceRef == nil || !meta.IsStatusConditionTrue(g.Status.Conditions, submarinerv1.ConditionAllocated) {
+			continue
+		}
+		name := named(g.Namespace, g.Spec.ServiceRef.Name)
+		if _, known := out[name]; known {
 			continue
 		}
 		if ip, err := netip.ParseAddr(g.Status.AllocatedIP); err == nil && ip.Is4() {
-			return ip, true
+			out[name] = ip
 		}
 	}
-	return netip.Addr{}, false
+	return out
 }
 
 // serverOf reads the EndpointSlice of one cluster. A remote address counts only where the routes
@@ -246,8 +259,8 @@ func (b *builder) serverOf(name types.NamespacedName, slice *discoveryv1.Endpoin
 		v.Own, v.Cluster = true, b.objs.Config.ClusterIndex
 		return v, true
 	}
-	for prefix, cluster := range b.out.State.Routes {
-		if prefix.Contains(v.Address) && b.clusters[v.ID] == cluster {
+	for _, p := range b.prefixes[v.ID] {
+		if cluster := b.clusters[v.ID]; p.Contains(v.Address) && b.out.State.Routes[p] == cluster {
 			v.Cluster = cluster
 			return v, true
 		}
@@ -268,13 +281,13 @@ func (b *builder) vip(name types.NamespacedName, i Import, servers []server) dat
 		candidates[n], out.Targets = v.Candidate, append(out.Targets, v.VIPTarget)
 	}
 	weights, _ := Weigh(i.Weights, candidates)
-	out.Slots = dataplane.VIPTable(out.Targets, weights)
+	out.Slots = b.host.Maglev.VIPTable(out.Targets, weights)
 	return out
 }
 
 // backends counts the backends of a service port in this cluster, local: on this node.
 func (b *builder) backends(name types.NamespacedName, portName string, local bool) (n int) {
-	for _, e := range backendEndpoints(b.objs.Slices[name], portName) {
+	for e := range b.host.Slices.backendEndpoints(b.objs.Slices[name], portName) {
 		if !local || e.node == b.objs.Name {
 			n++
 		}
