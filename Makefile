@@ -110,7 +110,7 @@ test-versions: setup ## test the oldest and newest supported Kubernetes in hub a
 	go run ./test/versions
 
 ## ---- measure and break
-.PHONY: failover chaos bench bench-scheduler bench-hub bench-dns vm fuzz
+.PHONY: failover chaos bench bench-scheduler bench-hub bench-dns bench-node vm fuzz
 RUNS ?= 3
 WIRE ?= vxlan
 DATAPATH ?= strict
@@ -130,6 +130,10 @@ bench-hub: setup build ## measure propagation: latency, throughput, memory: out/
 
 bench-dns: setup ## measure pelago-dns against CoreDNS, and the path through CoreDNS: out/dns.json
 	go run ./test/bench/dns -out $(OUT)/dns.json
+
+NODES ?= 10,100,1000,5000
+bench-node: setup build ## measure the node daemon in clusters of NODES=10,100,1000,5000: processor time, memory, time from a change to the kernel: out/node.json
+	go run ./test/bench/node -bin $(BIN) -nodes '$(NODES)' -out $(OUT)/node.json
 
 KILLS ?= 100
 chaos: setup build ## kill the hub KILLS=100 times during churn, restore it from backups, compare: out/chaos.json

@@ -54,7 +54,7 @@ var (
 	slow       = []string{"./dataplane/cable", "./dataplane/loader", "./control/execute", "./control/hub/...", "./test/packet", "./deploy/..."}
 	namespaces = []string{"./test/netns/..."}
 	clusters   = []string{"./test/lab", "./test/e2e"}
-	benchmark  = []string{"./test/bench"}
+	benchmark  = []string{"./test/bench", "./test/bench/node"}
 )
 
 // compiled are the flags of suites with many packages: most of these wait for API servers and

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/dataplane"
 )
@@ -69,30 +70,47 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 			b.problem("service %s: port %d has protocol %s, which is not carried between clusters", name, port.Port, port.Protocol)
 			continue
 		}
-		v := dataplane.Service{ClientIP: sticky}
-		weights := map[uint16]int{}
-		for e := range b.host.Slices.backendEndpoints(b.objs.Slices[name], port.Name) {
-			node := b.edgeOf(e.node, e.address.Addr())
-			if node == 0 {
-				continue
-			}
-			if proto == sctp && int32(e.address.Port()) != port.Port {
-				b.problem("service %s: SCTP port %d leads to port %d of %s, which other clusters do not reach: SCTP ports are not translated, make targetPort the same",
-					name, port.Port, e.address.Port(), e.address.Addr())
-				continue
-			}
-			weights[node]++
-			if node == b.self {
-				v.Backends = append(v.Backends, e.address)
-			}
-		}
-		slices.SortFunc(v.Backends, netip.AddrPort.Compare)
-		v.Backends = slices.Compact(v.Backends)
+		backing := b.host.Slices.backing(b, name, port, proto)
+		v := dataplane.Service{ClientIP: sticky, Backends: backing.local}
 		if s.Settings.Gateway {
-			v.Table = b.host.Maglev.Table(weights)
+			if backing.table == nil {
+				backing.table = b.host.Maglev.Table(backing.weights)
+			}
+			v.Table = backing.table
 		}
 		s.Services[dataplane.ServiceKey{Address: ip, Port: uint16(port.Port), Protocol: proto}] = v
 	}
+}
+
+// backing is what serves a port of a Service.
+type backing struct {
+	weights map[uint16]int // backends by node
+	local   []netip.AddrPort
+	table   []uint16 // Maglev's, on gateways; nil: not built yet
+}
+
+// backing collects what serves a port of a Service.
+func (b *builder) backing(name types.NamespacedName, port corev1.ServicePort, proto uint8) (v backing, onNodes bool) {
+	v, onNodes = backing{weights: map[uint16]int{}}, true
+	for e := range b.host.Slices.backendEndpoints(b.objs.Slices[name], port.Name) {
+		onNodes = onNodes && e.node != ""
+		node := b.edgeOf(e.node, e.address.Addr())
+		if node == 0 {
+			continue
+		}
+		if proto == sctp && int32(e.address.Port()) != port.Port {
+			b.problem("service %s: SCTP port %d leads to port %d of %s, which other clusters do not reach: SCTP ports are not translated, make targetPort the same",
+				name, port.Port, e.address.Port(), e.address.Addr())
+			continue
+		}
+		v.weights[node]++
+		if node == b.self {
+			v.local = append(v.local, e.address)
+		}
+	}
+	slices.SortFunc(v.local, netip.AddrPort.Compare)
+	v.local = slices.Compact(v.local)
+	return v, onNodes
 }
 
 // headlessPod maps all ports of ip to one pod.
@@ -147,19 +165,68 @@ type parsedEndpoint struct {
 	serving bool
 }
 
-// SliceCache keeps the endpoints of EndpointSlices as one reconcile has parsed them for the next: most
-// do not change. The nil cache parses each anew. It is not safe for concurrent use.
+// SliceCache keeps what one reconcile has parsed of EndpointSlices, and collected of them by port of
+// a Service, for the next: most do not change. The nil cache does both anew. It is not safe for
+// concurrent use.
 type SliceCache struct {
-	former, current map[sliceVersion][]parsedEndpoint
+	former, current   map[sliceVersion][]parsedEndpoint
+	formerly, backers map[portName]*cachedBacking
 }
 
 type sliceVersion struct{ namespace, name, resourceVersion string }
+
+type portName struct {
+	service types.NamespacedName
+	port    string
+}
+
+// cachedBacking is a backing, and what it was collected from.
+type cachedBacking struct {
+	backing
+	slices []sliceVersion
+	// nodes is the list of NodeIndexes, which is replaced when one changes.
+	nodes *pelagov1alpha1.NodeIndex
+}
 
 // begin starts a reconcile: what the former one did not use is dropped.
 func (c *SliceCache) begin() {
 	if c != nil {
 		c.former, c.current = c.current, make(map[sliceVersion][]parsedEndpoint, len(c.current))
+		c.formerly, c.backers = c.backers, make(map[portName]*cachedBacking, len(c.backers))
 	}
+}
+
+// backing returns b.backing(name, port, proto), whose maps and slices must not be changed. Where an
+// endpoint is on no node, or a port may not be carried, it depends on more than is kept.
+func (c *SliceCache) backing(b *builder, name types.NamespacedName, port corev1.ServicePort, proto uint8) *backing {
+	if c == nil || proto == sctp {
+		v, _ := b.backing(name, port, proto)
+		return &v
+	}
+	of, nodes, versions := b.objs.Slices[name], &b.objs.NodeIndexes[0], 0
+	key := portName{name, port.Name}
+	if old := c.formerly[key]; old != nil && old.nodes == nodes && slices.EqualFunc(old.slices, of, func(v sliceVersion, s discoveryv1.EndpointSlice) bool {
+		return v == versionOf(&s)
+	}) {
+		c.backers[key] = old
+		return &old.backing
+	}
+	v, onNodes := b.backing(name, port, proto)
+	fresh := &cachedBacking{backing: v, nodes: nodes}
+	for i := range of {
+		fresh.slices = append(fresh.slices, versionOf(&of[i]))
+		if of[i].ResourceVersion != "" {
+			versions++
+		}
+	}
+	if onNodes && versions == len(of) {
+		c.backers[key] = fresh
+	}
+	return &fresh.backing
+}
+
+func versionOf(s *discoveryv1.EndpointSlice) sliceVersion {
+	return sliceVersion{s.Namespace, s.Name, s.ResourceVersion}
 }
 
 // parse returns the endpoints with an IPv4 address, which must not be changed.
@@ -167,7 +234,7 @@ func (c *SliceCache) parse(slice *discoveryv1.EndpointSlice) []parsedEndpoint {
 	if c == nil || slice.ResourceVersion == "" {
 		return parseEndpoints(slice)
 	}
-	key := sliceVersion{slice.Namespace, slice.Name, slice.ResourceVersion}
+	key := versionOf(slice)
 	parsed, ok := c.current[key]
 	if !ok {
 		if parsed, ok = c.former[key]; !ok {

@@ -1,0 +1,97 @@
+package tables_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/test/clusterset"
+)
+
+// With what earlier reconciles have parsed and collected, the tables are those without.
+func TestSliceCache(t *testing.T) {
+	objs, host := clusterset.Full(true)
+	version := 0
+	change := func(name types.NamespacedName) {
+		objs.Slices[name] = slices.Clone(objs.Slices[name])
+		for i := range objs.Slices[name] {
+			s := objs.Slices[name][i].DeepCopy()
+			version++
+			s.ResourceVersion = fmt.Sprint(version)
+			objs.Slices[name][i] = *s
+		}
+	}
+	var names []types.NamespacedName
+	for name := range objs.Slices {
+		names = append(names, name)
+		change(name)
+	}
+	if len(names) == 0 {
+		t.Fatal("there are no EndpointSlices")
+	}
+	var former dataplane.State
+	cached := host
+	cached.Maglev, cached.Slices = &dataplane.MaglevCache{}, &tables.SliceCache{}
+	for _, step := range []struct {
+		what    string
+		do      func()
+		changes bool
+	}{
+		{what: "the first time", do: func() {}, changes: true},
+		{what: "nothing has changed", do: func() {}},
+		{what: "no backend is ready", changes: true, do: func() {
+			for _, name := range names {
+				change(name)
+				for i := range objs.Slices[name] {
+					for e := range objs.Slices[name][i].Endpoints {
+						objs.Slices[name][i].Endpoints[e].Conditions.Ready = ptr.To(false)
+					}
+				}
+			}
+		}},
+		{what: "they terminate", changes: true, do: func() {
+			for _, name := range names {
+				change(name)
+				for i := range objs.Slices[name] {
+					for e := range objs.Slices[name][i].Endpoints {
+						objs.Slices[name][i].Endpoints[e].Conditions.Terminating = ptr.To(true)
+						objs.Slices[name][i].Endpoints[e].Conditions.Serving = ptr.To(true)
+					}
+				}
+			}
+		}},
+		{what: "a node has another index", changes: true, do: func() {
+			objs.NodeIndexes = slices.Clone(objs.NodeIndexes)
+			i := slices.IndexFunc(objs.NodeIndexes, func(n pelagov1alpha1.NodeIndex) bool { return n.Name != objs.Name })
+			objs.NodeIndexes[i].Spec.Index = 77
+		}},
+		{what: "it is no gateway", changes: true, do: func() {
+			objs.Nodes = slices.Clone(objs.Nodes)
+			for i := range objs.Nodes {
+				objs.Nodes[i].Labels = nil
+			}
+		}},
+		{what: "slices go", changes: true, do: func() {
+			for _, name := range names {
+				delete(objs.Slices, name)
+			}
+		}},
+	} {
+		step.do()
+		want, got := tables.Desired(objs, host), tables.Desired(objs, cached)
+		if diff := cmp.Diff(want, got, clusterset.Comparable); diff != "" {
+			t.Errorf("%s: -without +with the cache:\n%s", step.what, diff)
+		}
+		if same := cmp.Equal(former, got.State, clusterset.Comparable); same == step.changes {
+			t.Errorf("%s: the tables are the same: %t", step.what, same)
+		}
+		former = got.State
+	}
+}
