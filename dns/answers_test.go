@@ -2,7 +2,9 @@ package dns
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -153,6 +155,61 @@ func TestRoundRobinGoesOnOverChanges(t *testing.T) {
 	}
 	if second := ask(t, h, "web"+zoneSuffix+" A"); second == first {
 		t.Errorf("both answers are %s; the change reset the rotation", first)
+	}
+}
+
+// With session affinity, all clients of a cluster keep one of the remote clusters, through changes of
+// the others; clusters choose different ones.
+func TestSessionAffinity(t *testing.T) {
+	all := map[string]string{"g2": "120.2.0.1", "g3": "120.3.0.1", "g4": "120.4.0.1"}
+	table := func(local string, without ...string) Table {
+		s := Service{Ports: http, ClientIP: true}
+		for _, id := range []string{"g2", "g3", "g4"} {
+			if slices.Contains(without, id) {
+				s.Clusters = append(s.Clusters, in(id, unready(all[id])))
+			} else {
+				s.Clusters = append(s.Clusters, in(id, ready(all[id])))
+			}
+		}
+		out := sample(ModeSubmariner, s)
+		out.LocalCluster = local
+		return out
+	}
+	answers := func(h *Handler) string {
+		t.Helper()
+		first := ask(t, h, "web"+zoneSuffix+" A")
+		for range 20 {
+			if again := ask(t, h, "web"+zoneSuffix+" A"); again != first {
+				t.Fatalf("%s, then %s", first, again)
+			}
+		}
+		return first
+	}
+	chosen := map[string]int{}
+	for i := range 300 {
+		local := fmt.Sprintf("c%d", i)
+		h := serving(t, table(local))
+		kept := answers(h)
+		chosen[kept]++
+		for id, address := range all {
+			if err := h.Set(table(local, id)); err != nil {
+				t.Fatal(err)
+			}
+			switch now := answers(h); {
+			case address == kept && (now == kept || !slices.Contains(slices.Collect(maps.Values(all)), now)):
+				t.Errorf("%s: %s has no ready backend, and the answer is %s", local, id, now)
+			case address != kept && now != kept:
+				t.Errorf("%s: %s has no ready backend, and the answer goes from %s to %s", local, id, kept, now)
+			}
+		}
+	}
+	for id, address := range all {
+		if chosen[address] < 50 {
+			t.Errorf("%d of 300 clusters chose %s: %v", chosen[address], id, chosen)
+		}
+	}
+	if h := serving(t, table("g3")); answers(h) != all["g3"] {
+		t.Error("the local cluster is not preferred")
 	}
 }
 

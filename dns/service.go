@@ -2,6 +2,7 @@ package dns
 
 import (
 	"bytes"
+	"hash/fnv"
 	"net/netip"
 	"slices"
 	"strings"
@@ -97,7 +98,8 @@ func (b *builder) clusterSetIP() {
 
 // nearest gives the service one address of a family: the local cluster's if it
 // is ready, else those of the ready remote clusters, in rotation. Each cluster
-// counts once, however many addresses it has.
+// counts once, however many addresses it has. With session affinity it is that
+// of one cluster, until that has no ready backend.
 func (b *builder) nearest(family func(netip.Addr) bool) {
 	ready := func(c Cluster) (netip.Addr, bool) {
 		for _, e := range c.Endpoints {
@@ -113,11 +115,34 @@ func (b *builder) nearest(family func(netip.Addr) bool) {
 			return
 		}
 	}
+	var best uint64
+	var kept Cluster
 	for _, c := range b.from.Clusters {
-		if ip, ok := ready(c); ok {
+		ip, ok := ready(c)
+		switch rank := b.rank(c.ID); {
+		case !ok:
+		case !b.from.ClientIP:
 			b.address("", ip, oneByOne, c.ID)
+		case rank > best:
+			best, kept = rank, c
 		}
 	}
+	if ip, ok := ready(kept); ok {
+		b.address("", ip, inOrder, kept.ID)
+	}
+}
+
+// rank is the rendezvous hash of a remote cluster: clusters choose different ones of those that serve
+// a service, and change as few choices as possible when one comes or goes. The client is not part of
+// it, since queries come from CoreDNS.
+func (b *builder) rank(cluster string) uint64 {
+	h := fnv.New64a()
+	for _, s := range []string{b.x.local, b.from.Namespace, b.from.Name, cluster} {
+		// fnv never fails to write.
+		_, _ = h.Write([]byte(s))
+		_, _ = h.Write([]byte{0})
+	}
+	return h.Sum64() | 1
 }
 
 func (b *builder) headless() {

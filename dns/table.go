@@ -75,6 +75,8 @@ type Service struct {
 	Type            ServiceType
 	// IPs are the clusterset IPs, at most one per family; empty without them.
 	IPs []netip.Addr
+	// ClientIP: a client is to keep its cluster (sessionAffinity).
+	ClientIP bool
 	// Ports are the merged ports of the import.
 	Ports    []Port
 	Clusters []Cluster
@@ -150,7 +152,7 @@ func (e Endpoint) hostname() string {
 
 // equal reports whether both services give the same answers.
 func (s Service) equal(o Service) bool {
-	return s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type &&
+	return s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && s.ClientIP == o.ClientIP &&
 		slices.Equal(s.IPs, o.IPs) && slices.Equal(s.Ports, o.Ports) &&
 		slices.EqualFunc(s.Clusters, o.Clusters, func(a, b Cluster) bool {
 			return a.ID == b.ID && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.Endpoints, b.Endpoints)

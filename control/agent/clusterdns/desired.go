@@ -118,7 +118,7 @@ func usable(s *discoveryv1.EndpointSlice) error {
 }
 
 func desiredService(from *mcs.ServiceImport, of []*discoveryv1.EndpointSlice) (dns.Service, error) {
-	s := dns.Service{Namespace: from.Namespace, Name: from.Name, Type: dns.ClusterSetIP}
+	s := dns.Service{Namespace: from.Namespace, Name: from.Name, Type: dns.ClusterSetIP, ClientIP: from.Spec.SessionAffinity == corev1.ServiceAffinityClientIP}
 	if from.Spec.Type == mcs.Headless {
 		s.Type = dns.Headless
 	}

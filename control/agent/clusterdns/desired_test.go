@@ -77,6 +77,15 @@ func TestDesired(t *testing.T) {
 			}}},
 		},
 		{
+			about: "session affinity",
+			imports: func() []mcs.ServiceImport {
+				web := serviceImport("web", mcs.ClusterSetIP)
+				web.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+				return []mcs.ServiceImport{web}
+			}(),
+			want: []dns.Service{{Namespace: "sample", Name: "web", Type: dns.ClusterSetIP, Ports: http, ClientIP: true}},
+		},
+		{
 			about:   "a headless service's pods over several slices, a moved one once",
 			imports: []mcs.ServiceImport{serviceImport("db", mcs.Headless)},
 			slices: []discoveryv1.EndpointSlice{
