@@ -339,10 +339,9 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	}
 	err = errors.Join(errs...)
 	d.latch(result, err == nil)
-	left := d.reportLeftOut(result.LeftOut)
+	result.LeftOut = d.reportLeftOut(result.LeftOut)
 	d.mu.Lock()
 	d.latest = status.NewSnapshot(objs, result, reach, host.Wire.Fleeting)
-	d.latest.LeftOut = left
 	d.mu.Unlock()
 	if written && d.ready.Load() && d.objects.saved == nil {
 		d.objects.saves.put(read)

@@ -62,7 +62,8 @@ func TestRouteAgentIsWrittenOnChange(t *testing.T) {
 	writes := 0
 	c := fakeAPI(t, &writes)
 	objs, host := clusterset.TwoGateways("n2")
-	snap, tracker := status.NewSnapshot(objs, tables.Desired(objs, host), tables.Reach{}, false), status.NewTracker("v3")
+	result := tables.Desired(objs, host)
+	snap, tracker := status.NewSnapshot(objs, result, tables.Reach{}, false), status.NewTracker("v3")
 	w := &agentWriter{client: c, key: types.NamespacedName{Namespace: "pelago-system", Name: "n2"}}
 	n1, n3 := ip("172.31.1.11"), ip("172.31.1.13")
 	write := func(want int, paths map[netip.Addr]liveness.Path, at time.Duration) {
@@ -106,7 +107,8 @@ func TestRouteAgentIsWrittenOnChange(t *testing.T) {
 	if _, silent := have.Annotations[submarinerv1.AnnotationSilentGateways]; silent || have.Status.StatusFailure != "" {
 		t.Errorf("all answer: %v %q", have.Annotations, have.Status.StatusFailure)
 	}
-	snap.LeftOut = []tables.LeftOut{{Pod: types.NamespacedName{Namespace: "sample", Name: "a"}, UID: "1", Reason: "macvlan"}}
+	result.LeftOut = []tables.LeftOut{{Pod: types.NamespacedName{Namespace: "sample", Name: "a"}, UID: "1", Reason: "macvlan"}}
+	snap = status.NewSnapshot(objs, result, tables.Reach{}, false)
 	write(5, good, 4*time.Minute+5*time.Second)
 	have = submarinerv1.RouteAgent{}
 	if err := c.Get(t.Context(), w.key, &have); err != nil {
@@ -115,7 +117,8 @@ func TestRouteAgentIsWrittenOnChange(t *testing.T) {
 	if have.Annotations[submarinerv1.AnnotationPodsLeftOut] != "1" || !strings.Contains(have.Status.StatusFailure, "(1): sample/a (macvlan)") {
 		t.Errorf("a pod is left out: %v %q", have.Annotations, have.Status.StatusFailure)
 	}
-	snap.LeftOut = nil
+	result.LeftOut = nil
+	snap = status.NewSnapshot(objs, result, tables.Reach{}, false)
 	write(6, good, 4*time.Minute+6*time.Second)
 	have = submarinerv1.RouteAgent{}
 	if err := c.Get(t.Context(), w.key, &have); err != nil {
