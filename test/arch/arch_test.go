@@ -26,6 +26,7 @@ var rules = []rule{
 	{path: "bpf", allow: []string{"github.com/cilium/ebpf"}},
 	{path: "dataplane", exact: true, allow: []string{}},
 	{path: "dataplane", deny: []string{"k8s.io/", "sigs.k8s.io/", "api/", "control/"}},
+	{path: "dataplane/firewall", allow: []string{"github.com/google/nftables", "golang.org/x/sys/unix"}},
 	{path: "scheduler", allow: []string{"scheduler/", "api/", "k8s.io/api/", "k8s.io/apimachinery/"}},
 	{path: "dns", allow: []string{"dns", "github.com/miekg/dns", "github.com/prometheus/", "golang.org/x/sys/unix"}},
 	{path: "control", deny: []string{"bpf", "cmd/"}},
