@@ -92,6 +92,8 @@ type Daemon struct {
 	opts   Options
 	log    *slog.Logger
 	loader *loader.Loader
+	// firewall is netdev.Firewall, another one in tests.
+	firewall func(netdev.Filter) (netdev.Obstacles, error)
 	// conntrack: the programs can look up conntrack entries.
 	conntrack bool
 	prober    *probe.Prober
@@ -139,7 +141,7 @@ type Daemon struct {
 // New returns a daemon over a started loader. c must be configured by CacheOptions.
 func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemon {
 	d := &Daemon{
-		opts: opts, loader: l, log: opts.Logger, trigger: make(chan struct{}, 1), urgent: make(chan struct{}, 1), swept: make(chan sweep), tracker: status.NewTracker(opts.Version),
+		opts: opts, loader: l, log: opts.Logger, firewall: netdev.Firewall, trigger: make(chan struct{}, 1), urgent: make(chan struct{}, 1), swept: make(chan sweep), tracker: status.NewTracker(opts.Version),
 		problems: map[string]bool{}, cni: cniResults{dir: opts.CNIDir}, displaced: displaced{changed: make(chan struct{}, 1)},
 	}
 	d.objects = newObjectSource(opts, c, cl.RESTMapper(), d.wake)
@@ -330,7 +332,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	result := tables.Desired(objs, host)
 	checked, err := d.install(result.State, host, d.opts.XDP.or(objs.Config))
 	errs := []error{err, d.guard(objs.Config, wire)}
-	d.logProblems(slices.Concat(problems, host.Problems, result.Problems, d.kernel.xdpProblems, d.kernel.foreign()))
+	d.logProblems(slices.Concat(problems, host.Problems, result.Problems, d.kernel.xdpProblems, d.kernel.foreign(), d.kernel.firewallProblems()))
 	written := false
 	if checked {
 		err := d.apply(result)
@@ -368,7 +370,8 @@ func (d *Daemon) nodeReport(objs tables.Objects, r tables.Result, reach tables.R
 		index: status.NodeIndex(objs, r, status.Node{
 			Ready: d.ready.Load(), Gateway: d.kernel.gateway, Written: written, Err: err,
 			Serving: d.gateway.role.serves, BootID: bootID(), Reach: reach,
-			XDP: d.kernel.xdp, XDPProblems: d.kernel.xdpProblems, Foreign: d.kernel.foreign(), Demand: d.flows.demand.Blocks(objs),
+			XDP: d.kernel.xdp, XDPProblems: d.kernel.xdpProblems, Foreign: d.kernel.foreign(),
+			RulesMissing: d.kernel.obstacles.Err, Blocked: d.kernel.obstacles.Blocked, Demand: d.flows.demand.Blocks(objs),
 		}),
 		released: d.flows.released(objs, r.State, written),
 	}

@@ -33,8 +33,10 @@ type kernel struct {
 	// firewall, attached and guarded identify the firewall rules, attachments and guarded ports
 	// that were installed last.
 	firewall, attached, guarded string
-	// clusterIPs are the ranges that the firewall rules protect (netdev.Filter).
+	// clusterIPs are the ranges that the firewall rules protect (netdev.Filter); obstacles are what
+	// they could not prevent.
 	clusterIPs []netip.Prefix
+	obstacles  netdev.Obstacles
 	// preceding are rules of others before ours; interference is what others did to ours, and when.
 	preceding    []string
 	interference map[string]time.Time
@@ -76,6 +78,14 @@ func (k *kernel) foreign() []string {
 	return slices.Sorted(slices.Values(slices.Concat(k.preceding, slices.Collect(maps.Keys(k.interference)))))
 }
 
+// firewallProblems describes the obstacles.
+func (k *kernel) firewallProblems() []string {
+	if k.obstacles.Err == nil {
+		return k.obstacles.Blocked
+	}
+	return append([]string{k.obstacles.Err.Error()}, k.obstacles.Blocked...)
+}
+
 // overlay returns the interface index and the MTU of pelago0.
 func (k *kernel) overlay() (ifindex, mtu int) { return int(k.edge.Load()), int(k.mtu.Load()) }
 
@@ -101,7 +111,7 @@ func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) (checked 
 	preceding, ruleErr := netdev.Preceding(network.Prefixes)
 	k.preceding = preceding
 	errs := []error{err, ruleErr}
-	filter := netdev.Filter{CablePort: s.Settings.CablePort, Open: host.Wire.Ports}
+	filter := netdev.Filter{CablePort: s.Settings.CablePort, Open: host.Wire.Ports, Peers: arrivals(s), Remote: remoteExamples(s)}
 	filter.External, filter.ClusterIPs = s.Masqueraded()
 	errs = append(errs, d.installFirewall(filter))
 	if bypassed(s) {
@@ -114,19 +124,60 @@ func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) (checked 
 	return checked, errors.Join(append(errs, err)...)
 }
 
-// installFirewall writes the firewall rules, which takes a dozen commands, only when something of
-// them changed, or to reapply everything.
+// installFirewall writes the firewall rules and checks those of others, only when something of ours
+// changed, or to reapply everything. Missing accept rules are no error: see netdev.Obstacles.
 func (d *Daemon) installFirewall(filter netdev.Filter) error {
 	k := &d.kernel
 	firewall := fmt.Sprint(filter)
 	if !k.reapply && firewall == k.firewall {
 		return nil
 	}
-	if err := netdev.Firewall(filter); err != nil {
+	obstacles, err := d.firewall(filter)
+	k.obstacles = obstacles
+	if err != nil {
 		return err
 	}
 	k.firewall, k.clusterIPs = firewall, filter.ClusterIPs
 	return nil
+}
+
+// maxExamples bounds the peers and prefixes that firewall rules are checked with.
+const maxExamples = 16
+
+// arrivals are examples of how outer packets reach this node: from gateways of its cluster, and at a
+// gateway from those of others.
+func arrivals(s dataplane.State) []netdev.Arrival {
+	var out []netdev.Arrival
+	for _, index := range s.Gateways {
+		if hop, ok := s.Nodes[index]; ok && index != s.Settings.Node {
+			out = append(out, netdev.Arrival{From: hop.Address, Ifindex: int(hop.Ifindex)})
+		}
+	}
+	if s.Settings.Gateway {
+		for _, gateways := range s.Clusters {
+			for _, g := range gateways {
+				a := netdev.Arrival{From: g.Hop.Address, Ifindex: int(g.Hop.Ifindex)}
+				if len(g.Tunnels) > 0 {
+					a.Ifindex = int(g.Tunnels[0])
+				}
+				out = append(out, a)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b netdev.Arrival) int { return a.From.Compare(b.From) })
+	return out[:min(len(out), maxExamples)]
+}
+
+// remoteExamples are addresses of other clusters.
+func remoteExamples(s dataplane.State) []netip.Addr {
+	var out []netip.Addr
+	for p, cluster := range s.Routes {
+		if cluster != s.Settings.Cluster {
+			out = append(out, p.Addr().Next())
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out[:min(len(out), maxExamples)]
 }
 
 // attach attaches the programs when their devices have changed, or to reapply everything.

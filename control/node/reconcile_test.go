@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/netdev"
 	"github.com/pelago-net/pelago/dataplane/probe"
 	"github.com/pelago-net/pelago/test/bpffs"
 	"github.com/pelago-net/pelago/test/clusterset"
@@ -51,6 +53,7 @@ func newKernelNode(t *testing.T, objs tables.Objects) *kernelNode {
 	d.loader, err = loader.Open(loader.Options{PinPath: filepath.Join(bpffs.Mount(t), "pelago"), MaxFlows: 1024})
 	must(err)
 	t.Cleanup(func() { must(d.loader.Close()) })
+	d.firewall = netdev.Firewall
 	d.opts.OverlayTokenDir = t.TempDir()
 	must(os.WriteFile(filepath.Join(d.opts.OverlayTokenDir, config.KeyTokenCurrent), []byte("0000a1"), 0o600))
 	d.opts.UnreachableClusters = topology.NewUnreachableClustersServer()
@@ -89,6 +92,11 @@ func (n *kernelNode) tables() dataplane.State {
 	return s
 }
 
+// noNft is netdev.Firewall where the table of nftables cannot be written.
+func noNft(netdev.Filter) (netdev.Obstacles, error) {
+	return netdev.Obstacles{}, errors.New("add table pelago to nftables: not permitted")
+}
+
 // A gateway whose firewall rules cannot be repaired keeps its role, and all that does not depend on
 // them continues.
 func TestFailureAfterSuccess(t *testing.T) {
@@ -97,18 +105,17 @@ func TestFailureAfterSuccess(t *testing.T) {
 	if index, c, err := n.reconcile(); err != nil || !index.Ready || !index.Gateway || c.Status != metav1.ConditionTrue {
 		t.Fatalf("ready %t, gateway %t, condition %+v, error %v; want a gateway", index.Ready, index.Gateway, c, err)
 	}
-	path := os.Getenv("PATH")
-	t.Setenv("PATH", t.TempDir()) // no iptables
-	n.d.kernel.reapply = true     // as every half minute
+	n.d.firewall = noNft
+	n.d.kernel.reapply = true // as every half minute
 	block := clusterset.Block("120.1.0.2", 1536, "n2", pelagov1alpha1.BlockPending)
 	block.UID = "another-block"
 	n.objs.PortBlocks = append(n.objs.PortBlocks, block)
 	for _, attempt := range []string{"the first attempt", "the retry"} {
 		index, c, err := n.reconcile()
-		if err == nil || !strings.Contains(err.Error(), "iptables") {
-			t.Fatalf("%s: error %v; want one of iptables", attempt, err)
+		if err == nil || !strings.Contains(err.Error(), "nftables") {
+			t.Fatalf("%s: error %v; want one of nftables", attempt, err)
 		}
-		if !index.Ready || !index.Gateway || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "iptables") {
+		if !index.Ready || !index.Gateway || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "nftables") {
 			t.Errorf("%s: ready %t, gateway %t, condition %+v; want a gateway with the error as condition", attempt, index.Ready, index.Gateway, c)
 		}
 		if !slices.Contains(index.Acks, string(block.UID)) {
@@ -125,9 +132,9 @@ func TestFailureAfterSuccess(t *testing.T) {
 		t.Error("the flows are not swept")
 	}
 	n.d.endSweep()
-	t.Setenv("PATH", path)
+	n.d.firewall = netdev.Firewall
 	if _, c, err := n.reconcile(); err != nil || c.Status != metav1.ConditionTrue || n.d.kernel.reapply {
-		t.Errorf("with iptables: error %v, condition %+v, reapply %t", err, c, n.d.kernel.reapply)
+		t.Errorf("with nftables: error %v, condition %+v, reapply %t", err, c, n.d.kernel.reapply)
 	}
 }
 
@@ -146,8 +153,7 @@ func TestFailureAtStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newKernelNode(t, tt.objs)
-			path := os.Getenv("PATH")
-			t.Setenv("PATH", t.TempDir())
+			n.d.firewall = noNft
 			index, c, err := n.reconcile()
 			if err == nil || index.Ready || index.Gateway || c.Status != metav1.ConditionFalse || n.d.Ready() {
 				t.Errorf("ready %t, gateway %t, condition %+v, error %v; want neither", index.Ready, index.Gateway, c, err)
@@ -162,9 +168,46 @@ func TestFailureAtStart(t *testing.T) {
 			if s := n.tables(); s.Settings.Ready != tt.written || tt.written != (len(s.Routes) > 0) {
 				t.Errorf("tables %+v; want them written: %t", s, tt.written)
 			}
-			t.Setenv("PATH", path)
+			n.d.firewall = netdev.Firewall
 			if index, _, err := n.reconcile(); err != nil || !index.Ready || !index.Gateway || !n.tables().Settings.Ready {
-				t.Errorf("with iptables: ready %t, gateway %t, error %v", index.Ready, index.Gateway, err)
+				t.Errorf("with nftables: ready %t, gateway %t, error %v", index.Ready, index.Gateway, err)
+			}
+		})
+	}
+}
+
+// Accept rules never decide readiness: not where iptables cannot be run, nor where the kernel lacks
+// modules that it needs. The condition Firewall has the reason until they are added.
+func TestReadyWithoutAcceptRules(t *testing.T) {
+	for name, script := range map[string]string{
+		"no iptables":        "",
+		"modules of xtables": "#!/bin/sh\ncase \"$*\" in *-V*|*--version*) echo iptables v1.8.9 '(nf_tables)';; *) echo 'Extension udp revision 0 not supported, missing kernel module?' >&2; exit 4;; esac\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			objs, _ := clusterset.Globalnet("n1")
+			n := newKernelNode(t, objs)
+			path, dir := os.Getenv("PATH"), t.TempDir()
+			if script != "" {
+				for _, name := range []string{"iptables", "iptables-nft"} {
+					if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			t.Setenv("PATH", dir)
+			index, reconciled, err := n.reconcile()
+			c := meta.FindStatusCondition(index.Conditions, pelagov1alpha1.NodeFirewall)
+			if err != nil || !index.Ready || !index.Gateway || reconciled.Status != metav1.ConditionTrue {
+				t.Errorf("ready %t, gateway %t, %+v, error %v; want a gateway", index.Ready, index.Gateway, reconciled, err)
+			}
+			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != pelagov1alpha1.ReasonFirewallRulesMissing || !strings.Contains(c.Message, "iptables") {
+				t.Errorf("condition %+v; want the failure of iptables", c)
+			}
+			t.Setenv("PATH", path)
+			n.d.kernel.reapply = true // as every half minute
+			index, _, err = n.reconcile()
+			if c := meta.FindStatusCondition(index.Conditions, pelagov1alpha1.NodeFirewall); err != nil || c == nil || c.Status != metav1.ConditionTrue {
+				t.Errorf("with iptables: condition %+v, error %v", c, err)
 			}
 		})
 	}

@@ -75,12 +75,21 @@ func ensure(t *testing.T, ns *netns.NS, c Config) (index int) {
 		if _, err := Ensure(c); err != nil {
 			return err
 		}
-		return Firewall(Filter{CablePort: c.CablePort})
+		return firewallAdded(Filter{CablePort: c.CablePort})
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return index
+}
+
+// firewallAdded is Firewall where nothing is in its way.
+func firewallAdded(f Filter) error {
+	obstacles, err := Firewall(f)
+	if len(obstacles.Blocked) > 0 {
+		err = errors.Join(err, fmt.Errorf("blocked: %q", obstacles.Blocked))
+	}
+	return errors.Join(obstacles.Err, err)
 }
 
 func config(change ...func(*Config)) Config {
@@ -206,8 +215,13 @@ func TestEnsureRepairs(t *testing.T) {
 		"ip rule add to 120.9.0.0/24 lookup 4800 pref 100",
 		"ip rule add to 120.2.0.0/24 lookup 4800 pref 105",
 		"ip route add 120.9.0.0/24 dev un0 table 4800 proto 80",
-		"iptables -D FORWARD -i pelago0 -m comment --comment pelago -j ACCEPT",
-		"iptables -A FORWARD -o pelago9 -m comment --comment pelago -j ACCEPT",
+		"iptables -D PELAGO-FORWARD -i pelago0 -j ACCEPT",
+		"iptables -A PELAGO-FORWARD -o pelago9 -j ACCEPT",
+		"iptables -D INPUT -j PELAGO-INPUT",
+		"iptables -A INPUT -j PELAGO-INPUT",
+		"iptables -F PELAGO-INPUT; iptables -D INPUT -j PELAGO-INPUT; iptables -X PELAGO-INPUT",
+		// of an earlier version
+		"iptables -A FORWARD -o pelago0 -m comment --comment pelago -j ACCEPT",
 		"nft flush chain ip pelago prerouting",
 		"nft add rule ip pelago output udp dport 4800 accept",
 		"nft add chain ip pelago somebody",
@@ -304,7 +318,7 @@ func TestFirewallPorts(t *testing.T) {
 	ns := newNode(t)
 	let := func() (ports []string) {
 		for line := range strings.Lines(run(t, ns, "iptables-save")) {
-			if _, port, ok := strings.Cut(line, "--dport "); ok && strings.HasPrefix(line, "-A INPUT") && strings.Contains(line, "-j ACCEPT") {
+			if _, port, ok := strings.Cut(line, "--dport "); ok && strings.HasPrefix(line, "-A PELAGO-INPUT") && strings.Contains(line, "-j ACCEPT") {
 				ports = append(ports, strings.Fields(port)[0])
 			}
 		}
@@ -319,7 +333,7 @@ func TestFirewallPorts(t *testing.T) {
 		{[]uint16{4504, 4500}, []string{"4500", "4504", "4800"}},
 		{nil, []string{"4800"}},
 	} {
-		if err := ns.Do(func() error { return Firewall(Filter{Open: c.open}) }); err != nil {
+		if err := ns.Do(func() error { return firewallAdded(Filter{Open: c.open}) }); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(c.want, let()); diff != "" {
@@ -334,7 +348,7 @@ func TestFirewallMasquerades(t *testing.T) {
 	ns := newNode(t)
 	list := func(f Filter) string {
 		t.Helper()
-		if err := ns.Do(func() error { return Firewall(f) }); err != nil {
+		if err := ns.Do(func() error { return firewallAdded(f) }); err != nil {
 			t.Fatal(err)
 		}
 		return run(t, ns, "nft", "-a", "list", "table", "ip", nftTable)

@@ -265,7 +265,8 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 	if _, err := netdev.Ensure(c); err != nil {
 		return err
 	}
-	if err := netdev.Firewall(filter); err != nil {
+	obstacles, err := netdev.Firewall(filter)
+	if err := errors.Join(obstacles.Err, err); err != nil {
 		return err
 	}
 	var uplinks []int

@@ -133,6 +133,18 @@ const (
 	ReasonHostObstructed = "Obstructed"
 )
 
+// NodeFirewall is a condition of a NodeIndex: False if firewall rules on the node drop packets that
+// Pelago needs, or its own rules could not be added; the message names chain, table and remedy.
+// It does not affect readiness.
+const NodeFirewall = "Firewall"
+
+// Reasons of NodeFirewall.
+const (
+	ReasonFirewallOpen         = "Open"
+	ReasonFirewallBlocks       = "Blocks"
+	ReasonFirewallRulesMissing = "RulesMissing"
+)
+
 // NodeReconciled is a condition of a NodeIndex: False, with the errors, if the last reconcile of
 // the node's daemon failed. A node that was ready stays so, and the daemon retries.
 const NodeReconciled = "Reconciled"

@@ -34,7 +34,11 @@ type Node struct {
 	XDPProblems []string
 	// Foreign is what others have on the node that keeps packets from the programs.
 	Foreign []string
-	Demand  []pelagov1alpha1.BlockDemand
+	// RulesMissing is why rules that accept packets are missing; Blocked are the packets that rules
+	// of others drop.
+	RulesMissing error
+	Blocked      []string
+	Demand       []pelagov1alpha1.BlockDemand
 }
 
 // NodeIndex returns this node's NodeIndex with its desired status; nil if it has none.
@@ -66,6 +70,7 @@ func NodeIndex(objs tables.Objects, r tables.Result, n Node) *pelagov1alpha1.Nod
 	setSettings(&s.Conditions, n.Reach.Settings)
 	setXDP(&s.Conditions, n.XDP, n.XDPProblems)
 	setHost(&s.Conditions, n.Foreign)
+	setFirewall(&s.Conditions, n.RulesMissing, n.Blocked)
 	setReconciled(&s.Conditions, n.Err)
 	if n.Written { // what is not in the kernel is not acknowledged
 		s.Acks = r.Acks
@@ -116,6 +121,21 @@ func setHost(conditions *[]metav1.Condition, foreign []string) {
 	setCondition(conditions, c)
 }
 
+// setFirewall sets the condition of the node's firewall rules.
+func setFirewall(conditions *[]metav1.Condition, missing error, blocked []string) {
+	c := metav1.Condition{Type: pelagov1alpha1.NodeFirewall, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonFirewallOpen}
+	messages := named(blocked)
+	if missing != nil {
+		c.Status, c.Reason = metav1.ConditionFalse, pelagov1alpha1.ReasonFirewallRulesMissing
+		messages = append(messages, named(strings.Split(missing.Error(), "\n"))...)
+	}
+	if len(blocked) > 0 {
+		c.Status, c.Reason = metav1.ConditionFalse, pelagov1alpha1.ReasonFirewallBlocks
+	}
+	c.Message = strings.Join(messages, "; ")
+	setCondition(conditions, c)
+}
+
 // namedErrors bounds the errors in a condition, whose message the API server limits to 32 KiB.
 const namedErrors = 10
 
@@ -126,13 +146,19 @@ func setReconciled(conditions *[]metav1.Condition, err error) {
 		Type: pelagov1alpha1.NodeReconciled, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonReconciled,
 	}
 	if err != nil {
-		all := slices.Compact(slices.Sorted(strings.SplitSeq(err.Error(), "\n")))
-		if more := len(all) - namedErrors; more > 0 {
-			all = append(all[:namedErrors], fmt.Sprintf("and %d more", more))
-		}
+		all := named(strings.Split(err.Error(), "\n"))
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonReconcileFailed, strings.Join(all, "; ")
 	}
 	setCondition(conditions, c)
+}
+
+// named returns the set of the messages, sorted and bounded.
+func named(messages []string) []string {
+	all := slices.Compact(slices.Sorted(slices.Values(messages)))
+	if more := len(all) - namedErrors; more > 0 {
+		all = append(all[:namedErrors], fmt.Sprintf("and %d more", more))
+	}
+	return all
 }
 
 // keyRotation is nil if no rotation was requested.

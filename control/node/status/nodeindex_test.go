@@ -96,6 +96,27 @@ func TestKeyRotation(t *testing.T) {
 	}
 }
 
+func TestFirewallCondition(t *testing.T) {
+	var conditions []metav1.Condition
+	for _, step := range []struct {
+		missing error
+		blocked []string
+		want    string
+	}{
+		{nil, nil, "Firewall True Open "},
+		{nil, []string{"chain b drops", "chain a drops"}, "Firewall False Blocks chain a drops; chain b drops"},
+		{errors.New("run iptables: no"), nil, "Firewall False RulesMissing run iptables: no"},
+		{errors.New("run iptables: no"), []string{"chain a drops"}, "Firewall False Blocks chain a drops; run iptables: no"},
+		{nil, nil, "Firewall True Open "},
+	} {
+		setFirewall(&conditions, step.missing, step.blocked)
+		c := conditions[0]
+		if got := strings.Join([]string{c.Type, string(c.Status), c.Reason, c.Message}, " "); got != step.want || len(conditions) != 1 {
+			t.Errorf("%v, %q: %q, want %q", step.missing, step.blocked, got, step.want)
+		}
+	}
+}
+
 func TestHostCondition(t *testing.T) {
 	var conditions []metav1.Condition
 	for _, step := range []struct {

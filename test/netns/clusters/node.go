@@ -28,8 +28,10 @@ type Node struct {
 	// Limit is the size of packets that pass to the other cluster, where it is less than pelago0's
 	// MTU; else 0.
 	Limit int
-	opts  loader.Options
-	xdp   bool
+	// Obstacles is what the last Apply found in the firewall rules.
+	Obstacles netdev.Obstacles
+	opts      loader.Options
+	xdp       bool
 	// datapath of the pods.
 	datapath dataplane.Datapath
 	cni      CNI
@@ -181,10 +183,18 @@ func (n *Node) Apply(t testing.TB) {
 		if err != nil {
 			return err
 		}
-		filter := netdev.Filter{CablePort: config.CablePort}
+		filter := netdev.Filter{CablePort: config.CablePort, Remote: []netip.Addr{n.Cluster.Other.Global(1)}}
+		for _, g := range n.Cluster.Gateways {
+			if g != n.Index {
+				filter.Peers = append(filter.Peers, netdev.Arrival{From: n.Cluster.Nodes[g-1].Address, Ifindex: uplink})
+			}
+		}
 		filter.External, filter.ClusterIPs = state.Masqueraded()
-		if err := netdev.Firewall(filter); err != nil {
+		if n.Obstacles, err = netdev.Firewall(filter); err != nil {
 			return err
+		}
+		if n.Obstacles.Err != nil {
+			return n.Obstacles.Err
 		}
 		if err := n.Loader.Apply(state); err != nil {
 			return err

@@ -129,12 +129,16 @@ func randomBytes(n int, seed byte) []byte {
 
 // bulk sends and receives size bytes of TCP and compares both.
 func bulk(from place, to netip.AddrPort, size int) error {
+	return bulkWithin(from, to, size, 60*time.Second)
+}
+
+func bulkWithin(from place, to netip.AddrPort, size int, patience time.Duration) error {
 	c, err := dial(from, "tcp", to)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(60 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
 	data := randomBytes(size, 1)
