@@ -144,6 +144,7 @@ static __always_inline void ttl_decrement(struct ipv4 *ip)
  * packet may bypass the stack.
  */
 #define BYPASS_ALLOWED 1
+#define GSO_PROBE 2 /* there as well: a probe, see gso_probe_send() */
 
 /*
  * Delivers a packet without overlay header, at an ingress hook, to the pod's end of its veth

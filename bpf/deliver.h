@@ -249,10 +249,10 @@ ASSERT_SIZE(struct handed_over, 22);
  * policy routing selects by it. The secret is in the source MAC address as well, since GRO after
  * the receiver does not compare priorities: it keeps packets with and without the proof apart.
  * source: the inner source. A hairpinned packet gets it as outer source, too: with the node's own
- * address there, the reverse path filter of pelago0 would drop it.
+ * address there, the reverse path filter of pelago0 would drop it. note: BYPASS_ALLOWED, GSO_PROBE or 0.
  */
 static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
-				     __be32 source, int bypass)
+				     __be32 source, __u8 note, enum verdict good)
 {
 	__be16 port = bpf_htons(OVERLAY_PORT);
 	struct handed_over h = {};
@@ -263,7 +263,7 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct node_se
 	h.overlay.node[1] = s->cookie;
 	__builtin_memcpy(h.eth.dst, pelago_mac, sizeof(h.eth.dst));
 	h.eth.src[0] = 0x02;
-	h.eth.src[1] = bypass ? BYPASS_ALLOWED : 0;
+	h.eth.src[1] = note;
 	__builtin_memcpy(&h.eth.src[2], &s->probe_mark, sizeof(s->probe_mark));
 	h.eth.proto = bpf_htons(ETH_P_IP);
 	if (bpf_skb_store_bytes(skb, OVERLAY_AT, &h, sizeof(h), BPF_F_RECOMPUTE_CSUM))
@@ -276,7 +276,24 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct node_se
 	     bpf_skb_store_bytes(skb, ETH_LEN + IPV4_SADDR, &source, sizeof(source), 0)))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
 	skb->priority = s->probe_mark;
-	return finish(skb, rx->hook, VERDICT_DELIVERED);
+	return finish(skb, rx->hook, good);
+}
+
+/*
+ * Hands a GSO probe over as a GSO packet of the peer. It was redirected to the uplink's ingress
+ * without its MAC addresses, so the kernel takes it for a packet to another host.
+ */
+static __always_inline int gso_probe_hand_over(struct __sk_buff *skb, const struct node_settings *s,
+					       const struct rx *rx, __be32 peer)
+{
+	struct large_probe *large = large_probe_to(peer);
+
+	if (!large)
+		return finish(skb, rx->hook, VERDICT_DROP_UNKNOWN_PEER);
+	large->gso_handed++;
+	skb->mark = 0;
+	bpf_skb_change_type(skb, PACKET_HOST);
+	return hand_over(skb, s, rx, peer, GSO_PROBE, VERDICT_PROBE);
 }
 
 /*
@@ -408,7 +425,8 @@ translated:
 	if (rewrite(skb, p, &t, DIRECTION_IN))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
 	/* Not gso_segs, which encap_push() has cleared in what is hairpinned. */
-	return skb->gso_size ? hand_over(skb, s, rx, t.saddr, !!to) : deliver_direct(skb, s, rx, to);
+	return skb->gso_size ? hand_over(skb, s, rx, t.saddr, to ? BYPASS_ALLOWED : 0, VERDICT_DELIVERED) :
+			       deliver_direct(skb, s, rx, to);
 }
 
 /* Forwards or delivers a validated packet. */

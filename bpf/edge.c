@@ -171,7 +171,7 @@ int edge_out(struct __sk_buff *skb)
 	if (skb->protocol != bpf_htons(ETH_P_IP))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_PROTOCOL);
 	if (skb->mark == s->probe_mark || skb->mark == probe_clone_mark(s))
-		return probe_send(skb, s);
+		return skb->gso_size ? gso_probe_send(skb, s) : probe_send(skb, s);
 	v = parse_skb(skb, ETH_LEN, &p);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
@@ -231,6 +231,14 @@ int edge_in(struct __sk_buff *skb)
 		return finish(skb, HOOK_EDGE_IN, VERDICT_DROP_INJECTED);
 	skb->priority = 0;
 	eth = ctx_at(skb, HOOK_EDGE_IN, 0, sizeof(*eth) + sizeof(struct ipv4));
+	if (eth && eth->src[1] == GSO_PROBE) {
+		struct large_probe *large = large_probe_to(bpf_htonl(key.remote_ipv4));
+
+		if (large)
+			large->gso_passed++;
+		count_verdict(skb, HOOK_EDGE_IN, VERDICT_PROBE);
+		return ACTION_DROP;
+	}
 	if (eth && eth->src[1] == BYPASS_ALLOWED) {
 		__be32 pod = ((struct ipv4 *)(eth + 1))->daddr;
 		struct endpoint *to = bpf_map_lookup_elem(&endpoints, &pod);

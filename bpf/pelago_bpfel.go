@@ -246,11 +246,12 @@ type PelagoHop struct {
 }
 
 type PelagoLargeProbe struct {
-	_     structs.HostLayout
-	Nonce [2]uint32
-	Sent  uint64
-	Size  uint32
-	Pad   uint32
+	_         structs.HostLayout
+	Nonce     [2]uint32
+	Sent      uint64
+	Size      uint32
+	GsoHanded uint16
+	GsoPassed uint16
 }
 
 type PelagoLayout uint32

@@ -133,6 +133,40 @@ static __always_inline int probe_make_large(struct __sk_buff *skb, const struct 
 }
 
 /*
+ * Sends a GSO probe, which never leaves the node: a TCP packet of two segments from the daemon is
+ * encapsulated as if the peer named by its IPv4 destination had sent it, and redirected to the
+ * ingress of the uplink that leads there. So it takes the way of a burst that GRO has merged:
+ * through the node's firewall, since only the kernel's vxlan receiver can decapsulate it
+ * (hand_over() in deliver.h). Small packets do not take that way, so probes of paths do not see
+ * whether it is open. Not for encrypted wires.
+ */
+static __noinline int gso_probe_send(struct __sk_buff *skb, const struct node_settings *s)
+{
+	__u32 type_at =
+		ETH_LEN + sizeof(struct ipv4) + sizeof(struct udp) + __builtin_offsetof(struct overlay_header, type);
+	struct packet p = {};
+	struct encap to = {};
+	__u8 type = PACKET_PROBE;
+	__be32 address;
+
+	if (!s || bpf_skb_load_bytes(skb, ETH_LEN + IPV4_DADDR, &address, sizeof(address)))
+		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_MALFORMED);
+	if (!large_probe_to(address) || !probe_encap(s, address, 0, &to))
+		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_UNKNOWN_PEER);
+	if (to.wire || !to.hop.ifindex)
+		return ACTION_DROP;
+	if (to.port != bpf_htons(OVERLAY_PORT))
+		to.port = bpf_htons(s->cable_port);
+	to.hop.address = to.source;
+	to.source = address;
+	if (encap_push(skb, &p, &to, 0, 0, 0) || bpf_skb_store_bytes(skb, type_at, &type, sizeof(type), 0))
+		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
+	count_verdict(skb, HOOK_EDGE_OUT, VERDICT_PROBE);
+	skb->mark = s->probe_mark;
+	return bpf_redirect(to.hop.ifindex, BPF_F_INGRESS);
+}
+
+/*
  * Turns a frame on egress of pelago0 into a probe. The prober's frame has its final length and body
  * and becomes a full probe, a longer one a large probe. A clone becomes a short probe: it has outer
  * headers already and gets source port, type, flags and number. It keeps its length, since the

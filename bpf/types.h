@@ -552,7 +552,12 @@ struct large_probe {
 	__u32 nonce[2]; /* the first is 0 = answered, or none was sent */
 	__u64 sent;	/* ns since boot */
 	__u32 size;	/* of the inner packet whose place it takes, bytes */
-	__u32 pad;
+	/*
+	 * GSO probes handed over to the kernel's vxlan receiver as if the peer had sent them, and
+	 * those that came back from it.
+	 */
+	__u16 gso_handed;
+	__u16 gso_passed;
 };
 ASSERT_SIZE(struct large_probe, 24);
 

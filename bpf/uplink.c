@@ -18,6 +18,8 @@ static __always_inline int rx_overlay(struct __sk_buff *skb, const struct node_s
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, rx->hook, v);
 	if (rx->type == PACKET_PROBE) {
+		if (skb->mark == s->probe_mark)
+			return gso_probe_hand_over(skb, s, rx, from);
 		v = probe_reflect(skb, rx->hook, s, rx->flags);
 		path_line_load(rx_slot(rx), from, rx->now);
 		return v == VERDICT_CONTINUE ? probe_send_back(skb, rx->hook, s) : finish(skb, rx->hook, v);
@@ -40,8 +42,8 @@ int uplink_in(struct __sk_buff *skb)
 	struct node_settings *s = get_settings();
 	struct outer_udp o = {};
 
-	/* A promiscuous uplink receives frames for other hosts, too. */
-	if (!s || skb->protocol != bpf_htons(ETH_P_IP) || skb->pkt_type != PACKET_HOST)
+	/* A promiscuous uplink receives frames for other hosts, too. A GSO probe has no MAC addresses. */
+	if (!s || skb->protocol != bpf_htons(ETH_P_IP) || (skb->pkt_type != PACKET_HOST && skb->mark != s->probe_mark))
 		return ACTION_NEXT;
 	if (!rx_read_outer(skb, HOOK_UPLINK_IN, &o) || o.daddr != s->address)
 		return ACTION_NEXT;

@@ -9,6 +9,9 @@ type LargeProbe struct {
 	Answered bool
 	// Sent is its age.
 	Sent time.Duration
+	// GSOHanded are the GSO probes that entered the node's stack, GSOPassed those that left it at
+	// pelago0. Both wrap.
+	GSOHanded, GSOPassed uint16
 }
 
 // Size is the result of the large probes of a path, in bytes of a pod's packet. Zero: not known
@@ -18,6 +21,9 @@ type Size struct {
 	Full int
 	// Passes is the largest size that passes.
 	Passes int
+	// GSOLost: GSO packets as the peer's bursts become by GRO are dropped between the uplink and
+	// pelago0 of this node.
+	GSOLost bool
 }
 
 // BlackHole reports whether packets larger than Passes are lost.

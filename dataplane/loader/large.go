@@ -22,6 +22,7 @@ func (l *Loader) LargeProbe(peer netip.Addr) (p liveness.LargeProbe, ok bool, er
 	}
 	return liveness.LargeProbe{
 		Size: int(v.Size), Answered: v.Size > 0 && v.Nonce[0] == 0, Sent: time.Duration(max(0, int64(uint64(bootClock())-v.Sent))),
+		GSOHanded: v.GsoHanded, GSOPassed: v.GsoPassed,
 	}, true, nil
 }
 

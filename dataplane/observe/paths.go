@@ -10,7 +10,7 @@ import (
 )
 
 // paths are the metrics of the ways to gateways.
-type paths struct{ rtt, loss, up, mtu, hole, state, role *prometheus.Desc }
+type paths struct{ rtt, loss, up, mtu, hole, gso, state, role *prometheus.Desc }
 
 func newPaths() paths {
 	peer := []string{"cluster", "gateway"}
@@ -23,6 +23,8 @@ func newPaths() paths {
 		mtu: prometheus.NewDesc("pelago_path_mtu_bytes", "Largest packet of a pod that passes to a gateway and back, as the large probes found it.", peer, nil),
 		hole: prometheus.NewDesc("pelago_path_blackhole",
 			"1 if packets to a gateway are lost that are larger than pelago_path_mtu_bytes and that the uplinks allow.", peer, nil),
+		gso: prometheus.NewDesc("pelago_path_gso_lost",
+			"1 if packets of a gateway that GRO has merged are dropped in this node's stack, by its firewall: large TCP transfers stall.", peer, nil),
 		state: prometheus.NewDesc("pelago_path_state",
 			"1 for the state in which packets find the path to a gateway at this moment, 0 for the others.", append(peer, "state"), nil),
 		role: prometheus.NewDesc("pelago_gateway_state", "1 for the state of this node as a gateway, 0 for the others.", []string{"state"}, nil),
@@ -30,7 +32,7 @@ func newPaths() paths {
 }
 
 func (m paths) describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.rtt, m.loss, m.up, m.mtu, m.hole, m.state, m.role} {
+	for _, d := range []*prometheus.Desc{m.rtt, m.loss, m.up, m.mtu, m.hole, m.gso, m.state, m.role} {
 		out <- d
 	}
 }
@@ -45,6 +47,7 @@ func (m paths) collect(out chan<- prometheus.Metric, v View, known map[netip.Add
 		if p.MTU > 0 {
 			out <- prometheus.MustNewConstMetric(m.mtu, prometheus.GaugeValue, float64(p.MTU), p.Cluster, p.Gateway)
 			out <- prometheus.MustNewConstMetric(m.hole, prometheus.GaugeValue, oneIf(p.BlackHole), p.Cluster, p.Gateway)
+			out <- prometheus.MustNewConstMetric(m.gso, prometheus.GaugeValue, oneIf(p.GSOLost), p.Cluster, p.Gateway)
 		}
 		now := pathState(path, ok)
 		for _, s := range pathStates {

@@ -41,6 +41,8 @@ type Peer struct {
 	// ones should, and are lost.
 	MTU       int
 	BlackHole bool
+	// GSOLost: see liveness.Size.
+	GSOLost bool
 	// Connection is set for gateways of other clusters.
 	Connection *Connection
 }

@@ -64,24 +64,25 @@ func LargeFrame(peer netip.Addr, next time.Duration, size int) []byte {
 	return b
 }
 
-// Sender is a packet socket whose frames carry the probe mark.
-type Sender struct{ fd int }
+// Sender is packet sockets whose frames carry the probe mark.
+type Sender struct{ fd, gso int }
 
 // Open makes a sender in the network namespace of the calling thread. mark is that of probes
 // (loader.Marks).
 func Open(mark uint32) (*Sender, error) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	fd, err := openSocket(mark, false)
 	if err != nil {
-		return nil, fmt.Errorf("open a packet socket for probes: %w", err)
+		return nil, err
 	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)); err != nil {
-		return nil, errors.Join(fmt.Errorf("mark the socket for probes: %w", err), unix.Close(fd))
+	gso, err := openSocket(mark, true)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return &Sender{fd: fd}, nil
+	return &Sender{fd: fd, gso: gso}, nil
 }
 
-// Close closes the socket.
-func (s *Sender) Close() error { return unix.Close(s.fd) }
+// Close closes the sockets.
+func (s *Sender) Close() error { return errors.Join(unix.Close(s.fd), unix.Close(s.gso)) }
 
 // Send sends a frame for peer on pelago0, whose interface index is edge.
 func (s *Sender) Send(edge int, peer netip.Addr, frame []byte) error {
@@ -96,7 +97,7 @@ func (s *Sender) Send(edge int, peer netip.Addr, frame []byte) error {
 type Node interface {
 	// Paths reads the state of every path.
 	Paths() (map[netip.Addr]liveness.Path, error)
-	// LargeProbe reads the newest large probe to a peer.
+	// LargeProbe reads the newest large probe to a peer, and the counters of GSO probes.
 	LargeProbe(peer netip.Addr) (p liveness.LargeProbe, ok bool, err error)
 	// Marks returns the mark of probes; 0: there are no tables yet.
 	Marks() (own, probe uint32, err error)
@@ -124,6 +125,7 @@ type schedule struct {
 	// traffic is the share of refreshes that found a packet since the one before, averaged.
 	traffic float64
 	sizing  sizing
+	gso     gso
 }
 
 // New returns a prober that calls changed after a change of Sizes.
@@ -173,7 +175,7 @@ func (p *Prober) Run(ctx context.Context) {
 		}
 		if now.Sub(refreshed) >= Idle {
 			refreshed = now
-			if err := p.refresh(now, mtu, func(peer netip.Addr, frame []byte) error { return sender.Send(edge, peer, frame) }); err != nil {
+			if err := p.refresh(now, mtu, edgeSender{sender, edge}); err != nil {
 				p.log.Error("cannot read the paths", "error", err)
 			}
 		}
@@ -201,8 +203,23 @@ func (p *Prober) rest(now, refresh time.Time) time.Duration {
 	return max(Busy, next.Sub(now))
 }
 
-// refresh updates the schedule from the paths and their use, and sends large probes that are due.
-func (p *Prober) refresh(now time.Time, mtu int, send func(netip.Addr, []byte) error) error {
+// sender sends frames into pelago0.
+type sender interface {
+	send(peer netip.Addr, frame []byte) error
+	sendGSO(peer netip.Addr) error
+}
+
+type edgeSender struct {
+	*Sender
+	edge int
+}
+
+func (e edgeSender) send(peer netip.Addr, frame []byte) error { return e.Send(e.edge, peer, frame) }
+func (e edgeSender) sendGSO(peer netip.Addr) error            { return e.SendGSO(e.edge, peer) }
+
+// refresh updates the schedule from the paths and their use, and sends large and GSO probes that are
+// due.
+func (p *Prober) refresh(now time.Time, mtu int, to sender) error {
 	paths, err := p.node.Paths()
 	if err != nil {
 		return err
@@ -214,7 +231,7 @@ func (p *Prober) refresh(now time.Time, mtu int, send func(netip.Addr, []byte) e
 		if s.every = every; s.next.After(now.Add(every)) {
 			s.next = now
 		}
-		errs = append(errs, p.enlarge(peer, s, paths[peer], now, mtu, send))
+		errs = append(errs, p.enlarge(peer, s, paths[peer], now, mtu, to))
 	}
 	for peer := range p.paths {
 		if _, ok := intervals[peer]; !ok {
@@ -225,13 +242,21 @@ func (p *Prober) refresh(now time.Time, mtu int, send func(netip.Addr, []byte) e
 	return errors.Join(errs...)
 }
 
-// enlarge evaluates the large probe in flight and sends the next one if it is due.
-func (p *Prober) enlarge(peer netip.Addr, s *schedule, path liveness.Path, now time.Time, mtu int, send func(netip.Addr, []byte) error) error {
-	if s.sizing.out != 0 {
+// enlarge evaluates the large probe and the GSO probe in flight, and sends the next ones that are
+// due.
+func (p *Prober) enlarge(peer netip.Addr, s *schedule, path liveness.Path, now time.Time, mtu int, to sender) error {
+	if s.sizing.out != 0 || s.gso.waits(now) {
 		large, ok, err := p.node.LargeProbe(peer)
-		switch {
-		case err != nil || !ok:
+		if err != nil || !ok {
 			return err
+		}
+		if s.gso.observe(large, now) {
+			if err := to.sendGSO(peer); err != nil {
+				p.log.Debug("GSO probe", "error", err)
+			}
+		}
+		switch {
+		case s.sizing.out == 0:
 		case large.Answered && large.Size == s.sizing.out && large.Sent <= time.Since(s.sizing.sent):
 			// it is this one
 			s.sizing.answered(now)
@@ -241,7 +266,7 @@ func (p *Prober) enlarge(peer netip.Addr, s *schedule, path liveness.Path, now t
 	}
 	if size := s.sizing.due(mtu, path, now); size > 0 {
 		s.sizing.began(size, now)
-		if err := send(peer, LargeFrame(peer, s.every, size)); err != nil {
+		if err := to.send(peer, LargeFrame(peer, s.every, size)); err != nil {
 			s.sizing.void(now)
 			p.log.Debug("large probe", "error", err)
 		}
@@ -253,8 +278,9 @@ func (p *Prober) enlarge(peer netip.Addr, s *schedule, path liveness.Path, now t
 func (p *Prober) publish() {
 	now := map[netip.Addr]liveness.Size{}
 	for peer, s := range p.paths {
-		if s.sizing.size.Full > 0 {
-			now[peer] = s.sizing.size
+		if size := s.sizing.size; size.Full > 0 {
+			size.GSOLost = s.gso.lost
+			now[peer] = size
 		}
 	}
 	p.mu.Lock()
@@ -266,6 +292,10 @@ func (p *Prober) publish() {
 	}
 	for peer, size := range now {
 		switch old := before[peer]; {
+		case size.GSOLost && !old.GSOLost:
+			p.log.Warn("GSO packets are dropped between uplink and pelago0: see the node's firewall rules", "peer", peer)
+		case !size.GSOLost && old.GSOLost:
+			p.log.Info("GSO packets pass again", "peer", peer)
 		case size.BlackHole() && size != old:
 			p.log.Warn("path loses large packets", "peer", peer, "passes", size.Passes, "mtu", size.Full)
 		case !size.BlackHole() && old.BlackHole():

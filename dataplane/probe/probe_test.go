@@ -40,6 +40,12 @@ func (k *kernel) Paths() (map[netip.Addr]liveness.Path, error) {
 
 func (k *kernel) LargeProbe(netip.Addr) (liveness.LargeProbe, bool, error) { return k.large, true, nil }
 
+// large is a sender of large probes; GSO probes do not leave.
+type large func(peer netip.Addr, frame []byte) error
+
+func (s large) send(peer netip.Addr, frame []byte) error { return s(peer, frame) }
+func (s large) sendGSO(netip.Addr) error                 { return nil }
+
 func (k *kernel) Marks() (uint32, uint32, error) { return 1, 2, nil }
 
 // Only the answer to the probe in flight counts, not an answer to an earlier probe of the same
@@ -54,7 +60,7 @@ func TestProberTakesLargeAnswers(t *testing.T) {
 	look := func(after time.Duration) {
 		t.Helper()
 		now = now.Add(after)
-		if err := p.refresh(now, 1390, func(_ netip.Addr, frame []byte) error { sent = append(sent, frame); return fails }); err != nil {
+		if err := p.refresh(now, 1390, large(func(_ netip.Addr, frame []byte) error { sent = append(sent, frame); return fails })); err != nil {
 			t.Fatal(err)
 		}
 	}

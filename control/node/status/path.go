@@ -5,7 +5,9 @@ import (
 	"math"
 	"time"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/liveness"
 )
 
@@ -118,12 +120,31 @@ func (s *trackedPath) message(flow string) string {
 		return "answers, but its tables are not complete yet"
 	case s.lossy.bad:
 		degraded := fmt.Sprintf("degraded: %.0f %% of the probes are lost", 100*s.loss)
-		if hole := s.blackHole(); hole != "" {
-			degraded += "; " + hole
+		if lost := s.largeLost(); lost != "" {
+			degraded += "; " + lost
 		}
 		return degraded
 	}
-	return s.blackHole()
+	return s.largeLost()
+}
+
+// largeLost describes which large packets are lost; empty if none are.
+func (s *trackedPath) largeLost() string {
+	hole, firewall := s.blackHole(), s.gsoLost()
+	if hole != "" && firewall != "" {
+		return hole + "; " + firewall
+	}
+	return hole + firewall
+}
+
+// gsoLost describes that merged packets from the peer do not pass this node's stack; empty if they
+// do.
+func (s *trackedPath) gsoLost() string {
+	if !s.size.GSOLost {
+		return ""
+	}
+	return fmt.Sprintf("large TCP transfers from there to pods of this node stall: its firewall drops UDP %d of packets that the network card or GRO has merged "+
+		"(condition %s of its NodeIndex)", dataplane.OverlayPort, pelagov1alpha1.NodeFirewall)
 }
 
 // lossPercent is the share of the probes that are lost while the path is degraded; else 0.

@@ -17,6 +17,24 @@ var begin = time.Unix(1_700_000_000, 0)
 
 func lossy() liveness.Path { p := clusterset.Answering(); p.Loss = 0.12; return p }
 
+// Lost GSO packets are named although the path is fine, beside a black hole.
+func TestLostGSOPackets(t *testing.T) {
+	for want, size := range map[string]liveness.Size{
+		"": {Full: 1390, Passes: 1390},
+		"large TCP transfers from there to pods of this node stall: its firewall drops UDP 4800 of packets that the network card or GRO has merged " +
+			"(condition Firewall of its NodeIndex)": {Full: 1390, Passes: 1390, GSOLost: true},
+		"packets of more than 1330 bytes are lost on the way (with headers 1330; the uplinks allow 1390), so pods are told to send none: " +
+			"let packets of 1390 bytes pass on every link between the nodes, or set the MTU of the uplinks to 1330; " +
+			"large TCP transfers from there to pods of this node stall: its firewall drops UDP 4800 of packets that the network card or GRO has merged " +
+			"(condition Firewall of its NodeIndex)": {Full: 1390, Passes: 1330, GSOLost: true},
+	} {
+		s := trackedPath{answered: true, path: clusterset.Answering(), size: size}
+		if got := s.message("UDP 4500"); got != want {
+			t.Errorf("%+v: %q; want %q", size, got, want)
+		}
+	}
+}
+
 // A connection is dead at once, and connected again after three seconds without a gap.
 func TestConnectionIsDamped(t *testing.T) {
 	var l trackedPath

@@ -113,8 +113,12 @@ func (t *Tracker) blackHoles(snap Snapshot, cluster string) []string {
 		}
 	}
 	for _, target := range snap.Targets {
-		if hole := t.paths[target.Address].blackHole(); hole != "" && !target.remote() {
+		s := t.paths[target.Address]
+		if hole := s.blackHole(); hole != "" && !target.remote() {
 			out = append(out, fmt.Sprintf("To gateway %s %s.", target.gateway, hole))
+		}
+		if lost := s.gsoLost(); lost != "" && !target.remote() {
+			out = append(out, fmt.Sprintf("Gateway %s: %s.", target.gateway, lost))
 		}
 	}
 	return out

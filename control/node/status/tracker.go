@@ -148,7 +148,7 @@ func (t *Tracker) urgentKey(snap Snapshot) string {
 	for _, target := range snap.Targets {
 		s := t.paths[target.Address]
 		fmt.Fprintf(&b, "%s %s %s %s %t %t %t %s %s;", target.cluster, target.gateway, s.status, t.usingIP(target), s.lossy.bad, s.rtt.n > 0,
-			t.usingNAT(target), target.discovered.State, s.blackHole())
+			t.usingNAT(target), target.discovered.State, s.largeLost())
 	}
 	for _, target := range snap.refused {
 		fmt.Fprintf(&b, "%s %s refused;", target.cluster, target.gateway)
@@ -296,6 +296,7 @@ func (t *Tracker) View(snap Snapshot) observe.View {
 		p := observe.Peer{
 			Cluster: target.cluster, Gateway: target.gateway, Path: target.Address, Up: s.status == submarinerv1.Connected,
 			MTU: s.size.Passes, BlackHole: s.size.BlackHole(),
+			GSOLost: s.size.GSOLost,
 		}
 		if target.remote() && snap.Gateway {
 			c := &observe.Connection{IP: t.usingIP(target), Status: string(s.status)}

@@ -50,7 +50,8 @@ func TestFirewalls(t *testing.T) {
 	serveTCP(t, server, 80, sayWho("server"))
 	serveTCP(t, server, 81, exchange(bulkSize))
 	echoUDP(t, server, 53)
-	defer probing(t, s.Nodes()...)()
+	stop, prober := probers(t, s.Nodes()...)
+	defer stop()
 
 	small := func() error {
 		if _, _, err := ask(client, netip.AddrPortFrom(vip, 80)); err != nil {
@@ -62,6 +63,16 @@ func TestFirewalls(t *testing.T) {
 		return ping(c, 100)
 	}
 	large := func() error { return bulkWithin(client, netip.AddrPortFrom(vip, 81), bulkSize, 5*time.Second) }
+	gsoLost := func(n *Node, want bool) {
+		t.Helper()
+		gateway := n.Cluster.Nodes[0].Address
+		for end := time.Now().Add(90 * time.Second); prober[n].Sizes()[gateway].GSOLost != want || prober[n].Sizes()[gateway].Full == 0; {
+			if time.Now().After(end) {
+				t.Fatalf("%s: path to %s: %+v; want GSO packets lost: %t", n.Name, gateway, prober[n].Sizes()[gateway], want)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
 	blocked := func(n *Node, want ...string) {
 		t.Helper()
 		n.Apply(t)
@@ -114,6 +125,7 @@ func TestFirewalls(t *testing.T) {
 		}
 	})
 	t.Run("firewalld", func(t *testing.T) {
+		gsoLost(node, false)
 		for _, n := range []*Node{node, other} {
 			if out, err := n.RunInput(zones, "nft", "-f", "-"); err != nil {
 				t.Fatalf("%v: %s", err, out)
@@ -134,12 +146,16 @@ func TestFirewalls(t *testing.T) {
 		if err := large(); err == nil {
 			t.Error("a large transfer passes INPUT, which rejects it")
 		}
+		gsoLost(node, true)
+		gsoLost(other, true)
 		// the one for the port
 		for _, n := range []*Node{node, other} {
 			n.MustRun(t, "nft", "insert rule inet firewalld filter_IN_public udp dport 4800 accept")
 			blocked(n)
 		}
 		passes("with the remedy")
+		gsoLost(node, false)
+		gsoLost(other, false)
 		for _, n := range []*Node{node, other} {
 			n.MustRun(t, "nft", "delete table inet firewalld")
 		}
