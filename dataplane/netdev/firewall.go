@@ -184,7 +184,7 @@ type xtables struct {
 
 func openXTables() (*xtables, error) {
 	x := &xtables{path: "iptables"}
-	if names, err := os.ReadFile("/proc/net/ip_tables_names"); err == nil && len(names) > 0 {
+	if names, err := os.ReadFile("/proc/thread-self/net/ip_tables_names"); err == nil && len(names) > 0 {
 		// The legacy tables are loaded, so they are in use.
 		if p, err := exec.LookPath("iptables-legacy"); err == nil {
 			x.path, x.legacy = p, true

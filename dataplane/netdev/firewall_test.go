@@ -13,10 +13,10 @@ import (
 )
 
 // chainRules lists a chain of the table filter.
-func chainRules(t *testing.T, ns *netns.NS, chain string) []string {
+func chainRules(t *testing.T, ns *netns.NS, program, chain string) []string {
 	t.Helper()
 	var out []string
-	for line := range strings.Lines(run(t, ns, "iptables", "-S", chain)) {
+	for line := range strings.Lines(run(t, ns, program, "-S", chain)) {
 		if rule, ok := strings.CutPrefix(strings.TrimSpace(line), "-A "+chain+" "); ok {
 			out = append(out, rule)
 		}
@@ -27,6 +27,12 @@ func chainRules(t *testing.T, ns *netns.NS, chain string) []string {
 // Our rules are last, so that policy engines decide first, but before a rule that drops what they
 // accept: also when that one is added later, and without moving otherwise. They need no comment.
 func TestFirewallBeforeReject(t *testing.T) {
+	for _, program := range []string{"iptables", "iptables-legacy"} {
+		t.Run(program, func(t *testing.T) { beforeReject(t, program) })
+	}
+}
+
+func beforeReject(t *testing.T, program string) {
 	const ours, rejects = "-j PELAGO-INPUT", "-j REJECT --reject-with icmp-host-prohibited"
 	engine := []string{"-s 192.0.2.0/24 -j DROP", "-m conntrack --ctstate ESTABLISHED -j ACCEPT", "-p tcp -m tcp --dport 22 -j ACCEPT"}
 	ns := newNode(t)
@@ -42,7 +48,7 @@ func TestFirewallBeforeReject(t *testing.T) {
 		return o
 	}
 	for _, rule := range engine {
-		run(t, ns, "iptables", append([]string{"-A", "INPUT"}, strings.Fields(rule)...)...)
+		run(t, ns, program, append([]string{"-A", "INPUT"}, strings.Fields(rule)...)...)
 	}
 	for _, step := range []struct {
 		change string
@@ -60,17 +66,17 @@ func TestFirewallBeforeReject(t *testing.T) {
 		// all packets of the port, also before ours
 		{"iptables -I INPUT -p udp -m udp --dport 4800 -j DROP", []string{ours, "-p udp -m udp --dport 4800 -j DROP", "-p tcp -j DROP"}},
 	} {
-		run(t, ns, "sh", "-c", step.change)
+		run(t, ns, "sh", "-c", strings.ReplaceAll(step.change, "iptables", program))
 		for range 2 {
 			if o := must(); len(o.Blocked) > 0 {
 				t.Errorf("after %q: blocked %q", step.change, o.Blocked)
 			}
-			if diff := cmp.Diff(step.want, chainRules(t, ns, "INPUT")); diff != "" {
+			if diff := cmp.Diff(step.want, chainRules(t, ns, program, "INPUT")); diff != "" {
 				t.Errorf("after %q (-want +got):\n%s", step.change, diff)
 			}
 		}
 	}
-	for line := range strings.Lines(run(t, ns, "iptables-save")) {
+	for line := range strings.Lines(run(t, ns, program+"-save")) {
 		if strings.Contains(line, "pelago") && strings.Contains(line, "--comment") {
 			t.Errorf("a rule has a comment, for which the kernel may lack the module: %s", line)
 		}
@@ -78,7 +84,7 @@ func TestFirewallBeforeReject(t *testing.T) {
 	if err := ns.Do(removeFirewall); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, ns, "iptables-save"); strings.Contains(got, "PELAGO") {
+	if got := run(t, ns, program+"-save"); strings.Contains(got, "PELAGO") {
 		t.Errorf("rules are left:\n%s", got)
 	}
 }
