@@ -236,7 +236,7 @@ func (d *Daemon) localWire(objs tables.Objects, underlay int) (cable.Local, []st
 	}
 	return cable.Local{
 		Fabric: fabric, Listen: objs.Config.CablePort, Tunnels: objs.Config.CableTunnels, PSK: psk,
-		MTU: cable.DeviceMTU(objs.Config.CableDriver, underlay, false),
+		MTU: cable.DeviceMTU(objs.Config.CableDriver, underlay),
 	}, nil
 }
 

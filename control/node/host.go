@@ -72,7 +72,7 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	if host.Underlay, err = underlayMTU(host.Hops); err != nil {
 		return host, err
 	}
-	host.MTU = tables.LimitMTU(objs, host.Underlay-cable.Overhead(objs.Config.CableDriver, false))
+	host.MTU = tables.LimitMTU(objs, host.Underlay-cable.Overhead(objs.Config.CableDriver))
 	sizes := d.prober.Sizes()
 	host.Limits, host.PathMTU = tables.RouteLimits(objs, sizes), tables.CableLimits(objs, sizes)
 	overlay, err := config.ParseOverlayTokens(readDir(d.opts.OverlayTokenDir))

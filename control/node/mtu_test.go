@@ -61,7 +61,7 @@ func TestMTUFollowsUplink(t *testing.T) {
 					if _, err := netdev.Ensure(deviceConfig(r.State, host)); err != nil {
 						return err
 					}
-					inner := mtu - cable.Overhead(driver, false)
+					inner := mtu - cable.Overhead(driver)
 					if got, err := netdev.UplinkMTU(host.Edge); err != nil || got != inner {
 						t.Errorf("uplink %d: pelago0 has MTU %d, %v; want %d", mtu, got, err, inner)
 					}

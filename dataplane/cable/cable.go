@@ -204,31 +204,26 @@ func (s *Status) add(t tunnelStatus, standby bool) {
 // On an encrypted wire it is always IPv4, between fabric addresses.
 const header = 50
 
-// wireOverhead is the overhead of a wire for a packet sent into its device, without the outer IP
-// header: WireGuard UDP 8, header 16, tag 16; ESP with AES-GCM in UDP: UDP 8, header 8, IV 8,
-// padding up to 3, trailer 2, tag 16 (RFC 4106). On the vxlan wire the overlay's IPv4 header is the
-// outer one.
-var wireOverhead = map[string]int{WireGuardDriver: 40, IPsecDriver: 45, VXLANDriver: -20}
+// wireOverhead is the overhead of a wire for a packet sent into its device: WireGuard IPv4 20, UDP 8,
+// header 16, tag 16; ESP with AES-GCM in UDP: IPv4 20, UDP 8, header 8, IV 8, padding up to 3,
+// trailer 2, tag 16 (RFC 4106). On the vxlan wire the overlay's IPv4 header is the outer one.
+var wireOverhead = map[string]int{WireGuardDriver: 60, IPsecDriver: 65, VXLANDriver: 0}
 
 // Overhead is the number of bytes that are added to a pod's packet in the underlay between two
-// gateways: the overlay's header plus that of the wire, with an outer IPv4 header (20 bytes) or
-// IPv6 header (40 bytes; v6). That of an unknown driver is the largest of all.
-func Overhead(driver string, v6 bool) int {
-	outer := 20
-	if v6 {
-		outer = 40
-	}
+// gateways: the overlay's header plus that of the wire. That of an unknown driver is the largest of
+// all.
+func Overhead(driver string) int {
 	driver, err := Driver(driver)
 	if err != nil {
 		driver = IPsecDriver
 	}
-	return header + wireOverhead[driver] + outer
+	return header + wireOverhead[driver]
 }
 
 // DeviceMTU is the largest MTU of a wire's device over an underlay of the given MTU. The vxlan wire
 // has no such device.
-func DeviceMTU(driver string, underlay int, v6 bool) int {
-	return underlay - (Overhead(driver, v6) - header)
+func DeviceMTU(driver string, underlay int) int {
+	return underlay - (Overhead(driver) - header)
 }
 
 // tunMTU bounds what the IKE daemon (kernel-libipsec) reads from its TUN, whatever the MTU of the

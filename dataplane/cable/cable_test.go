@@ -22,23 +22,20 @@ import (
 func TestOverhead(t *testing.T) {
 	for _, c := range []struct {
 		driver   string
-		v6       bool
 		overhead int
 		device   int // MTU over 1,500 bytes
 	}{
-		{"vxlan", false, 50, 1500},
-		{"vxlan", true, 70, 1480},
-		{"wireguard", false, 110, 1440},
-		{"wireguard", true, 130, 1420},
-		{"libreswan", false, 115, 1435},
-		{"ipsec", true, 135, 1415},
-		{"something", true, 135, 1415},
+		{"vxlan", 50, 1500},
+		{"wireguard", 110, 1440},
+		{"libreswan", 115, 1435},
+		{"ipsec", 115, 1435},
+		{"something", 115, 1435},
 	} {
-		if got := Overhead(c.driver, c.v6); got != c.overhead {
-			t.Errorf("Overhead(%s, %t) = %d, want %d", c.driver, c.v6, got, c.overhead)
+		if got := Overhead(c.driver); got != c.overhead {
+			t.Errorf("Overhead(%s) = %d, want %d", c.driver, got, c.overhead)
 		}
-		if got := DeviceMTU(c.driver, 1500, c.v6); got != c.device {
-			t.Errorf("DeviceMTU(%s, 1500, %t) = %d, want %d", c.driver, c.v6, got, c.device)
+		if got := DeviceMTU(c.driver, 1500); got != c.device {
+			t.Errorf("DeviceMTU(%s, 1500) = %d, want %d", c.driver, got, c.device)
 		}
 	}
 }

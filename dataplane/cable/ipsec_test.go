@@ -63,7 +63,7 @@ func TestIPsecCarries(t *testing.T) {
 func TestIPsecMTU(t *testing.T) {
 	s, _ := ipsecSet(t, 2)
 	for _, g := range s.gateways {
-		g.local.MTU = DeviceMTU(IPsecDriver, 1500, false)
+		g.local.MTU = DeviceMTU(IPsecDriver, 1500)
 	}
 	s.join(t)
 	a, b := s.gateways[0], s.gateways[1]

@@ -32,7 +32,7 @@ func TestWireGuardCarries(t *testing.T) {
 func TestWireGuardMTU(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
 	for _, g := range s.gateways {
-		g.local.MTU = DeviceMTU(WireGuardDriver, 1500, false)
+		g.local.MTU = DeviceMTU(WireGuardDriver, 1500)
 	}
 	s.join(t)
 	a, b := s.gateways[0], s.gateways[1]

@@ -33,7 +33,7 @@ var wires atomic.Int32
 
 // wireMTU is that of the wire's devices, wireEdgeMTU that of pelago0 in front of them.
 var (
-	wireMTU     = cable.DeviceMTU(cable.WireGuardDriver, 1500, false)
+	wireMTU     = cable.DeviceMTU(cable.WireGuardDriver, 1500)
 	wireEdgeMTU = wireMTU - netdev.Overhead
 )
 

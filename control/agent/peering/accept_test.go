@@ -85,7 +85,7 @@ func TestPeers(t *testing.T) {
 		"behind NAT without a public address": {
 			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")},
 			[]submarinerv1.Endpoint{gateway("g2", "gw", "10.0.0.2", "120.2.0.0/24", func(s *submarinerv1.EndpointSpec) { s.NATEnabled = true })},
-			[]string{`g2 False/InvalidEndpoint: Endpoint g2-gw: public_ip "" is no IP address`},
+			[]string{`g2 False/InvalidEndpoint: Endpoint g2-gw: public_ip "" is no IPv4 address: gateways reach each other by IPv4`},
 		},
 		"no gateway": {
 			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, nil,

@@ -117,20 +117,18 @@ func (o Options) wireOf(index v1alpha1.NodeIndex) (map[string]string, error) {
 }
 
 func privateIP(node *corev1.Node, index v1alpha1.NodeIndex) (netip.Addr, error) {
-	text := index.Status.Address
-	if text == "" {
-		for _, a := range node.Status.Addresses {
-			if a.Type == corev1.NodeInternalIP {
-				text = a.Address
-				break
-			}
+	candidates := []string{index.Status.Address}
+	for _, a := range node.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			candidates = append(candidates, a.Address)
 		}
 	}
-	ip, err := netip.ParseAddr(text)
-	if err != nil {
-		return ip, fmt.Errorf("the node has no address for its cable: status.address of its NodeIndex and its InternalIP are both no address (%q)", text)
+	for _, text := range candidates {
+		if ip, err := netip.ParseAddr(text); err == nil && ip.Is4() {
+			return ip, nil
+		}
 	}
-	return ip, nil
+	return netip.Addr{}, fmt.Errorf("the node has no IPv4 address for its cable: neither status.address of its NodeIndex nor an InternalIP is one (%q)", candidates)
 }
 
 // publicIP is the public address that the node's daemon has found (the zero Addr if none), and the
@@ -151,15 +149,16 @@ func publicIP(node *corev1.Node, index v1alpha1.NodeIndex) (public netip.Addr, p
 		return public, problems
 	}
 	public, err := netip.ParseAddr(p.Address)
-	if err != nil {
-		problems = append(problems, problem{node, "NoPublicIP", fmt.Sprintf("NodeIndex %s reports the public address %q, which is not an IP address: restart pelago-node there", index.Name, p.Address)})
+	if err != nil || !public.Is4() {
+		public = netip.Addr{}
+		problems = append(problems, problem{node, "NoPublicIP", fmt.Sprintf("NodeIndex %s reports the public address %q, which is not an IPv4 address: restart pelago-node there", index.Name, p.Address)})
 	}
 	return public, problems
 }
 
 func (o Options) endpoint(node string, wire map[string]string, private, public netip.Addr) *submarinerv1.Endpoint {
-	address := private.StringExpanded() // no `::`, which could not end a name
-	cable := "submariner-cable-" + o.ClusterID + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(address)
+	address := private.String()
+	cable := "submariner-cable-" + o.ClusterID + "-" + strings.ReplaceAll(address, ".", "-")
 	e := &submarinerv1.Endpoint{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: o.BrokerNamespace, Name: o.ClusterID + "-" + cable,

@@ -117,6 +117,8 @@ func TestWhichNodesAreGateways(t *testing.T) {
 	plain, other := node("gw", "192.0.2.1", nil), index("gw", 1, true, true)
 	plain.Labels = nil
 	other.Spec.NodeUID = "an earlier node of this name"
+	dual := node("gw", "2001:db8::1", nil)
+	dual.Status.Addresses = append(dual.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "192.0.2.1"})
 	cabled := index("gw", 1, true, true)
 	cabled.Status.Address = "192.0.2.99"
 	public := func(address, message string) v1alpha1.NodeIndex {
@@ -134,7 +136,9 @@ func TestWhichNodesAreGateways(t *testing.T) {
 	}{
 		"ready":                             {node("gw", "192.0.2.1", nil), index("gw", 1, true, true), "192.0.2.1 ", ""},
 		"address of the overlay":            {node("gw", "192.0.2.1", nil), cabled, "192.0.2.99 ", ""},
-		"IPv6":                              {node("gw", "2001:db8::", nil), index("gw", 1, true, true), "2001:0db8:0000:0000:0000:0000:0000:0000 ", ""},
+		"IPv6":                              {node("gw", "2001:db8::", nil), index("gw", 1, true, true), "", "NoGatewayAddress"},
+		"dual stack":                        {dual, index("gw", 1, true, true), "192.0.2.1 ", ""},
+		"IPv6 as public address":            {node("gw", "192.0.2.1", nil), public("2001:db8::", ""), "192.0.2.1 ", "NoPublicIP"},
 		"not labelled":                      {plain, index("gw", 1, true, true), "", ""},
 		"not ready":                         {node("gw", "192.0.2.1", nil), index("gw", 1, false, true), "", ""},
 		"not yet a gateway":                 {node("gw", "192.0.2.1", nil), index("gw", 1, true, false), "", ""},

@@ -99,8 +99,8 @@ func addresses(e submarinerv1.EndpointSpec) (private, public string, err error) 
 			continue
 		}
 		ip, err := netip.ParseAddr(a.text)
-		if err != nil {
-			return "", "", fmt.Errorf("%s %q is no IP address", a.field, a.text)
+		if err != nil || !ip.Unmap().Is4() {
+			return "", "", fmt.Errorf("%s %q is no IPv4 address: gateways reach each other by IPv4", a.field, a.text)
 		}
 		*a.out = ip.Unmap().String()
 	}

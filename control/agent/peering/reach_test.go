@@ -31,8 +31,10 @@ func TestAddressesOfGateways(t *testing.T) {
 		"our range as well":            {"192.0.2.1", "198.51.100.7", false, map[string]string{"natt-discovery-port": "4490"}, "198.51.100.7 - 198.51.100.7 false 4490"},
 		"our range, can only call":     {"192.0.2.1", "", false, map[string]string{"natt-discovery-port": "4490"}, "- - - false 4490"},
 		"our range, and cannot call":   {"192.0.2.1", "", false, nil, "has the address 192.0.2.1 of node gw"},
-		"behind NAT without address":   {"10.0.0.2", "", true, nil, `public_ip "" is no IP address`},
-		"public address is no address": {"10.0.0.2", "gw.example", false, nil, `public_ip "gw.example" is no IP address`},
+		"behind NAT without address":   {"10.0.0.2", "", true, nil, `public_ip "" is no IPv4 address`},
+		"public address is no address": {"10.0.0.2", "gw.example", false, nil, `public_ip "gw.example" is no IPv4 address`},
+		"IPv6":                         {"2001:db8::2", "", false, nil, `private_ip "2001:db8::2" is no IPv4 address: gateways reach each other by IPv4`},
+		"public address is IPv6":       {"10.0.0.2", "2001:db8::2", true, nil, `public_ip "2001:db8::2" is no IPv4 address: gateways reach each other by IPv4`},
 		"discovery port":               {"10.0.0.2", "", false, map[string]string{"natt-discovery-port": "many"}, `natt-discovery-port: "many" is no number`},
 	}
 	o := g1

@@ -128,7 +128,7 @@ func (t *Tracker) update(snap Snapshot, paths map[netip.Addr]liveness.Path, size
 		}
 		p, known := paths[target.Address]
 		before := s.shown()
-		s.size, s.overhead = sizes[target.Address], cable.Overhead(snap.Objects.Config.CableDriver, false)
+		s.size, s.overhead = sizes[target.Address], cable.Overhead(snap.Objects.Config.CableDriver)
 		s.update(p, known, now)
 		changed = changed || s.shown() != before
 	}
