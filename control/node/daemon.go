@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -331,6 +332,10 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	host.Wire = wire.With(reach)
 	result := tables.Desired(objs, host)
 	checked, err := d.install(result.State, host, d.opts.XDP.or(objs.Config))
+	if len(d.kernel.unattached) > 0 { // what is reached by these devices is left out
+		maps.Copy(host.Unusable, d.kernel.unattached)
+		result = tables.Desired(objs, host)
+	}
 	errs := []error{err, d.guard(objs.Config, wire)}
 	d.logProblems(slices.Concat(problems, host.Problems, result.Problems, d.kernel.xdpProblems, d.kernel.foreign(), d.kernel.firewallProblems()))
 	written := false

@@ -69,7 +69,7 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	if d.endpoints.find(objs, datapaths, devices, &host) {
 		d.wakeLater()
 	}
-	if host.Underlay, err = underlayMTU(host.Hops); err != nil {
+	if host.Underlay, host.Unusable, err = readUplinks(uplinks); err != nil {
 		return host, err
 	}
 	host.MTU = tables.LimitMTU(objs, host.Underlay-cable.Overhead(objs.Config.CableDriver))
@@ -101,28 +101,29 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 // defaultMTU is the Ethernet MTU in bytes, used until a peer is known.
 const defaultMTU = 1500
 
-// underlayMTU returns the smallest MTU of the uplinks. The underlays of other nodes and clusters
-// are assumed to be like this node's; where they are not, large probes detect it.
-func underlayMTU(hops map[netip.Addr]dataplane.Hop) (int, error) {
-	mtu := 0
-	seen := map[uint32]bool{}
-	for _, h := range hops {
-		if seen[h.Ifindex] {
-			continue
+// readUplinks returns the smallest MTU of the uplinks, and why the programs cannot work on some. The
+// underlays of other nodes and clusters are assumed to be like this node's; where they are not, large
+// probes detect it.
+func readUplinks(uplinks map[uint32]bool) (mtu int, unusable map[uint32]string, err error) {
+	unusable = map[uint32]string{}
+	for ifindex := range uplinks {
+		u, ok, err := netdev.ReadUplink(ifindex)
+		switch {
+		case err != nil:
+			return 0, nil, err
+		case !ok:
+			continue // an event of its routes follows
+		case u.Problem != "":
+			unusable[ifindex] = u.Problem
 		}
-		seen[h.Ifindex] = true
-		m, err := netdev.UplinkMTU(h.Ifindex)
-		if err != nil {
-			return 0, err
-		}
-		if mtu == 0 || m < mtu {
-			mtu = m
+		if mtu == 0 || u.MTU < mtu {
+			mtu = u.MTU
 		}
 	}
 	if mtu == 0 {
 		mtu = defaultMTU
 	}
-	return mtu, nil
+	return mtu, unusable, nil
 }
 
 // CableToken derives the 24-bit secret of the vxlan cable from the clusterset's pre-shared key (RFC

@@ -33,6 +33,8 @@ type kernel struct {
 	// firewall, attached and guarded identify the firewall rules, attachments and guarded ports
 	// that were installed last.
 	firewall, attached, guarded string
+	// unattached are the uplinks that the programs could not be attached to, and why.
+	unattached map[uint32]string
 	// clusterIPs are the ranges that the firewall rules protect (netdev.Filter); obstacles are what
 	// they could not prevent.
 	clusterIPs []netip.Prefix
@@ -215,6 +217,10 @@ func (d *Daemon) attachAgain() error {
 	}
 	if err != nil {
 		return err
+	}
+	k.unattached = map[uint32]string{}
+	for ifindex, err := range found.Uplinks {
+		k.unattached[uint32(ifindex)] = err.Error()
 	}
 	k.xdp, k.xdpProblems = len(k.devices.XDP) > 0, nil
 	for _, p := range found.XDP {

@@ -62,8 +62,8 @@ func TestMTUFollowsUplink(t *testing.T) {
 						return err
 					}
 					inner := mtu - cable.Overhead(driver)
-					if got, err := netdev.UplinkMTU(host.Edge); err != nil || got != inner {
-						t.Errorf("uplink %d: pelago0 has MTU %d, %v; want %d", mtu, got, err, inner)
+					if got, _, err := netdev.ReadUplink(host.Edge); err != nil || got.MTU != inner {
+						t.Errorf("uplink %d: pelago0 has MTU %d, %v; want %d", mtu, got.MTU, err, inner)
 					}
 					if got := int(r.State.Settings.MSS); got != inner-40 {
 						t.Errorf("uplink %d: MSS %d; want %d", mtu, got, inner-40)
@@ -75,8 +75,8 @@ func TestMTUFollowsUplink(t *testing.T) {
 						t.Error("the wire has no devices")
 					}
 					for _, index := range wire.Devices {
-						if got, err := netdev.UplinkMTU(uint32(index)); err != nil || got != inner+netdev.Overhead {
-							t.Errorf("uplink %d: the wire's device has MTU %d, %v; want %d", mtu, got, err, inner+netdev.Overhead)
+						if got, _, err := netdev.ReadUplink(uint32(index)); err != nil || got.MTU != inner+netdev.Overhead {
+							t.Errorf("uplink %d: the wire's device has MTU %d, %v; want %d", mtu, got.MTU, err, inner+netdev.Overhead)
 						}
 					}
 					return nil

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -210,6 +211,77 @@ func TestReadyWithoutAcceptRules(t *testing.T) {
 				t.Errorf("with iptables: condition %+v, error %v", c, err)
 			}
 		})
+	}
+}
+
+// A node behind a device on which the programs cannot work is left out with a message; all else is
+// as without it, at the start, too. So is one whose device takes no program.
+func TestUnusableUplink(t *testing.T) {
+	for name, tt := range map[string]struct {
+		edge1   string // its address
+		prepare func(*testing.T, *kernelNode)
+		want    string
+	}{
+		"another link type": {"100.64.0.9", func(t *testing.T, n *kernelNode) {
+			close, err := netns.TUN(netns.End{NS: n.ns, Name: "gre7", LinkType: unix.ARPHRD_IPGRE}, netns.End{NS: n.ns, Name: "end"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := close(); err != nil {
+					t.Error(err)
+				}
+			})
+			n.run(t, "ip route add 100.64.0.9/32 dev gre7")
+		}, `node n1 leaves out node edge1 at 100.64.0.9: device gre7, which leads to it, has link type "gre"`},
+		"an address of this node": {"100.64.0.9", func(t *testing.T, n *kernelNode) {
+			n.run(t, "ip addr add 100.64.0.9/32 dev un0")
+		}, "its address is one of this node itself (device lo)"},
+		"no program can be attached": {"172.31.1.77", func(t *testing.T, n *kernelNode) {
+			n.run(t, "ip link add odd type bridge && ip link set odd up && ip route add 172.31.1.77/32 dev odd && tc qdisc add dev odd clsact && "+
+				"tc filter add dev odd ingress protocol ip prio 1 u32 match u32 0 0")
+			var err error
+			n.d.loader, err = loader.Open(loader.Options{PinPath: filepath.Join(bpffs.Mount(t), "pelago"), MaxFlows: 1024, Clsact: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.d.prober = probe.New(n.d.loader, n.d.kernel.overlay, n.d.wake, n.d.log)
+		}, "tc filter show dev odd ingress"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objs, _ := clusterset.Globalnet("n1")
+			objs.Nodes = append(objs.Nodes, clusterset.Node("edge1", tt.edge1, false))
+			edge1 := pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "edge1"}, Spec: pelagov1alpha1.NodeIndexSpec{Index: 3}}
+			objs.NodeIndexes = append(objs.NodeIndexes, edge1)
+			n := newKernelNode(t, objs)
+			tt.prepare(t, n)
+			for _, attempt := range []string{"the first time", "again", "with everything reapplied"} {
+				n.d.kernel.reapply = n.d.kernel.reapply || attempt == "with everything reapplied"
+				index, _, err := n.reconcile()
+				if err != nil || !index.Ready || !index.Gateway || !slices.Contains(index.Acks, "block-Pending") {
+					t.Fatalf("%s: ready %t, gateway %t, acks %v, error %v; want a gateway with all tables", attempt, index.Ready, index.Gateway, index.Acks, err)
+				}
+				s := n.tables()
+				if _, ok := s.Nodes[3]; ok || len(s.Nodes) != 1 || len(s.Peers) != 2 {
+					t.Errorf("%s: nodes %v, peers %v; want them without edge1", attempt, s.Nodes, s.Peers)
+				}
+				c := meta.FindStatusCondition(index.Conditions, pelagov1alpha1.NodeHost)
+				if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, tt.want) || !strings.Contains(c.Message, "edge1") {
+					t.Errorf("%s: condition %+v; want one with %q", attempt, c, tt.want)
+				}
+			}
+			n.objs.Nodes, n.objs.NodeIndexes = n.objs.Nodes[:2], n.objs.NodeIndexes[:2]
+			if index, _, err := n.reconcile(); err != nil || !meta.IsStatusConditionTrue(index.Conditions, pelagov1alpha1.NodeHost) {
+				t.Errorf("without edge1: conditions %+v, error %v", index.Conditions, err)
+			}
+		})
+	}
+}
+
+func (n *kernelNode) run(t *testing.T, command string) {
+	t.Helper()
+	if out, err := n.ns.Run("sh", "-c", command); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 }
 

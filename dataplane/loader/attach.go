@@ -67,29 +67,36 @@ type Report struct {
 	XDP []error
 	// Displaced are the filters of others that were executed before ours until this call.
 	Displaced []string
+	// Uplinks are those of Devices.Uplinks that lack a program, and why: what they lead to must not
+	// be in the tables.
+	Uplinks map[int]error
 }
 
-// Attach attaches the programs to the devices and detaches them from devices of earlier calls. An
-// attached program is replaced atomically. Programs outlive the process: by pinned TCX links,
+// Attach attaches the programs to the devices and detaches them from devices of earlier calls. It
+// continues after an error; that of a single uplink is in the Report alone. An attached program is replaced atomically. Programs outlive the process: by pinned TCX links,
 // before Linux 6.6 by clsact filters, which go before those of others that were added since: these
 // may end the execution, while ours pass on what is not for them.
 func (l *Loader) Attach(d Devices) (r Report, err error) {
 	wanted := map[string]bool{}
+	r.Uplinks = map[int]error{}
 	var errs []error
-	attach := func(ifindex int, hooks []hook) {
+	try := func(ifindex int, hooks []hook) error {
+		var errs []error
 		for _, h := range hooks {
 			pin := pinName(h.name, ifindex)
 			wanted[pin] = true
 			displaced, err := l.attach(ifindex, h, filepath.Join(l.pinPath, pin))
-			if err != nil {
-				errs = append(errs, err)
-			}
+			errs = append(errs, err)
 			r.Displaced = append(r.Displaced, displaced...)
 		}
+		return errors.Join(errs...)
 	}
+	attach := func(ifindex int, hooks []hook) { errs = append(errs, try(ifindex, hooks)) }
 	// Uplinks first: replies to what the edge sends need them.
 	for _, ifindex := range d.Uplinks {
-		attach(ifindex, uplinkHooks)
+		if err := try(ifindex, uplinkHooks); err != nil {
+			r.Uplinks[ifindex] = err
+		}
 	}
 	for _, ifindex := range d.Wires {
 		attach(ifindex, wireHooks)
@@ -195,11 +202,12 @@ func checkDevice(ifindex int, h hook) error {
 	}
 	a := device.Attrs()
 	wire := slices.ContainsFunc(wireHooks, func(w hook) bool { return w.name == h.name })
-	switch ether := a.EncapType == "ether"; {
-	case wire && ether:
+	ether := a.EncapType == "ether"
+	if wire && ether {
 		return fmt.Errorf("device %s of the wire is an Ethernet device: use a tunnel of IP packets", a.Name)
-	case !wire && !ether:
-		return fmt.Errorf("device %s has link type %q: nodes and gateways must be reached over Ethernet", a.Name, a.EncapType)
+	}
+	if !wire && !ether {
+		return fmt.Errorf("device %s has link type %q, not ether", a.Name, a.EncapType)
 	}
 	return nil
 }

@@ -100,16 +100,27 @@ func TestAttachToTunnel(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := open(t)
-	attach := func(d Devices) error {
-		_, err := l.Attach(d)
+	up := device(t, ns, "up")
+	err = ns.Do(func() error {
+		r, err := l.Attach(Devices{Edge: edge, Uplinks: []int{index, 4242, up}})
+		if err != nil || len(r.Uplinks) != 2 {
+			t.Errorf("uplinks without programs: %v, error %v; want two, and none of the others", r.Uplinks, err)
+		}
+		if err := r.Uplinks[index]; err == nil || !strings.Contains(err.Error(), "device tun0 has link type") {
+			t.Errorf("attached to a tunnel: %v", err)
+		}
+		if err := r.Uplinks[4242]; err == nil || !strings.Contains(err.Error(), "device 4242") {
+			t.Errorf("attached to a device that is not there: %v", err)
+		}
+		got, err := l.Attached()
+		want := map[string][]int{"edge_in": {edge}, "edge_out": {edge}, "uplink_in": {up}, "uplink_out": {up}}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("attached (-want +got):\n%s", diff)
+		}
 		return err
-	}
-	err = ns.Do(func() error { return attach(Devices{Edge: edge, Uplinks: []int{index}}) })
-	if err == nil || !strings.Contains(err.Error(), "device tun0 has link type") {
-		t.Errorf("attached to a tunnel: %v", err)
-	}
-	if err := ns.Do(func() error { return attach(Devices{Edge: edge, Uplinks: []int{4242}}) }); err == nil || !strings.Contains(err.Error(), "device 4242") {
-		t.Errorf("attached to a device that is not there: %v", err)
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

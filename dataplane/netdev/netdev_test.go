@@ -389,7 +389,7 @@ func TestLookups(t *testing.T) {
 	}
 	type answers struct {
 		OnLink, Far dataplane.Hop
-		MTU         int
+		Uplink      Uplink
 		Addresses   []netip.Addr
 		Receivers   []int
 	}
@@ -401,7 +401,7 @@ func TestLookups(t *testing.T) {
 		if got.Far, err = Resolve(netip.MustParseAddr("192.0.2.9")); err != nil {
 			return err
 		}
-		if got.MTU, err = UplinkMTU(uint32(up)); err != nil {
+		if got.Uplink, _, err = ReadUplink(uint32(up)); err != nil {
 			return err
 		}
 		if got.Receivers, err = Receivers(); err != nil {
@@ -416,7 +416,7 @@ func TestLookups(t *testing.T) {
 	want := answers{
 		OnLink:    dataplane.Hop{Address: netip.MustParseAddr("172.16.1.9"), Next: netip.MustParseAddr("172.16.1.9"), Ifindex: uint32(up)},
 		Far:       dataplane.Hop{Address: netip.MustParseAddr("192.0.2.9"), Next: netip.MustParseAddr("172.16.1.254"), Ifindex: uint32(up)},
-		MTU:       1500,
+		Uplink:    Uplink{Name: "un0", MTU: 1500},
 		Addresses: []netip.Addr{netip.MustParseAddr("172.16.1.2")},
 		Receivers: []int{cableIndex},
 	}

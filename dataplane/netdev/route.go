@@ -142,15 +142,6 @@ func Resolve(a netip.Addr) (dataplane.Hop, error) {
 	return hop, nil
 }
 
-// UplinkMTU is the MTU of a device.
-func UplinkMTU(ifindex uint32) (int, error) {
-	link, err := netlink.LinkByIndex(int(ifindex))
-	if err != nil {
-		return 0, fmt.Errorf("look up device %d: %w", ifindex, err)
-	}
-	return link.Attrs().MTU, nil
-}
-
 // LocalAddresses returns the IPv4 addresses of the node except loopback ones; those on our own
 // devices are included.
 func LocalAddresses() ([]netip.Addr, error) {

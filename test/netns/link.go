@@ -16,6 +16,8 @@ type End struct {
 	Name  string
 	MTU   int            // 0 = the kernel's default, 1500
 	Addrs []netip.Prefix // may be empty
+	// LinkType is that of a TUN device (ARPHRD_…); 0: none.
+	LinkType int
 }
 
 // Veth joins two namespaces with a veth pair, gives each end its addresses and sets both up. Each

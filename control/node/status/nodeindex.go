@@ -69,7 +69,7 @@ func NodeIndex(objs tables.Objects, r tables.Result, n Node) *pelagov1alpha1.Nod
 	s.PublicIP = n.Reach.Public
 	setSettings(&s.Conditions, n.Reach.Settings)
 	setXDP(&s.Conditions, n.XDP, n.XDPProblems)
-	setHost(&s.Conditions, n.Foreign)
+	setHost(&s.Conditions, slices.Concat(n.Foreign, named(r.Unreached)))
 	setFirewall(&s.Conditions, n.RulesMissing, n.Blocked)
 	setReconciled(&s.Conditions, n.Err)
 	if n.Written { // what is not in the kernel is not acknowledged
@@ -112,11 +112,11 @@ func setXDP(conditions *[]metav1.Condition, wanted bool, problems []string) {
 	setCondition(conditions, c)
 }
 
-// setHost sets the condition of what else is on the node.
-func setHost(conditions *[]metav1.Condition, foreign []string) {
+// setHost sets the condition of what on the node keeps packets from the programs.
+func setHost(conditions *[]metav1.Condition, obstacles []string) {
 	c := metav1.Condition{Type: pelagov1alpha1.NodeHost, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonHostClear}
-	if len(foreign) > 0 {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonHostObstructed, strings.Join(foreign, "; ")
+	if len(obstacles) > 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonHostObstructed, strings.Join(obstacles, "; ")
 	}
 	setCondition(conditions, c)
 }

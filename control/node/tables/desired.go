@@ -117,6 +117,16 @@ func (b *builder) problem(format string, args ...any) {
 	b.out.Problems = append(b.out.Problems, fmt.Sprintf(format, args...))
 }
 
+// usable reports whether the programs can work on the device that leads to a peer.
+func (b *builder) usable(hop dataplane.Hop, peer string) bool {
+	why, unusable := b.host.Unusable[hop.Ifindex]
+	if unusable {
+		b.problem("node %s leaves out %s at %s: %s", b.objs.Name, peer, hop.Address, why)
+		b.out.Unreached = append(b.out.Unreached, b.out.Problems[len(b.out.Problems)-1])
+	}
+	return !unusable
+}
+
 func (b *builder) nodes() {
 	s := &b.out.State
 	serving := []uint16{}
@@ -160,6 +170,9 @@ func (b *builder) nodes() {
 		hop, ok := b.host.Hops[address]
 		if !ok {
 			b.problem("node %s has no route to %s of node %s", b.objs.Name, address, n.Name)
+			continue
+		}
+		if !b.usable(hop, "node "+n.Name) {
 			continue
 		}
 		s.Nodes[index] = hop
@@ -218,6 +231,9 @@ func (b *builder) peers() {
 				hop, ok := b.host.Hops[address]
 				if !ok {
 					b.problem("node %s has no route to %s, gateway %s of cluster %s", b.objs.Name, address, g.Name, p.Name)
+					continue
+				}
+				if !b.usable(hop, fmt.Sprintf("gateway %s of cluster %s", g.Name, p.Name)) {
 					continue
 				}
 				remote.Hop, remote.Port = hop, uint16(g.Port)

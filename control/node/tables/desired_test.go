@@ -156,6 +156,45 @@ func TestProblemsAreNamed(t *testing.T) {
 	}
 }
 
+// Nodes and gateways behind a device on which the programs cannot work are left out, and nothing
+// else.
+func TestUnusableUplink(t *testing.T) {
+	objs, host := clusterset.Globalnet("n1")
+	whole := tables.Desired(objs, host).State
+	for a, ifindex := range map[string]uint32{"172.31.1.12": 9, "172.31.2.11": 8} {
+		hop := host.Hops[ip(a)]
+		hop.Ifindex = ifindex
+		host.Hops[ip(a)] = hop
+	}
+	for name, tt := range map[string]struct {
+		unusable map[uint32]string
+		want     []string
+	}{
+		"none":             {nil, nil},
+		"that of a node":   {map[uint32]string{9: "device tun0 is odd"}, []string{"node n1 leaves out node n2 at 172.31.1.12: device tun0 is odd"}},
+		"that of gateways": {map[uint32]string{8: "device ppp0 is odd"}, []string{"node n1 leaves out gateway g2-n1 of cluster g2 at 172.31.2.11: device ppp0 is odd"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			host.Unusable = tt.unusable
+			r := tables.Desired(objs, host)
+			if diff := cmp.Diff(tt.want, r.Unreached); diff != "" {
+				t.Errorf("unreached -want +got\n%s", diff)
+			}
+			_, node := r.State.Nodes[2]
+			_, peer := r.State.Peers[ip("172.31.1.12")]
+			if out := tt.unusable[9] != ""; node == out || peer == out {
+				t.Errorf("node 2 is in the tables: %t, and a peer: %t", node, peer)
+			}
+			if out := tt.unusable[8] != ""; len(r.State.Clusters) > 0 == out {
+				t.Errorf("remote gateways %v", r.State.Clusters)
+			}
+			if diff := cmp.Diff(whole.Sources, r.State.Sources, clusterset.Comparable); diff != "" || !r.State.Settings.Ready || len(r.State.Routes) != len(whole.Routes) {
+				t.Errorf("other tables have changed: %+v", r.State)
+			}
+		})
+	}
+}
+
 func TestDrainingGatewayGoesOnSwitching(t *testing.T) {
 	for name, leave := range map[string]func(*corev1.Node){
 		"label taken away": func(n *corev1.Node) { delete(n.Labels, submarinerv1.LabelGateway) },

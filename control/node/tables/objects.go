@@ -68,6 +68,9 @@ type Objects struct {
 type Host struct {
 	// Hops are the next hops of OuterAddresses; what has none is left out of the tables.
 	Hops map[netip.Addr]dataplane.Hop
+	// Unusable are interface indexes of Hops on which the programs cannot work, and why: nodes and
+	// gateways that are reached by them are left out of the tables.
+	Unusable map[uint32]string
 	// Devices are the interface indexes at which packets of local pods arrive. Those whose device
 	// is not known are left out of the sources; Unserved is why.
 	Devices  map[netip.Addr]uint32
@@ -133,6 +136,9 @@ type Result struct {
 	Datapath dataplane.Datapath
 	// LeftOut are the pods of this node that are not connected, or not as they are to be.
 	LeftOut []LeftOut
+	// Unreached are the nodes and gateways that are left out because of the device that leads to
+	// them, as messages for an operator. They are among Problems.
+	Unreached []string
 	// Problems are objects that are not in the tables, as messages for an operator.
 	Problems []string
 }
