@@ -101,14 +101,17 @@ static __always_inline int encap_fits(void *ctx, enum hook hook, const struct en
 
 	if (!to->hop.ifindex)
 		return 1;
-	if (to->wire)
-		more -= ETH_LEN;
+	if (to->wire || !to->hop.next)
+		more -= ETH_LEN; /* the device has no such header */
 	if (ctx_len(ctx, hook) + more <= ETH_LEN + MTU_AT_LEAST)
 		return 1;
 	return bpf_check_mtu(ctx, to->hop.ifindex, &mtu, more, 0) != BPF_MTU_CHK_RET_FRAG_NEEDED;
 }
 
-/* Sends an overlay packet that came in by an uplink or wire, complete but for its MAC addresses. */
+/*
+ * Sends an overlay packet that came in by an uplink or wire, complete but for its MAC addresses. By
+ * an uplink without these, the kernel sends it as it is, whatever the next hop.
+ */
 static __always_inline int encap_send(struct __sk_buff *skb, const struct node_settings *s, const struct encap *to)
 {
 	struct bpf_redir_neigh neigh = { .nh_family = AF_INET, .ipv4_nh = to->hop.next };

@@ -693,6 +693,8 @@ const (
 	PelagoProgPodOut               = "pod_out"
 	PelagoProgSweepFlows           = "sweep_flows"
 	PelagoProgUplinkIn             = "uplink_in"
+	PelagoProgUplinkL3In           = "uplink_l3_in"
+	PelagoProgUplinkL3Out          = "uplink_l3_out"
 	PelagoProgUplinkOut            = "uplink_out"
 	PelagoProgUplinkXdp            = "uplink_xdp"
 	PelagoProgWireIn               = "wire_in"
@@ -797,17 +799,19 @@ type PelagoSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoProgramSpecs struct {
-	Advertise  *ebpf.ProgramSpec `ebpf:"advertise"`
-	EdgeIn     *ebpf.ProgramSpec `ebpf:"edge_in"`
-	EdgeOut    *ebpf.ProgramSpec `ebpf:"edge_out"`
-	PodIn      *ebpf.ProgramSpec `ebpf:"pod_in"`
-	PodOut     *ebpf.ProgramSpec `ebpf:"pod_out"`
-	SweepFlows *ebpf.ProgramSpec `ebpf:"sweep_flows"`
-	UplinkIn   *ebpf.ProgramSpec `ebpf:"uplink_in"`
-	UplinkOut  *ebpf.ProgramSpec `ebpf:"uplink_out"`
-	UplinkXdp  *ebpf.ProgramSpec `ebpf:"uplink_xdp"`
-	WireIn     *ebpf.ProgramSpec `ebpf:"wire_in"`
-	WireOut    *ebpf.ProgramSpec `ebpf:"wire_out"`
+	Advertise   *ebpf.ProgramSpec `ebpf:"advertise"`
+	EdgeIn      *ebpf.ProgramSpec `ebpf:"edge_in"`
+	EdgeOut     *ebpf.ProgramSpec `ebpf:"edge_out"`
+	PodIn       *ebpf.ProgramSpec `ebpf:"pod_in"`
+	PodOut      *ebpf.ProgramSpec `ebpf:"pod_out"`
+	SweepFlows  *ebpf.ProgramSpec `ebpf:"sweep_flows"`
+	UplinkIn    *ebpf.ProgramSpec `ebpf:"uplink_in"`
+	UplinkL3In  *ebpf.ProgramSpec `ebpf:"uplink_l3_in"`
+	UplinkL3Out *ebpf.ProgramSpec `ebpf:"uplink_l3_out"`
+	UplinkOut   *ebpf.ProgramSpec `ebpf:"uplink_out"`
+	UplinkXdp   *ebpf.ProgramSpec `ebpf:"uplink_xdp"`
+	WireIn      *ebpf.ProgramSpec `ebpf:"wire_in"`
+	WireOut     *ebpf.ProgramSpec `ebpf:"wire_out"`
 }
 
 // PelagoMapSpecs contains maps before they are loaded into the kernel.
@@ -1091,17 +1095,19 @@ type PelagoVariables struct {
 //
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoPrograms struct {
-	Advertise  *ebpf.Program `ebpf:"advertise"`
-	EdgeIn     *ebpf.Program `ebpf:"edge_in"`
-	EdgeOut    *ebpf.Program `ebpf:"edge_out"`
-	PodIn      *ebpf.Program `ebpf:"pod_in"`
-	PodOut     *ebpf.Program `ebpf:"pod_out"`
-	SweepFlows *ebpf.Program `ebpf:"sweep_flows"`
-	UplinkIn   *ebpf.Program `ebpf:"uplink_in"`
-	UplinkOut  *ebpf.Program `ebpf:"uplink_out"`
-	UplinkXdp  *ebpf.Program `ebpf:"uplink_xdp"`
-	WireIn     *ebpf.Program `ebpf:"wire_in"`
-	WireOut    *ebpf.Program `ebpf:"wire_out"`
+	Advertise   *ebpf.Program `ebpf:"advertise"`
+	EdgeIn      *ebpf.Program `ebpf:"edge_in"`
+	EdgeOut     *ebpf.Program `ebpf:"edge_out"`
+	PodIn       *ebpf.Program `ebpf:"pod_in"`
+	PodOut      *ebpf.Program `ebpf:"pod_out"`
+	SweepFlows  *ebpf.Program `ebpf:"sweep_flows"`
+	UplinkIn    *ebpf.Program `ebpf:"uplink_in"`
+	UplinkL3In  *ebpf.Program `ebpf:"uplink_l3_in"`
+	UplinkL3Out *ebpf.Program `ebpf:"uplink_l3_out"`
+	UplinkOut   *ebpf.Program `ebpf:"uplink_out"`
+	UplinkXdp   *ebpf.Program `ebpf:"uplink_xdp"`
+	WireIn      *ebpf.Program `ebpf:"wire_in"`
+	WireOut     *ebpf.Program `ebpf:"wire_out"`
 }
 
 func (p *PelagoPrograms) Close() error {
@@ -1113,6 +1119,8 @@ func (p *PelagoPrograms) Close() error {
 		p.PodOut,
 		p.SweepFlows,
 		p.UplinkIn,
+		p.UplinkL3In,
+		p.UplinkL3Out,
 		p.UplinkOut,
 		p.UplinkXdp,
 		p.WireIn,

@@ -138,7 +138,8 @@ static __always_inline int probe_make_large(struct __sk_buff *skb, const struct 
  * ingress of the uplink that leads there. So it takes the way of a burst that GRO has merged:
  * through the node's firewall, since only the kernel's vxlan receiver can decapsulate it
  * (hand_over() in deliver.h). Small packets do not take that way, so probes of paths do not see
- * whether it is open. Not for encrypted wires.
+ * whether it is open. Not for encrypted wires, and not for
+ * uplinks without an Ethernet header.
  */
 static __noinline int gso_probe_send(struct __sk_buff *skb, const struct node_settings *s)
 {
@@ -153,7 +154,7 @@ static __noinline int gso_probe_send(struct __sk_buff *skb, const struct node_se
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_MALFORMED);
 	if (!large_probe_to(address) || !probe_encap(s, address, 0, &to))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_UNKNOWN_PEER);
-	if (to.wire || !to.hop.ifindex)
+	if (to.wire || !to.hop.ifindex || !to.hop.next)
 		return ACTION_DROP;
 	if (to.port != bpf_htons(OVERLAY_PORT))
 		to.port = bpf_htons(s->cable_port);

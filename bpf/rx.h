@@ -16,13 +16,13 @@ struct outer_udp {
 };
 
 /*
- * Reads the outer headers behind an Ethernet header, or its place, at offset 0. Returns 0 if there
- * is no UDP header: another protocol, or a later fragment. A first fragment holds the whole UDP
- * header: the kernel discards fragments of less than 8 bytes other than the last.
+ * Reads the outer headers at offset l3: behind an Ethernet header, or 0 where there is none. Returns
+ * 0 if there is no UDP header: another protocol, or a later fragment. A first fragment holds the
+ * whole UDP header: the kernel discards fragments of less than 8 bytes other than the last.
  */
-static __always_inline int rx_read_outer(void *ctx, enum hook hook, struct outer_udp *o)
+static __always_inline int rx_read_outer(void *ctx, enum hook hook, __u32 l3, struct outer_udp *o)
 {
-	struct ipv4 *ip = ctx_at(ctx, hook, ETH_LEN, sizeof(*ip) + sizeof(struct udp));
+	struct ipv4 *ip = ctx_at(ctx, hook, l3, sizeof(*ip) + sizeof(struct udp));
 	struct udp *udp = (void *)(ip + 1);
 	__u32 header;
 
@@ -33,10 +33,10 @@ static __always_inline int rx_read_outer(void *ctx, enum hook hook, struct outer
 		return 0;
 	o->saddr = ip->saddr;
 	o->daddr = ip->daddr;
-	o->l4 = ETH_LEN + header;
+	o->l4 = l3 + header;
 	o->plain = header == sizeof(*ip) && !(ip->frag & bpf_htons(IP_MF));
 	if (header > sizeof(*ip)) {
-		udp = ctx_at(ctx, hook, ETH_LEN + header, sizeof(*udp));
+		udp = ctx_at(ctx, hook, l3 + header, sizeof(*udp));
 		if (!udp)
 			return 0;
 	}

@@ -137,7 +137,7 @@ ASSERT_SIZE(struct route, 4);
 /* How an outer packet gets to another node or gateway. */
 struct hop {
 	__be32 address;
-	__be32 next;   /* next hop on the uplink; equal to address if on-link */
+	__be32 next; /* next hop on the uplink; equal to address if on-link; 0 = its packets have no Ethernet header */
 	__u32 ifindex; /* the uplink; 0 = an encrypted wire, the flow's hash picks the tunnel */
 };
 ASSERT_SIZE(struct hop, 12);

@@ -4,7 +4,9 @@
 /*
  * Uplinks and wires. Ingress: overlay and cable packets are validated, then switched (gateway) or
  * translated, decapsulated and received on pelago0 (edge). Egress: drops packets to our ports that
- * our programs did not send.
+ * our programs did not send. Uplinks without an Ethernet header (TUN, WireGuard, PPP) have programs
+ * of their own; behind the parsing of the outer headers, these give such packets room for one, so
+ * that all offsets are the same.
  */
 #include "rx.h"
 #include "deliver.h"
@@ -35,24 +37,41 @@ static __always_inline int rx_overlay(struct __sk_buff *skb, const struct node_s
 	return rx_packet(skb, s, rx);
 }
 
-SEC("tc")
-int uplink_in(struct __sk_buff *skb)
+/* Ingress of an uplink whose packets have their IPv4 header at offset l3. */
+static __always_inline int uplink_receive(struct __sk_buff *skb, __u32 l3)
 {
 	struct rx rx = { .hook = HOOK_UPLINK_IN };
 	struct node_settings *s = get_settings();
 	struct outer_udp o = {};
 
-	/* A promiscuous uplink receives frames for other hosts, too. A GSO probe has no MAC addresses. */
-	if (!s || skb->protocol != bpf_htons(ETH_P_IP) || (skb->pkt_type != PACKET_HOST && skb->mark != s->probe_mark))
+	if (!s)
 		return ACTION_NEXT;
-	if (!rx_read_outer(skb, HOOK_UPLINK_IN, &o) || o.daddr != s->address)
+	/* A promiscuous uplink receives frames for other hosts, too. A GSO probe has no MAC addresses. */
+	if (l3 && (skb->protocol != bpf_htons(ETH_P_IP) ||
+		   (skb->pkt_type != PACKET_HOST && skb->mark != s->probe_mark)))
+		return ACTION_NEXT;
+	if (!rx_read_outer(skb, HOOK_UPLINK_IN, l3, &o) || o.daddr != s->address)
 		return ACTION_NEXT;
 	if (!rx_own_port(s, o.dest))
 		return wg_guard(skb, HOOK_UPLINK_IN, &o);
 	if (!o.plain)
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_INJECTED);
+	if (!l3 && bpf_skb_change_head(skb, ETH_LEN, 0))
+		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_INTERNAL);
 	rx.from_cable = o.dest != bpf_htons(OVERLAY_PORT);
 	return rx_overlay(skb, s, &rx, o.saddr);
+}
+
+SEC("tc")
+int uplink_in(struct __sk_buff *skb)
+{
+	return uplink_receive(skb, ETH_LEN);
+}
+
+SEC("tc")
+int uplink_l3_in(struct __sk_buff *skb)
+{
+	return uplink_receive(skb, 0);
 }
 
 /*
@@ -70,7 +89,7 @@ int wire_in(struct __sk_buff *skb)
 		return finish(skb, HOOK_WIRE_IN, VERDICT_DROP_PROTOCOL);
 	if (bpf_skb_change_head(skb, ETH_LEN, 0))
 		return finish(skb, HOOK_WIRE_IN, VERDICT_DROP_INTERNAL);
-	if (!rx_read_outer(skb, HOOK_WIRE_IN, &o) || !o.plain || o.daddr != s->cable_address ||
+	if (!rx_read_outer(skb, HOOK_WIRE_IN, ETH_LEN, &o) || !o.plain || o.daddr != s->cable_address ||
 	    o.dest != bpf_htons(OVERLAY_PORT))
 		return finish(skb, HOOK_WIRE_IN, VERDICT_DROP_PROTOCOL);
 	return rx_overlay(skb, s, &rx, o.saddr);
@@ -82,22 +101,33 @@ int wire_in(struct __sk_buff *skb)
  * masquerading gives it. Later fragments have no port and pass: our packets are never fragmented,
  * and no receiver delivers a datagram without its first fragment.
  */
-SEC("tc")
-int uplink_out(struct __sk_buff *skb)
+static __always_inline int uplink_guard(struct __sk_buff *skb, __u32 l3)
 {
 	struct node_settings *s = get_settings();
 	struct outer_udp o = {};
 
-	if (!s || skb->protocol != bpf_htons(ETH_P_IP))
+	if (!s || (l3 && skb->protocol != bpf_htons(ETH_P_IP)))
 		return ACTION_NEXT;
 	if (s->cookie && skb->mark == s->cookie) {
 		skb->mark = 0; /* not for later programs */
 		return ACTION_NEXT;
 	}
-	if (!rx_read_outer(skb, HOOK_UPLINK_OUT, &o) || !rx_own_port(s, o.dest) ||
+	if (!rx_read_outer(skb, HOOK_UPLINK_OUT, l3, &o) || !rx_own_port(s, o.dest) ||
 	    !bpf_map_lookup_elem(&peers, &o.daddr))
 		return ACTION_NEXT;
 	return finish(skb, HOOK_UPLINK_OUT, VERDICT_DROP_INJECTED);
+}
+
+SEC("tc")
+int uplink_out(struct __sk_buff *skb)
+{
+	return uplink_guard(skb, ETH_LEN);
+}
+
+SEC("tc")
+int uplink_l3_out(struct __sk_buff *skb)
+{
+	return uplink_guard(skb, 0);
 }
 
 /* Lets only packets of our programs into a wire. */

@@ -107,7 +107,7 @@ int uplink_xdp(struct xdp_md *xdp)
 	uplink = get_uplink(xdp->ingress_ifindex);
 	if (!uplink || !same_mac(eth->dst, uplink->mac))
 		return XDP_PASS;
-	if (!rx_read_outer(xdp, HOOK_UPLINK_XDP, &o) || o.daddr != s->address)
+	if (!rx_read_outer(xdp, HOOK_UPLINK_XDP, ETH_LEN, &o) || o.daddr != s->address)
 		return XDP_PASS;
 	if (!rx_own_port(s, o.dest))
 		return wg_guard(xdp, HOOK_UPLINK_XDP, &o);

@@ -99,7 +99,7 @@ type Tokens struct {
 // Hop is how an outer packet gets to a node or gateway.
 type Hop struct {
 	Address netip.Addr
-	Next    netip.Addr // next hop on the uplink; Address itself if on-link
+	Next    netip.Addr // next hop on the uplink; Address itself if on-link; invalid: the uplink has no Ethernet header
 	Ifindex uint32     // the uplink; 0: an encrypted wire, see RemoteGateway.Tunnels
 }
 

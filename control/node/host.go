@@ -69,8 +69,15 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	if d.endpoints.find(objs, datapaths, devices, &host) {
 		d.wakeLater()
 	}
-	if host.Underlay, host.Unusable, err = readUplinks(uplinks); err != nil {
+	l3 := map[uint32]bool{}
+	if host.Underlay, host.Unusable, err = readUplinks(uplinks, l3); err != nil {
 		return host, err
+	}
+	for a, hop := range host.Hops {
+		if l3[hop.Ifindex] {
+			hop.Next = netip.Addr{}
+			host.Hops[a] = hop
+		}
 	}
 	host.MTU = tables.LimitMTU(objs, host.Underlay-cable.Overhead(objs.Config.CableDriver))
 	sizes := d.prober.Sizes()
@@ -101,10 +108,10 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 // defaultMTU is the Ethernet MTU in bytes, used until a peer is known.
 const defaultMTU = 1500
 
-// readUplinks returns the smallest MTU of the uplinks, and why the programs cannot work on some. The
-// underlays of other nodes and clusters are assumed to be like this node's; where they are not, large
-// probes detect it.
-func readUplinks(uplinks map[uint32]bool) (mtu int, unusable map[uint32]string, err error) {
+// readUplinks returns the smallest MTU of the uplinks, and why the programs cannot work on some; l3
+// gets those without an Ethernet header. The underlays of other nodes and clusters are assumed to be
+// like this node's; where they are not, large probes detect it.
+func readUplinks(uplinks, l3 map[uint32]bool) (mtu int, unusable map[uint32]string, err error) {
 	unusable = map[uint32]string{}
 	for ifindex := range uplinks {
 		u, ok, err := netdev.ReadUplink(ifindex)
@@ -115,6 +122,8 @@ func readUplinks(uplinks map[uint32]bool) (mtu int, unusable map[uint32]string, 
 			continue // an event of its routes follows
 		case u.Problem != "":
 			unusable[ifindex] = u.Problem
+		case u.L3:
+			l3[ifindex] = true
 		}
 		if mtu == 0 || u.MTU < mtu {
 			mtu = u.MTU

@@ -278,6 +278,47 @@ func TestUnusableUplink(t *testing.T) {
 	}
 }
 
+// A node behind a device without Ethernet header is in the tables, and the programs are on the device.
+func TestUplinkWithoutEthernet(t *testing.T) {
+	objs, _ := clusterset.Globalnet("n1")
+	objs.Nodes[1] = clusterset.Node("n2", "100.64.0.9", false)
+	n := newKernelNode(t, objs)
+	close, err := netns.TUN(netns.End{NS: n.ns, Name: "ts0", MTU: 1280}, netns.End{NS: n.ns, Name: "end"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := close(); err != nil {
+			t.Error(err)
+		}
+	})
+	n.run(t, "ip route add 100.64.0.9/32 dev ts0")
+	ts0, err := n.ns.Index("ts0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, _, err := n.reconcile()
+	if err != nil || !index.Ready || !meta.IsStatusConditionTrue(index.Conditions, pelagov1alpha1.NodeHost) {
+		t.Fatalf("ready %t, conditions %+v, error %v", index.Ready, index.Conditions, err)
+	}
+	s := n.tables()
+	if got, want := s.Nodes[2], (dataplane.Hop{Address: ip("100.64.0.9"), Ifindex: uint32(ts0)}); got != want {
+		t.Errorf("node n2 by %+v, want %+v", got, want)
+	}
+	if want := uint16(1280 - 50 - 40); s.Settings.MSS != want {
+		t.Errorf("MSS %d, want %d of the smaller uplink", s.Settings.MSS, want)
+	}
+	var attached map[string][]int
+	if err := n.ns.Do(func() (err error) { attached, err = n.d.loader.Attached(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	for _, hook := range []string{"uplink_in", "uplink_out"} {
+		if !slices.Contains(attached[hook], ts0) || len(attached[hook]) != 2 {
+			t.Errorf("%s is on %v, want ts0 (%d) and un0", hook, attached[hook], ts0)
+		}
+	}
+}
+
 func (n *kernelNode) run(t *testing.T, command string) {
 	t.Helper()
 	if out, err := n.ns.Run("sh", "-c", command); err != nil {

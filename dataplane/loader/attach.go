@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+
+	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
 // hook is an attach point of a program on a device.
@@ -19,29 +21,34 @@ type hook struct {
 	name    string // of the pin: link_<name>_<ifindex>
 	program func(*Loader) *ebpf.Program
 	attach  ebpf.AttachType
+	l3      bool // for devices whose packets have no Ethernet header
 }
 
 var (
 	edgeHooks = []hook{
-		{"edge_in", func(l *Loader) *ebpf.Program { return l.objs.EdgeIn }, ebpf.AttachTCXIngress},
-		{"edge_out", func(l *Loader) *ebpf.Program { return l.objs.EdgeOut }, ebpf.AttachTCXEgress},
+		{"edge_in", func(l *Loader) *ebpf.Program { return l.objs.EdgeIn }, ebpf.AttachTCXIngress, false},
+		{"edge_out", func(l *Loader) *ebpf.Program { return l.objs.EdgeOut }, ebpf.AttachTCXEgress, false},
 	}
 	receiverHooks = edgeHooks[:1] // ingress only
 	wireHooks     = []hook{
-		{"wire_in", func(l *Loader) *ebpf.Program { return l.objs.WireIn }, ebpf.AttachTCXIngress},
-		{"wire_out", func(l *Loader) *ebpf.Program { return l.objs.WireOut }, ebpf.AttachTCXEgress},
+		{"wire_in", func(l *Loader) *ebpf.Program { return l.objs.WireIn }, ebpf.AttachTCXIngress, true},
+		{"wire_out", func(l *Loader) *ebpf.Program { return l.objs.WireOut }, ebpf.AttachTCXEgress, true},
 	}
 	podHooks = []hook{
-		{"pod_out", func(l *Loader) *ebpf.Program { return l.objs.PodOut }, ebpf.AttachTCXIngress},
-		{"pod_in", func(l *Loader) *ebpf.Program { return l.objs.PodIn }, ebpf.AttachTCXEgress},
+		{"pod_out", func(l *Loader) *ebpf.Program { return l.objs.PodOut }, ebpf.AttachTCXIngress, false},
+		{"pod_in", func(l *Loader) *ebpf.Program { return l.objs.PodIn }, ebpf.AttachTCXEgress, false},
 	}
 	uplinkHooks = []hook{
-		{"uplink_in", func(l *Loader) *ebpf.Program { return l.objs.UplinkIn }, ebpf.AttachTCXIngress},
-		{"uplink_out", func(l *Loader) *ebpf.Program { return l.objs.UplinkOut }, ebpf.AttachTCXEgress},
+		{"uplink_in", func(l *Loader) *ebpf.Program { return l.objs.UplinkIn }, ebpf.AttachTCXIngress, false},
+		{"uplink_out", func(l *Loader) *ebpf.Program { return l.objs.UplinkOut }, ebpf.AttachTCXEgress, false},
+	}
+	l3UplinkHooks = []hook{
+		{"uplink_in", func(l *Loader) *ebpf.Program { return l.objs.UplinkL3In }, ebpf.AttachTCXIngress, true},
+		{"uplink_out", func(l *Loader) *ebpf.Program { return l.objs.UplinkL3Out }, ebpf.AttachTCXEgress, true},
 	}
 )
 
-// hooks returns all hooks.
+// hooks returns all hooks, by name.
 func hooks() []hook { return slices.Concat(edgeHooks, uplinkHooks, wireHooks, podHooks) }
 
 // Devices are the devices of the programs, as interface indexes in the network namespace of the
@@ -94,7 +101,11 @@ func (l *Loader) Attach(d Devices) (r Report, err error) {
 	attach := func(ifindex int, hooks []hook) { errs = append(errs, try(ifindex, hooks)) }
 	// Uplinks first: replies to what the edge sends need them.
 	for _, ifindex := range d.Uplinks {
-		if err := try(ifindex, uplinkHooks); err != nil {
+		hooks, err := hooksOfUplink(ifindex)
+		if err == nil {
+			err = try(ifindex, hooks)
+		}
+		if err != nil {
 			r.Uplinks[ifindex] = err
 		}
 	}
@@ -193,20 +204,35 @@ func (l *Loader) attach(ifindex int, h hook, pin string) (displaced []string, er
 	return nil, nil
 }
 
-// checkDevice checks that the device of a wire carries IP packets, and any other one Ethernet
-// frames.
+// hooksOfUplink returns those for the link type of an uplink.
+func hooksOfUplink(ifindex int) ([]hook, error) {
+	u, ok, err := netdev.ReadUplink(uint32(ifindex))
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok:
+		return nil, fmt.Errorf("look up device %d: it is gone", ifindex)
+	case u.Problem != "":
+		return nil, errors.New(u.Problem)
+	case u.L3:
+		return l3UplinkHooks, nil
+	}
+	return uplinkHooks, nil
+}
+
+// checkDevice checks that a device carries what the program of a hook expects: Ethernet frames, or IP
+// packets.
 func checkDevice(ifindex int, h hook) error {
 	device, err := netlink.LinkByIndex(ifindex)
 	if err != nil {
 		return fmt.Errorf("look up device %d: %w", ifindex, err)
 	}
 	a := device.Attrs()
-	wire := slices.ContainsFunc(wireHooks, func(w hook) bool { return w.name == h.name })
 	ether := a.EncapType == "ether"
-	if wire && ether {
-		return fmt.Errorf("device %s of the wire is an Ethernet device: use a tunnel of IP packets", a.Name)
+	if h.l3 && ether {
+		return fmt.Errorf("device %s is an Ethernet device: use a tunnel of IP packets", a.Name)
 	}
-	if !wire && !ether {
+	if !h.l3 && !ether {
 		return fmt.Errorf("device %s has link type %q, not ether", a.Name, a.EncapType)
 	}
 	return nil

@@ -1,7 +1,9 @@
 package loader
 
 import (
+	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -92,31 +94,49 @@ func TestAttach(t *testing.T) {
 func TestAttachToTunnel(t *testing.T) {
 	ns := netns.ForTest(t, "tunnel")
 	edge := device(t, ns, "edge")
-	if _, err := ns.Run("ip", "tuntap", "add", "dev", "tun0", "mode", "tun"); err != nil {
-		t.Fatal(err)
+	// A pair for each link type.
+	tun := func(linkType int) int {
+		name := fmt.Sprintf("tun%d", linkType)
+		end, err := netns.TUN(netns.End{NS: ns, Name: name, LinkType: linkType}, netns.End{NS: ns, Name: name + "-end"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := end(); err != nil {
+				t.Error(err)
+			}
+		})
+		index, err := ns.Index(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return index
 	}
-	index, err := ns.Index("tun0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	none, ppp, rawIP, gre := tun(0), tun(unix.ARPHRD_PPP), tun(519), tun(unix.ARPHRD_IPGRE)
 	l := open(t)
 	up := device(t, ns, "up")
-	err = ns.Do(func() error {
-		r, err := l.Attach(Devices{Edge: edge, Uplinks: []int{index, 4242, up}})
+	err := ns.Do(func() error {
+		r, err := l.Attach(Devices{Edge: edge, Uplinks: []int{none, ppp, rawIP, gre, 4242, up}})
 		if err != nil || len(r.Uplinks) != 2 {
 			t.Errorf("uplinks without programs: %v, error %v; want two, and none of the others", r.Uplinks, err)
 		}
-		if err := r.Uplinks[index]; err == nil || !strings.Contains(err.Error(), "device tun0 has link type") {
-			t.Errorf("attached to a tunnel: %v", err)
+		if err := r.Uplinks[gre]; err == nil || !strings.Contains(err.Error(), `device tun778, which leads to it, has link type "gre"`) {
+			t.Errorf("attached to a tunnel of another kind: %v", err)
 		}
 		if err := r.Uplinks[4242]; err == nil || !strings.Contains(err.Error(), "device 4242") {
 			t.Errorf("attached to a device that is not there: %v", err)
 		}
 		got, err := l.Attached()
-		want := map[string][]int{"edge_in": {edge}, "edge_out": {edge}, "uplink_in": {up}, "uplink_out": {up}}
+		for _, all := range got {
+			slices.Sort(all)
+		}
+		uplinks := []int{none, ppp, rawIP, up}
+		slices.Sort(uplinks)
+		want := map[string][]int{"edge_in": {edge}, "edge_out": {edge}, "uplink_in": uplinks, "uplink_out": uplinks}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("attached (-want +got):\n%s", diff)
 		}
+		_, err = l.Attach(Devices{Edge: edge, Uplinks: []int{up}})
 		return err
 	})
 	if err != nil {

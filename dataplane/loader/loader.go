@@ -171,6 +171,7 @@ func (l *Loader) Programs() map[string]*ebpf.Program {
 	for name, p := range map[string]*ebpf.Program{
 		bpf.PelagoProgEdgeIn: l.objs.EdgeIn, bpf.PelagoProgEdgeOut: l.objs.EdgeOut,
 		bpf.PelagoProgUplinkIn: l.objs.UplinkIn, bpf.PelagoProgUplinkOut: l.objs.UplinkOut,
+		bpf.PelagoProgUplinkL3In: l.objs.UplinkL3In, bpf.PelagoProgUplinkL3Out: l.objs.UplinkL3Out,
 		bpf.PelagoProgWireIn: l.objs.WireIn, bpf.PelagoProgWireOut: l.objs.WireOut, bpf.PelagoProgSweepFlows: l.objs.SweepFlows,
 		bpf.PelagoProgUplinkXdp: l.objs.UplinkXdp, bpf.PelagoProgAdvertise: l.objs.Advertise,
 		bpf.PelagoProgPodOut: l.objs.PodOut, bpf.PelagoProgPodIn: l.objs.PodIn,

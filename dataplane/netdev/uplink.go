@@ -12,6 +12,9 @@ type Uplink struct {
 	Name string
 	// MTU in bytes.
 	MTU int
+	// L3: its packets have no Ethernet header, so it has no neighbours. Tailscale's, WireGuard's and
+	// PPP's are such devices.
+	L3 bool
 	// Problem is why the programs cannot work on it, for an operator; empty: they can.
 	Problem string
 }
@@ -27,17 +30,18 @@ func ReadUplink(ifindex uint32) (u Uplink, ok bool, err error) {
 		return u, false, fmt.Errorf("look up device %d: %w", ifindex, err)
 	}
 	a := link.Attrs()
-	return Uplink{Name: a.Name, MTU: a.MTU, Problem: UplinkProblem(a)}, true, nil
-}
-
-// UplinkProblem returns why the programs cannot work on a device that leads to others; empty if they
-// can.
-func UplinkProblem(a *netlink.LinkAttrs) string {
+	u = Uplink{Name: a.Name, MTU: a.MTU}
 	switch a.EncapType {
 	case "ether":
-		return ""
+	case "none", "ppp", rawIP:
+		u.L3 = true
 	case "loopback":
-		return fmt.Sprintf("its address is one of this node itself (device %s): give it an address of its own", a.Name)
+		u.Problem = fmt.Sprintf("its address is one of this node itself (device %s): give it an address of its own", a.Name)
+	default:
+		u.Problem = fmt.Sprintf("device %s, which leads to it, has link type %q: route its address by an Ethernet, TUN, WireGuard or PPP device", a.Name, a.EncapType)
 	}
-	return fmt.Sprintf("device %s, which leads to it, has link type %q: route its address by an Ethernet device", a.Name, a.EncapType)
+	return u, true, nil
 }
+
+// rawIP is the link type of mobile modems (ARPHRD_RAWIP), for which the library has no name.
+const rawIP = "unknown519"

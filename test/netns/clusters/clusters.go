@@ -41,6 +41,8 @@ type Options struct {
 	Datapath dataplane.Datapath
 	// CNI is how pods are attached to their nodes.
 	CNI CNI
+	// VPN is the index of the node of each cluster that all others reach by a VPN; 0: none (vpn.go).
+	VPN uint16
 }
 
 // Set is the two clusters.
@@ -51,6 +53,7 @@ type Set struct {
 	xdp      bool
 	datapath dataplane.Datapath
 	cni      CNI
+	vpn      uint16
 }
 
 // Cluster is one of them.
@@ -94,8 +97,11 @@ func (c *Cluster) Global(n byte) netip.Addr {
 func New(t testing.TB, o Options) *Set {
 	t.Helper()
 	netns.Require(t)
-	s := &Set{Router: netns.ForTest(t, "router"), bpffs: bpffs.Mount(t), xdp: o.XDP, datapath: o.Datapath, cni: o.CNI}
+	s := &Set{Router: netns.ForTest(t, "router"), bpffs: bpffs.Mount(t), xdp: o.XDP, datapath: o.Datapath, cni: o.CNI, vpn: o.VPN}
 	must(t, s.Router.Sysctl("net/ipv4/ip_forward", "1"))
+	if s.vpn != 0 {
+		s.addVPN(t)
+	}
 	for i := uint16(1); i <= 2; i++ {
 		s.Clusters[i] = &Cluster{Index: i, Plain: o.Plain, Services: map[dataplane.ServiceKey]*Service{}, Pods: map[netip.Addr]*Pod{}}
 	}

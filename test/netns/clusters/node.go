@@ -35,6 +35,8 @@ type Node struct {
 	// datapath of the pods.
 	datapath dataplane.Datapath
 	cni      CNI
+	// uplinks are its devices.
+	uplinks []string
 }
 
 // Pod is one pod.
@@ -62,18 +64,14 @@ func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, opts loader.Option
 	c.Nodes = append(c.Nodes, n)
 	must(t, n.Sysctl("net/ipv4/ip_forward", "1"))
 	must(t, n.Sysctl("net/ipv4/conf/all/rp_filter", "1"))
-	port := fmt.Sprintf("c%dn%d", c.Index, index)
-	must(t, netns.Veth(netns.End{NS: n.NS, Name: "un0", Addrs: []netip.Prefix{netip.PrefixFrom(n.Address, 24)}}, netns.End{NS: s.Router, Name: port}))
-	if n.xdp {
-		likeWire(t, n, s.Router, port)
+	if s.vpn == index {
+		n.Address = vpnAddress(c.Index, index)
+	} else {
+		s.addUplink(t, n)
 	}
-	br, err := s.Router.Handle().LinkByName(fmt.Sprintf("br%d", c.Index))
-	must(t, err)
-	link, err := s.Router.Handle().LinkByName(port)
-	must(t, err)
-	must(t, s.Router.Handle().LinkSetMaster(link, br))
-	must(t, n.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), c.router(), "un0"))
-
+	if s.vpn != 0 {
+		s.joinVPN(t, n)
+	}
 	pods := netip.PrefixFrom(n.podAddress(1), 24)
 	n.addNetwork(t, pods)
 	// What the CNI does for the pods' way to the outside world.
@@ -84,6 +82,23 @@ func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, opts loader.Option
 			t.Error(err)
 		}
 	})
+}
+
+// addUplink connects a node with the network of its cluster.
+func (s *Set) addUplink(t testing.TB, n *Node) {
+	t.Helper()
+	port := fmt.Sprintf("c%dn%d", n.Cluster.Index, n.Index)
+	must(t, netns.Veth(netns.End{NS: n.NS, Name: "un0", Addrs: []netip.Prefix{netip.PrefixFrom(n.Address, 24)}}, netns.End{NS: s.Router, Name: port}))
+	if n.xdp {
+		likeWire(t, n, s.Router, port)
+	}
+	br, err := s.Router.Handle().LinkByName(fmt.Sprintf("br%d", n.Cluster.Index))
+	must(t, err)
+	link, err := s.Router.Handle().LinkByName(port)
+	must(t, err)
+	must(t, s.Router.Handle().LinkSetMaster(link, br))
+	must(t, n.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), n.Cluster.router(), "un0"))
+	n.uplinks = append(n.uplinks, "un0")
 }
 
 func (c *Cluster) router() netip.Addr { return netip.AddrFrom4([4]byte{172, 16, byte(c.Index), 254}) }
@@ -155,15 +170,18 @@ func (n *Node) Apply(t testing.TB) {
 		if _, err := netdev.Ensure(config); err != nil {
 			return err
 		}
-		uplink, err := n.NS.Index("un0")
-		if err != nil {
-			return err
-		}
 		receivers, err := netdev.Receivers()
 		if err != nil {
 			return err
 		}
-		devices := loader.Devices{Edge: config.Edge, Uplinks: []int{uplink}, Receivers: receivers}
+		devices := loader.Devices{Edge: config.Edge, Receivers: receivers}
+		for _, name := range n.uplinks {
+			uplink, err := n.NS.Index(name)
+			if err != nil {
+				return err
+			}
+			devices.Uplinks = append(devices.Uplinks, uplink)
+		}
 		if n.datapath != dataplane.Strict {
 			if err := netdev.LenientConntrack(); err != nil {
 				return err
@@ -176,6 +194,9 @@ func (n *Node) Apply(t testing.TB) {
 			devices.XDP = devices.Uplinks
 		}
 		found, err := n.Loader.Attach(devices)
+		for _, failed := range found.Uplinks {
+			err = errors.Join(err, failed)
+		}
 		if err := errors.Join(append(found.XDP, err)...); err != nil {
 			return err
 		}

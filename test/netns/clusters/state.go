@@ -11,16 +11,24 @@ import (
 // State is what the node's maps are to hold. Call it inside the node's namespace.
 func (n *Node) State() (dataplane.State, error) {
 	c := n.Cluster
-	uplink, err := n.NS.Index("un0")
-	if err != nil {
-		return dataplane.State{}, err
+	index := map[string]uint32{}
+	for _, name := range n.uplinks {
+		i, err := n.NS.Index(name)
+		if err != nil {
+			return dataplane.State{}, err
+		}
+		index[name] = uint32(i)
 	}
+	uplink := index[n.uplinks[0]]
 	edge, err := n.NS.Index(netdev.Overlay)
 	if err != nil {
 		return dataplane.State{}, err
 	}
 	hop := func(a, next netip.Addr) dataplane.Hop {
-		return dataplane.Hop{Address: a, Next: next, Ifindex: uint32(uplink)}
+		if vpn := index["vpn0"]; vpn != 0 && (vpnRange.Contains(a) || vpnRange.Contains(n.Address)) {
+			return dataplane.Hop{Address: a, Ifindex: vpn}
+		}
+		return dataplane.Hop{Address: a, Next: next, Ifindex: uplink}
 	}
 	s := dataplane.State{
 		Settings: dataplane.Settings{
@@ -65,7 +73,7 @@ func (n *Node) State() (dataplane.State, error) {
 	}
 	if n.switches() {
 		n.gateway(&s, hop)
-		n.external(&s, uint32(uplink))
+		n.external(&s, uplink)
 	}
 	return s, nil
 }
