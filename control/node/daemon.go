@@ -105,6 +105,7 @@ type Daemon struct {
 	trigger chan struct{}
 	// hops are those of nodes and gateways, externalHops those of hosts outside the cluster.
 	hops, externalHops netdev.Hops
+	addresses          netdev.Addresses
 	// displaced is restored before the next reconcile.
 	displaced displaced
 	urgent    chan struct{}
@@ -238,7 +239,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.goLive(ctx)
 		case <-again.C:
 			d.loader.Refresh()
-			d.forgetHops((*netdev.Hops).Forget)
+			d.forgetHost()
 			d.kernel.reapply = true
 			d.reconcile(ctx)
 		case <-sweep.C:

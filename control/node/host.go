@@ -29,7 +29,8 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 		Draining: d.gateway.role.isDraining(time.Now()), Settled: d.settled.Load(), Maglev: &d.maglev, Slices: &d.slices,
 	}
 	var err error
-	if host.Addresses, err = netdev.LocalAddresses(); err != nil {
+	own, _ := tables.InternalIP(tables.OwnNode(objs)) // Desired reports it if there is none
+	if host.Addresses, _, err = d.addresses.Read(own); err != nil {
 		return host, err
 	}
 	// An address without a route is left out; Desired reports which node or gateway that is.
@@ -175,7 +176,10 @@ func (d *Daemon) watchHost(ctx context.Context) { d.watchChanges(ctx, d.hostChan
 
 func (d *Daemon) hostChanges() []subscribe {
 	return []subscribe{
-		subscription(netlink.RouteSubscribe, func(r netlink.RouteUpdate) bool {
+		subscription(subscribeRoutes, func(r netlink.RouteUpdate) bool {
+			if !d.addresses.RouteChanged(r.Route) {
+				return false
+			}
 			ours := netdev.OurRoute(r.Route)
 			d.forgetHops(func(h *netdev.Hops) { h.RouteChanged(r.Route) })
 			if ours && r.Type == unix.RTM_DELROUTE {
@@ -200,10 +204,33 @@ func (d *Daemon) hostChanges() []subscribe {
 		}),
 		subscription(netlink.LinkSubscribe, func(l netlink.LinkUpdate) bool {
 			d.forgetHops(func(h *netdev.Hops) { h.DeviceChanged(l.Attrs().Index) })
+			d.addresses.DeviceChanged(l.Attrs().Index)
 			return true
 		}),
-		subscription(netlink.AddrSubscribe, func(netlink.AddrUpdate) bool { return true }),
+		subscription(subscribeAddresses, d.addresses.AddressChanged),
 	}
+}
+
+// notificationBuffer holds, in bytes, the notifications of addresses and routes that are not read
+// yet: kube-proxy in IPVS mode adds thousands of both at once when it starts.
+const notificationBuffer = 8 << 20
+
+func subscribeRoutes(updates chan<- netlink.RouteUpdate, done <-chan struct{}) error {
+	return netlink.RouteSubscribeWithOptions(updates, done, netlink.RouteSubscribeOptions{
+		ReceiveBufferSize: notificationBuffer, ReceiveBufferForceSize: true,
+	})
+}
+
+func subscribeAddresses(updates chan<- netlink.AddrUpdate, done <-chan struct{}) error {
+	return netlink.AddrSubscribeWithOptions(updates, done, netlink.AddrSubscribeOptions{
+		ReceiveBufferSize: notificationBuffer, ReceiveBufferForceSize: true,
+	})
+}
+
+// forgetHost forgets what was read of the node's routes and addresses.
+func (d *Daemon) forgetHost() {
+	d.forgetHops((*netdev.Hops).Forget)
+	d.addresses.Forget()
 }
 
 // forgetHops lets both kinds of hops forget what a change concerns.
@@ -307,7 +334,7 @@ func (d *Daemon) watchChanges(ctx context.Context, kinds ...subscribe) {
 		}
 		err := errors.Join(errs...)
 		if err == nil {
-			d.forgetHops((*netdev.Hops).Forget) // of what was missed
+			d.forgetHost() // changes were missed
 			d.wake()
 			<-watching.Done()
 			err, backoff = errors.New("the kernel has ended the notifications"), retry

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/netdev"
 	"github.com/pelago-net/pelago/test/await"
+	"github.com/pelago-net/pelago/test/clusterset"
 	"github.com/pelago-net/pelago/test/netns"
 )
 
@@ -181,5 +183,71 @@ func TestRemovedRulesComeBack(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// kube-proxy in IPVS mode binds every ClusterIP to a dummy device: they wake nobody, and are not in
+// the tables.
+func TestIPVS(t *testing.T) {
+	objs, _ := clusterset.Globalnet("n1")
+	n := newKernelNode(t, objs)
+	n.run(t, "ip link add kube-ipvs0 type bridge && ip addr add 10.96.200.1/32 dev kube-ipvs0")
+	ctx, cancel := context.WithCancel(t.Context())
+	watching := make(chan error, 1)
+	go func() { watching <- n.ns.Do(func() error { n.d.watchHost(ctx); return nil }) }()
+	defer func() {
+		cancel()
+		if err := <-watching; err != nil {
+			t.Error(err)
+		}
+	}()
+	woken := func() bool {
+		select {
+		case <-n.d.trigger:
+			return true
+		case <-time.After(300 * time.Millisecond):
+			return false
+		}
+	}
+	for woken() { // of the start
+	}
+	if _, _, err := n.reconcile(); err != nil {
+		t.Fatal(err)
+	}
+	sources := len(n.tables().Sources)
+	for quiet := 0; quiet < 10; quiet++ { // longer than retry: what the reconcile has done and planned
+		if woken() {
+			quiet = 0
+		}
+	}
+	// The watch looks up devices in the namespace of this process: those of the node are known.
+	if err := n.ns.Do(func() error { _, _, err := n.d.addresses.Read(ip("172.31.1.11")); return err }); err != nil {
+		t.Fatal(err)
+	}
+	var batch strings.Builder
+	for i := range 4200 {
+		fmt.Fprintf(&batch, "addr add 10.96.%d.%d/32 dev kube-ipvs0\n", i/250, 1+i%250)
+		if i%100 == 0 { // as kube-proxy, which does more than this between two
+			batch.WriteString("link show lo\n")
+		}
+	}
+	if out, err := n.ns.RunInput(batch.String(), "ip", "-batch", "-"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if woken() {
+		t.Error("ClusterIPs wake the daemon")
+	}
+	n.d.forgetHost()
+	if _, _, err := n.reconcile(); err != nil {
+		t.Errorf("with 4,200 ClusterIPs: %v", err)
+	}
+	if got := len(n.tables().Sources); got != sources {
+		t.Errorf("%d sources, want %d as without them", got, sources)
+	}
+	for woken() {
+	}
+	n.run(t, "ip addr add 10.9.0.1/32 dev un0")
+	if !woken() {
+		t.Error("an address of a card does not wake the daemon")
 	}
 }

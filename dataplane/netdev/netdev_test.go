@@ -391,6 +391,7 @@ func TestLookups(t *testing.T) {
 		OnLink, Far dataplane.Hop
 		Uplink      Uplink
 		Addresses   []netip.Addr
+		Devices     []uint32
 		Receivers   []int
 	}
 	var got answers
@@ -407,7 +408,7 @@ func TestLookups(t *testing.T) {
 		if got.Receivers, err = Receivers(); err != nil {
 			return err
 		}
-		got.Addresses, err = LocalAddresses()
+		got.Addresses, got.Devices, err = new(Addresses).Read(netip.MustParseAddr("172.16.1.2"))
 		return err
 	})
 	if err != nil {
@@ -418,6 +419,7 @@ func TestLookups(t *testing.T) {
 		Far:       dataplane.Hop{Address: netip.MustParseAddr("192.0.2.9"), Next: netip.MustParseAddr("172.16.1.254"), Ifindex: uint32(up)},
 		Uplink:    Uplink{Name: "un0", MTU: 1500},
 		Addresses: []netip.Addr{netip.MustParseAddr("172.16.1.2")},
+		Devices:   []uint32{uint32(up)},
 		Receivers: []int{cableIndex},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {

@@ -107,15 +107,35 @@ func removeRoute(r netlink.Route) error {
 	return nil
 }
 
-// ourRoutes are those of our table, and the unreachable ones in others.
+// ourRoutes are those of our table, and the unreachable ones in others. The kernel selects them: in
+// IPVS mode the local table has a route for each ClusterIP, with BGP the main one for each block of
+// pods.
 func ourRoutes() ([]netlink.Route, error) {
-	routes, err := Dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
-	})
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("list the routes: %w", err)
 	}
-	return slices.DeleteFunc(routes, func(r netlink.Route) bool { return !OurRoute(r) }), nil
+	defer h.Close()
+	if err := h.SetStrictCheck(true); err != nil {
+		return nil, fmt.Errorf("list the routes: %w", err)
+	}
+	var out []netlink.Route
+	for _, filter := range []netlink.Route{{Table: Table}, {Table: unix.RT_TABLE_UNSPEC, Type: unix.RTN_UNREACHABLE}} {
+		mask := netlink.RT_FILTER_TABLE
+		if filter.Type != 0 {
+			mask |= netlink.RT_FILTER_TYPE
+		}
+		routes, err := Dump(func() ([]netlink.Route, error) { return h.RouteListFiltered(netlink.FAMILY_V4, &filter, mask) })
+		if err != nil && !errors.Is(err, syscall.ENOENT) { // the table has no route yet
+			return nil, fmt.Errorf("list the routes: %w", err)
+		}
+		for _, r := range routes {
+			if OurRoute(r) && (r.Table != Table || filter.Table == Table) { // once
+				out = append(out, r)
+			}
+		}
+	}
+	return out, nil
 }
 
 // OurRoute reports whether Ensure has made the route.
@@ -140,22 +160,6 @@ func Resolve(a netip.Addr) (dataplane.Hop, error) {
 		hop.Next = gw.Unmap()
 	}
 	return hop, nil
-}
-
-// LocalAddresses returns the IPv4 addresses of the node except loopback ones; those on our own
-// devices are included.
-func LocalAddresses() ([]netip.Addr, error) {
-	addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	var out []netip.Addr
-	for _, a := range addrs {
-		if ip, ok := netip.AddrFromSlice(a.IP.To4()); ok && !ip.IsLoopback() {
-			out = append(out, ip)
-		}
-	}
-	return out, nil
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {

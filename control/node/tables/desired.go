@@ -34,6 +34,8 @@ type builder struct {
 	// the exported services of pods.
 	audiences map[string]dataplane.ClusterSet
 	exports   map[types.NamespacedName][]types.NamespacedName
+	// hosts are the node's own addresses in the sources, without the one by which others know it.
+	hosts []netip.Addr
 }
 
 // Desired is the tables of this node. Nothing is routed (State.Routes is empty) until the node has
@@ -76,6 +78,7 @@ func Desired(objs Objects, host Host) Result {
 		b.flat()
 	}
 	b.vips()
+	b.limitSources()
 	if b.out.Gateway {
 		b.out.Wire, b.out.Rotation, b.out.PathMTU = host.Wire.Identity, host.Wire.Rotation, host.PathMTU
 		for uid := range b.acks {
@@ -286,15 +289,50 @@ func (b *builder) sources() {
 	node := topology.EgressPod{HostNetwork: true}
 	hostSource := source(table.Choose(node), b.objs.Name)
 	hostSource.Host = true
-	for _, a := range append(slices.Clone(b.host.Addresses), s.Settings.Address) {
-		if a.IsValid() {
-			s.Sources[a] = hostSource
-		}
-	}
+	b.hostSources(hostSource)
 	b.localPods(func(p *corev1.Pod, _ netip.Addr) dataplane.Source {
 		pod := topology.EgressPod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels}
 		return source(table.Choose(pod), string(p.UID))
 	})
+}
+
+// hostSources enters the node's own addresses.
+func (b *builder) hostSources(source dataplane.Source) {
+	s := &b.out.State
+	if s.Settings.Address.IsValid() {
+		s.Sources[s.Settings.Address] = source
+	}
+	for _, a := range b.host.Addresses {
+		if a.IsValid() && a != s.Settings.Address {
+			s.Sources[a] = source
+			b.hosts = append(b.hosts, a)
+		}
+	}
+}
+
+// sourceRoom is what the node's own addresses leave free of MaxSources: a pod is entered before its
+// predecessor is removed.
+const sourceRoom = 256
+
+// limitSources leaves out addresses of the node itself, but the one by which others know it, where
+// they would leave no room for pods.
+func (b *builder) limitSources() {
+	sources := b.out.State.Sources
+	slices.SortFunc(b.hosts, netip.Addr.Compare)
+	var out []netip.Addr
+	for _, a := range slices.Backward(slices.Compact(b.hosts)) {
+		if len(sources) <= dataplane.MaxSources-sourceRoom {
+			break
+		}
+		if sources[a].Host {
+			delete(sources, a)
+			out = append(out, a)
+		}
+	}
+	if len(out) > 0 {
+		b.problem("node %s has more local addresses than the %d that can send: %d of its own, such as %s, are left out, and processes that use them as "+
+			"source reach no other cluster; remove addresses", b.objs.Name, dataplane.MaxSources, len(out), out[0])
+	}
 }
 
 // localPods enters a source for each pod of this node that has an address and a device of its own.

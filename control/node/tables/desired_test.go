@@ -195,6 +195,40 @@ func TestUnusableUplink(t *testing.T) {
 	}
 }
 
+// Addresses of the node itself never take the place of pods, and what is left out is named.
+func TestMoreAddressesThanSources(t *testing.T) {
+	for name, fixture := range map[string]func(string) (tables.Objects, tables.Host){"globalnet": clusterset.Globalnet, "flat": clusterset.Flat} {
+		t.Run(name, func(t *testing.T) {
+			objs, host := fixture("n1")
+			host.Addresses = []netip.Addr{ip("172.31.1.11")}
+			for a := ip("10.96.0.1"); len(host.Addresses) < dataplane.MaxSources+100; a = a.Next() {
+				host.Addresses = append(host.Addresses, a)
+			}
+			objs.Pods, host.Devices = nil, map[netip.Addr]uint32{}
+			for i := range 250 {
+				a := netip.AddrFrom4([4]byte{200, 7, 2, byte(i)}) // behind the node's own in any order
+				objs.Pods = append(objs.Pods, clusterset.Pod("p"+a.String(), "n1", a.String()))
+				host.Devices[a] = 3
+			}
+			r := tables.Desired(objs, host)
+			if n := len(r.State.Sources); n > dataplane.MaxSources-200 {
+				t.Errorf("%d sources leave no room for the next pods", n)
+			}
+			for a := range host.Devices {
+				if _, ok := r.State.Sources[a]; !ok {
+					t.Fatalf("pod %s is left out", a)
+				}
+			}
+			if !r.State.Sources[ip("172.31.1.11")].Host {
+				t.Error("the node's address is left out")
+			}
+			if all := strings.Join(r.Problems, "\n"); !strings.Contains(all, "of its own, such as 10.96.16.") {
+				t.Errorf("problems %q; want one with what is left out", r.Problems)
+			}
+		})
+	}
+}
+
 func TestDrainingGatewayGoesOnSwitching(t *testing.T) {
 	for name, leave := range map[string]func(*corev1.Node){
 		"label taken away": func(n *corev1.Node) { delete(n.Labels, submarinerv1.LabelGateway) },

@@ -41,11 +41,7 @@ func (b *builder) flatNodes() {
 		v := dataplane.Global{Kind: dataplane.GlobalPod, Node: index}
 		if index == b.self {
 			v.Pod = s.Settings.Address
-			for _, a := range append(slices.Clone(b.host.Addresses), s.Settings.Address) {
-				if a.IsValid() {
-					s.Sources[a] = dataplane.Source{Own: fabric, Host: true}
-				}
-			}
+			b.hostSources(dataplane.Source{Own: fabric, Host: true})
 		}
 		s.Globals[fabric] = v
 	}

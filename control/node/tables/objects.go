@@ -84,7 +84,7 @@ type Host struct {
 	// External are the interface indexes towards ExternalAddresses, on gateways; what has no route
 	// is left out.
 	External map[netip.Addr]uint32
-	// Addresses of the node itself.
+	// Addresses of the node itself. Where there is not room for all, those of pods come first.
 	Addresses []netip.Addr
 	Overlay   dataplane.Tokens
 	Cable     dataplane.Tokens
