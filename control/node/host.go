@@ -30,14 +30,15 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	}
 	var err error
 	own, _ := tables.InternalIP(tables.OwnNode(objs)) // Desired reports it if there is none
-	if host.Addresses, _, err = d.addresses.Read(own); err != nil {
+	if host.Addresses, host.OwnDevices, err = d.addresses.Read(own); err != nil {
 		return host, err
 	}
 	// An address without a route is left out; Desired reports which node or gateway that is.
-	host.Hops = d.hops.Resolve(tables.OuterAddresses(objs))
+	host.Hops, host.Others = d.hops.Resolve(tables.OuterAddresses(objs))
 	if topology.IsGateway(tables.OwnNode(objs)) || host.Draining {
 		host.External = map[netip.Addr]uint32{}
-		for a, hop := range d.externalHops.Resolve(tables.ExternalAddresses(objs)) {
+		hops, _ := d.externalHops.Resolve(tables.ExternalAddresses(objs))
+		for a, hop := range hops {
 			host.External[a] = hop.Ifindex
 		}
 	}
@@ -48,8 +49,16 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 		}
 	}
 	uplinks := map[uint32]bool{}
+	for _, ifindex := range host.OwnDevices {
+		uplinks[ifindex] = false // unless it leads to others as well
+	}
 	for _, hop := range host.Hops {
 		uplinks[hop.Ifindex] = true
+	}
+	for _, devices := range host.Others {
+		for _, ifindex := range devices {
+			uplinks[ifindex] = true
+		}
 	}
 	devices, err := d.podDevices.Find(pods, uplinks, netdev.NamespacesDir)
 	if devices == nil {
@@ -109,12 +118,12 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 // defaultMTU is the Ethernet MTU in bytes, used until a peer is known.
 const defaultMTU = 1500
 
-// readUplinks returns the smallest MTU of the uplinks, and why the programs cannot work on some; l3
-// gets those without an Ethernet header. The underlays of other nodes and clusters are assumed to be
-// like this node's; where they are not, large probes detect it.
+// readUplinks returns the smallest MTU of the uplinks that lead to others (value true), and why the
+// programs cannot work on some; l3 gets those without an Ethernet header. The underlays of other
+// nodes and clusters are assumed to be like this node's; where they are not, large probes detect it.
 func readUplinks(uplinks, l3 map[uint32]bool) (mtu int, unusable map[uint32]string, err error) {
 	unusable = map[uint32]string{}
-	for ifindex := range uplinks {
+	for ifindex, leads := range uplinks {
 		u, ok, err := netdev.ReadUplink(ifindex)
 		switch {
 		case err != nil:
@@ -126,7 +135,7 @@ func readUplinks(uplinks, l3 map[uint32]bool) (mtu int, unusable map[uint32]stri
 		case u.L3:
 			l3[ifindex] = true
 		}
-		if mtu == 0 || u.MTU < mtu {
+		if leads && (mtu == 0 || u.MTU < mtu) {
 			mtu = u.MTU
 		}
 	}

@@ -190,7 +190,7 @@ func (d *Daemon) attach(s dataplane.State, host tables.Host, xdp XDP) error {
 		return err
 	}
 	devices := loader.Devices{
-		Edge: int(host.Edge), Uplinks: uplinks(s), Receivers: receivers, Wires: host.Wire.Devices, Pods: podDevices(s),
+		Edge: int(host.Edge), Uplinks: uplinks(s, host), Receivers: receivers, Wires: host.Wire.Devices, Pods: podDevices(s),
 	}
 	devices.XDP = xdp.devices(s.Settings.Gateway, devices.Uplinks, deviceKind)
 	attached := fmt.Sprint(devices)
@@ -248,18 +248,30 @@ func deviceConfig(s dataplane.State, host tables.Host) netdev.Config {
 	return c
 }
 
-// uplinks returns the devices over which peers are reached, sorted.
-func uplinks(s dataplane.State) []int {
+// uplinks returns the devices by which packets of peers leave or may arrive, sorted.
+func uplinks(s dataplane.State, host tables.Host) []int {
 	seen := map[uint32]bool{}
-	for _, hop := range s.Nodes {
+	add := func(hop dataplane.Hop) {
 		seen[hop.Ifindex] = true
+		for _, other := range host.Others[hop.Address] {
+			seen[other] = true
+		}
+	}
+	for _, hop := range s.Nodes {
+		add(hop)
 	}
 	for _, gateways := range s.Clusters {
 		for _, g := range gateways {
-			seen[g.Hop.Ifindex] = true
+			add(g.Hop)
 		}
 	}
+	for _, ifindex := range host.OwnDevices {
+		seen[ifindex] = true
+	}
 	delete(seen, 0) // packets over tunnels of the wire have no uplink here
+	for ifindex := range host.Unusable {
+		delete(seen, ifindex)
+	}
 	var out []int
 	for ifindex := range seen {
 		out = append(out, int(ifindex))

@@ -42,6 +42,16 @@ func TestDeviceConfig(t *testing.T) {
 	}
 }
 
+// The programs are on every device by which packets of peers leave or arrive.
+func TestUplinks(t *testing.T) {
+	objs, host := clusterset.Globalnet("n1")
+	host.Others = map[netip.Addr][]uint32{ip("172.31.1.12"): {4, 7}, ip("172.31.2.11"): {5}, ip("198.51.100.1"): {9}}
+	host.OwnDevices, host.Unusable = []uint32{2, 6}, map[uint32]string{7: "odd"}
+	if diff := cmp.Diff([]int{2, 4, 5, 6}, uplinks(tables.Desired(objs, host).State, host)); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
 func TestPodDevices(t *testing.T) {
 	s := dataplane.State{Endpoints: map[netip.Addr]dataplane.Endpoint{ip("10.7.2.6"): {Ifindex: 5}, ip("10.7.2.5"): {Ifindex: 3}, ip("10.7.2.7"): {Ifindex: 5}}}
 	if diff := cmp.Diff([]int{3, 5}, podDevices(s)); diff != "" {

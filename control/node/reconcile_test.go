@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -316,6 +317,48 @@ func TestUplinkWithoutEthernet(t *testing.T) {
 		if !slices.Contains(attached[hook], ts0) || len(attached[hook]) != 2 {
 			t.Errorf("%s is on %v, want ts0 (%d) and un0", hook, attached[hook], ts0)
 		}
+	}
+}
+
+// The programs are on all devices of a multipath route, whose smallest MTU counts, and on others with
+// the node's address.
+func TestSeveralUplinks(t *testing.T) {
+	objs, _ := clusterset.Globalnet("n1")
+	n := newKernelNode(t, objs)
+	for i, command := range []string{
+		"ip addr add 172.31.5.2/24 dev un1 && ip link set un1 mtu 1400 && " +
+			"ip route add 172.31.1.12/32 nexthop via 172.31.1.1 dev un0 nexthop via 172.31.5.1 dev un1",
+		"ip addr add 172.31.1.11/32 dev un2 && ip link set un2 mtu 1300",
+		"ip addr add 172.31.9.1/24 dev un3", // it leads nowhere
+	} {
+		name := fmt.Sprintf("un%d", i+1)
+		if err := netns.Veth(netns.End{NS: n.ns, Name: name}, netns.End{NS: n.ns, Name: name + "-peer"}); err != nil {
+			t.Fatal(err)
+		}
+		n.run(t, command)
+	}
+	want := []int{}
+	for _, name := range []string{"un0", "un1", "un2"} {
+		index, err := n.ns.Index(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, index)
+	}
+	if _, _, err := n.reconcile(); err != nil {
+		t.Fatal(err)
+	}
+	var attached map[string][]int
+	if err := n.ns.Do(func() (err error) { attached, err = n.d.loader.Attached(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	for _, hook := range []string{"uplink_in", "uplink_out"} {
+		if slices.Sort(attached[hook]); !slices.Equal(attached[hook], want) {
+			t.Errorf("%s is on %v, want un0, un1, un2: %v", hook, attached[hook], want)
+		}
+	}
+	if got := n.tables().Settings.MSS; got != 1400-50-40 {
+		t.Errorf("MSS %d, want that of un1", got)
 	}
 }
 

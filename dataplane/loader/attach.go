@@ -80,9 +80,10 @@ type Report struct {
 }
 
 // Attach attaches the programs to the devices and detaches them from devices of earlier calls. It
-// continues after an error; that of a single uplink is in the Report alone. An attached program is replaced atomically. Programs outlive the process: by pinned TCX links,
-// before Linux 6.6 by clsact filters, which go before those of others that were added since: these
-// may end the execution, while ours pass on what is not for them.
+// continues after an error; that of a single uplink is in the Report alone. An attached program is
+// replaced atomically. Programs outlive the process: by pinned TCX links, before Linux 6.6 by clsact
+// filters, which go before those of others that were added since: these may end the execution, while
+// ours pass on what is not for them.
 func (l *Loader) Attach(d Devices) (r Report, err error) {
 	wanted := map[string]bool{}
 	r.Uplinks = map[int]error{}

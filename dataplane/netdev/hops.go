@@ -1,12 +1,15 @@
 package netdev
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/dataplane"
 )
@@ -15,70 +18,112 @@ import (
 // concern them: a look-up costs a netlink request for each node of the cluster. The zero value is
 // ready. Methods are safe for concurrent use.
 type Hops struct {
-	mu sync.Mutex
-	// known is never changed, but replaced: callers of Resolve have it.
-	known map[netip.Addr]dataplane.Hop
+	mu    sync.Mutex
+	known map[netip.Addr]way
 	// asked are being looked up; stale are those of them that a change concerns.
 	asked, stale map[netip.Addr]bool
 }
 
+// way is how an address is reached.
+type way struct {
+	hop dataplane.Hop
+	// others are the devices of the other next hops of its route.
+	others []uint32
+}
+
 // Resolve returns the next hops of the addresses, and forgets others. An address without a route is
-// left out, and looked up again by the next call. The map must not be changed. There is one call at
-// a time.
-func (h *Hops) Resolve(addresses []netip.Addr) map[netip.Addr]dataplane.Hop {
+// left out, and looked up again by the next call. others are the further devices by which an address
+// with a multipath route is reached: the kernel may use any of them, and may choose another for
+// packets in the opposite direction. There is one call at a time.
+func (h *Hops) Resolve(addresses []netip.Addr) (hops map[netip.Addr]dataplane.Hop, others map[netip.Addr][]uint32) {
 	h.mu.Lock()
-	out := make(map[netip.Addr]dataplane.Hop, len(addresses))
+	out := make(map[netip.Addr]way, len(addresses))
 	h.asked, h.stale = map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for _, a := range addresses {
-		if hop, ok := h.known[a]; ok {
-			out[a] = hop
+		if w, ok := h.known[a]; ok {
+			out[a] = w
 		} else {
 			h.asked[a] = true
 		}
 	}
 	asked := slices.Collect(maps.Keys(h.asked))
 	h.mu.Unlock()
-	found := map[netip.Addr]dataplane.Hop{}
+	found := map[netip.Addr]way{}
 	for _, a := range asked {
-		if hop, err := Resolve(a); err == nil {
-			found[a] = hop
+		if w, err := lookUp(a); err == nil {
+			found[a] = w
 		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	remembered := make(map[netip.Addr]dataplane.Hop, len(addresses))
+	remembered := make(map[netip.Addr]way, len(addresses))
 	for a := range out {
-		if hop, ok := h.known[a]; ok { // not forgotten since
-			remembered[a] = hop
+		if w, ok := h.known[a]; ok { // not forgotten since
+			remembered[a] = w
 		}
 	}
-	for a, hop := range found {
-		if out[a] = hop; !h.stale[a] {
-			remembered[a] = hop
+	for a, w := range found {
+		if out[a] = w; !h.stale[a] {
+			remembered[a] = w
 		}
 	}
 	h.known, h.asked = remembered, nil
-	return out
+	hops, others = make(map[netip.Addr]dataplane.Hop, len(out)), map[netip.Addr][]uint32{}
+	for a, w := range out {
+		hops[a] = w.hop
+		if len(w.others) > 0 {
+			others[a] = w.others
+		}
+	}
+	return hops, others
+}
+
+// lookUp looks up an address. For one without a multipath route the kernel's choice is the matching
+// route itself, except for an address of this node.
+func lookUp(a netip.Addr) (w way, err error) {
+	matching, err := netlink.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	if err == nil && len(matching) == 0 {
+		err = syscall.ENETUNREACH
+	}
+	if err != nil {
+		return w, fmt.Errorf("find the way to %s: %w", a, err)
+	}
+	route := matching[0]
+	if route.Type == unix.RTN_UNICAST && len(route.MultiPath) == 0 && route.Via == nil {
+		return way{hop: hopOf(a, route)}, nil
+	}
+	if w.hop, err = Resolve(a); err != nil {
+		return w, err
+	}
+	for _, n := range route.MultiPath {
+		if other := uint32(n.LinkIndex); other != w.hop.Ifindex && !slices.Contains(w.others, other) {
+			w.others = append(w.others, other)
+		}
+	}
+	slices.Sort(w.others)
+	return w, nil
 }
 
 // RouteChanged forgets the addresses that a route covers.
 func (h *Hops) RouteChanged(r netlink.Route) {
 	covers := func(a netip.Addr) bool { return r.Dst == nil || r.Dst.Contains(a.AsSlice()) }
-	h.forget(covers, func(a netip.Addr, _ dataplane.Hop) bool { return covers(a) })
+	h.forget(covers, func(a netip.Addr, _ way) bool { return covers(a) })
 }
 
 // DeviceChanged forgets the addresses that are reached by a device.
 func (h *Hops) DeviceChanged(ifindex int) {
-	h.forget(func(netip.Addr) bool { return true }, func(_ netip.Addr, hop dataplane.Hop) bool { return hop.Ifindex == uint32(ifindex) })
+	h.forget(func(netip.Addr) bool { return true }, func(_ netip.Addr, w way) bool {
+		return w.hop.Ifindex == uint32(ifindex) || slices.Contains(w.others, uint32(ifindex))
+	})
 }
 
 // Forget forgets all addresses.
 func (h *Hops) Forget() {
-	h.forget(func(netip.Addr) bool { return true }, func(netip.Addr, dataplane.Hop) bool { return true })
+	h.forget(func(netip.Addr) bool { return true }, func(netip.Addr, way) bool { return true })
 }
 
 // forget forgets what is known, or being looked up, and concerned.
-func (h *Hops) forget(asked func(netip.Addr) bool, known func(netip.Addr, dataplane.Hop) bool) {
+func (h *Hops) forget(asked func(netip.Addr) bool, known func(netip.Addr, way) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for a := range h.asked {
@@ -86,13 +131,5 @@ func (h *Hops) forget(asked func(netip.Addr) bool, known func(netip.Addr, datapl
 			h.stale[a] = true
 		}
 	}
-	left := make(map[netip.Addr]dataplane.Hop, len(h.known))
-	for a, hop := range h.known {
-		if !known(a, hop) {
-			left[a] = hop
-		}
-	}
-	if len(left) < len(h.known) {
-		h.known = left
-	}
+	maps.DeleteFunc(h.known, known)
 }

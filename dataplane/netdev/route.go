@@ -154,12 +154,15 @@ func Resolve(a netip.Addr) (dataplane.Hop, error) {
 	if err != nil {
 		return dataplane.Hop{}, fmt.Errorf("find the way to %s: %w", a, err)
 	}
-	r := routes[0]
+	return hopOf(a, routes[0]), nil
+}
+
+func hopOf(a netip.Addr, r netlink.Route) dataplane.Hop {
 	hop := dataplane.Hop{Address: a, Next: a, Ifindex: uint32(r.LinkIndex)}
 	if gw, ok := netip.AddrFromSlice(r.Gw); ok {
 		hop.Next = gw.Unmap()
 	}
-	return hop, nil
+	return hop
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {

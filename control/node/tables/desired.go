@@ -122,12 +122,21 @@ func (b *builder) problem(format string, args ...any) {
 
 // usable reports whether the programs can work on the device that leads to a peer.
 func (b *builder) usable(hop dataplane.Hop, peer string) bool {
-	why, unusable := b.host.Unusable[hop.Ifindex]
-	if unusable {
-		b.problem("node %s leaves out %s at %s: %s", b.objs.Name, peer, hop.Address, why)
-		b.out.Unreached = append(b.out.Unreached, b.out.Problems[len(b.out.Problems)-1])
+	if why, unusable := b.host.Unusable[hop.Ifindex]; unusable {
+		b.unreached("node %s leaves out %s at %s: %s", b.objs.Name, peer, hop.Address, why)
+		return false
 	}
-	return !unusable
+	for _, other := range b.host.Others[hop.Address] {
+		if why, unusable := b.host.Unusable[other]; unusable {
+			b.unreached("node %s drops what %s at %s sends by another of its paths: %s", b.objs.Name, peer, hop.Address, why)
+		}
+	}
+	return true
+}
+
+func (b *builder) unreached(format string, args ...any) {
+	b.problem(format, args...)
+	b.out.Unreached = append(b.out.Unreached, b.out.Problems[len(b.out.Problems)-1])
 }
 
 func (b *builder) nodes() {

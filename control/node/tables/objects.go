@@ -68,8 +68,12 @@ type Objects struct {
 type Host struct {
 	// Hops are the next hops of OuterAddresses; what has none is left out of the tables.
 	Hops map[netip.Addr]dataplane.Hop
-	// Unusable are interface indexes of Hops on which the programs cannot work, and why: nodes and
-	// gateways that are reached by them are left out of the tables.
+	// Others are the further interface indexes by which an address of Hops may be reached, OwnDevices
+	// those that have the node's address: packets may arrive by any of them.
+	Others     map[netip.Addr][]uint32
+	OwnDevices []uint32
+	// Unusable are interface indexes of these on which the programs cannot work, and why: nodes and
+	// gateways of Hops that are reached by them are left out of the tables.
 	Unusable map[uint32]string
 	// Devices are the interface indexes at which packets of local pods arrive. Those whose device
 	// is not known are left out of the sources; Unserved is why.
