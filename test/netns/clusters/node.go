@@ -207,7 +207,7 @@ func (n *Node) Apply(t testing.TB) {
 		filter := netdev.Filter{CablePort: config.CablePort, Remote: []netip.Addr{n.Cluster.Other.Global(1)}}
 		for _, g := range n.Cluster.Gateways {
 			if g != n.Index {
-				filter.Peers = append(filter.Peers, netdev.Arrival{From: n.Cluster.Nodes[g-1].Address, Ifindex: uplink})
+				filter.Peers = append(filter.Peers, netdev.Arrival{From: n.Cluster.Nodes[g-1].Address, Ifindex: devices.Uplinks[0]})
 			}
 		}
 		filter.External, filter.ClusterIPs = state.Masqueraded()
