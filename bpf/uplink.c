@@ -47,8 +47,8 @@ static __always_inline int uplink_receive(struct __sk_buff *skb, __u32 l3)
 	if (!s)
 		return ACTION_NEXT;
 	/* A promiscuous uplink receives frames for other hosts, too. A GSO probe has no MAC addresses. */
-	if (l3 && (skb->protocol != bpf_htons(ETH_P_IP) ||
-		   (skb->pkt_type != PACKET_HOST && skb->mark != s->probe_mark)))
+	if (l3 &&
+	    (skb->protocol != bpf_htons(ETH_P_IP) || (skb->pkt_type != PACKET_HOST && skb->mark != s->probe_mark)))
 		return ACTION_NEXT;
 	if (!rx_read_outer(skb, HOOK_UPLINK_IN, l3, &o) || o.daddr != s->address)
 		return ACTION_NEXT;

@@ -198,7 +198,7 @@ func TestStartWithoutTheAPIServer(t *testing.T) {
 // What is read after changes is what a daemon reads that has read nothing before.
 func TestReadFollowsChanges(t *testing.T) {
 	server := apiserver.Start(t, apiserver.CRDs())
-	c := apiserver.Connect(t, server, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme, mcs.AddToScheme)
+	c := apiserver.Connect(t, server, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme, mcs.Install)
 	c.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: config.SystemNamespace}})
 	c.Make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.ConfigMapName}, Data: clusterset.Config(false).Data()})
 	d, _ := newDaemon(t, server, filepath.Join(t.TempDir(), "state.json"))

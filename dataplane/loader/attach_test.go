@@ -127,6 +127,9 @@ func TestAttachToTunnel(t *testing.T) {
 			t.Errorf("attached to a device that is not there: %v", err)
 		}
 		got, err := l.Attached()
+		if err != nil {
+			return err
+		}
 		for _, all := range got {
 			slices.Sort(all)
 		}

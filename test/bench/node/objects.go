@@ -46,7 +46,7 @@ func clusterOf(nodes int) cluster {
 
 func scheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme, mcs.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme, mcs.Install} {
 		if err := add(s); err != nil {
 			return nil, fmt.Errorf("register API types: %w", err)
 		}
