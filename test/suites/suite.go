@@ -102,7 +102,7 @@ var suites = []suite{
 		except: slices.Concat(walkE2E, rareE2E), flags: []string{"-timeout=70m"}},
 	{name: "datapaths", about: "the suite netns in the other datapaths", tiers: []string{tierClusters}, packages: []string{"./test/netns/clusters"}, only: datapaths, rerun: true,
 		flags: []string{"-timeout=30m", "-parallel=4"}},
-	{name: "smoke", about: "short runs of the benchmark, with nothing beside them", tiers: []string{tierClusters}, packages: benchmark, rerun: true},
+	{name: "smoke", about: "short runs of the benchmark, with nothing beside them", tiers: []string{tierClusters}, packages: benchmark, rerun: true, flags: []string{"-p=1", "-timeout=20m"}},
 
 	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", tiers: []string{tierFull}, packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		only: rareLab, flags: []string{"-timeout=30m"}},

@@ -282,10 +282,11 @@ func (s *stage) churn(ctx context.Context, rate float64) error {
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
+	others := s.c.services - 1
 	for range writers {
 		group.Go(func() {
 			for n := range work {
-				if err := s.toggle(ctx, 1+n%max(1, s.c.services-1), rand.IntN(endpointsPerService), n/max(1, s.c.services-1)%2 == 1); err != nil && ctx.Err() == nil {
+				if err := s.toggle(ctx, 1+n%others, rand.IntN(endpointsPerService), n/others%2 == 1); err != nil && ctx.Err() == nil {
 					mu.Lock()
 					failed = cmp.Or(failed, err)
 					mu.Unlock()
@@ -313,9 +314,6 @@ func (s *stage) churn(ctx context.Context, rate float64) error {
 
 // toggle makes an endpoint of a service ready or not.
 func (s *stage) toggle(ctx context.Context, service, endpoint int, ready bool) error {
-	if service >= s.c.services {
-		service, endpoint = 0, 1 // a cluster of one service
-	}
 	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/%d/conditions/ready","value":%t}]`, endpoint, ready)
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: serviceName(service)}}
 	if err := s.client.Patch(ctx, slice, client.RawPatch(types.JSONPatchType, []byte(patch))); err != nil {
