@@ -91,35 +91,16 @@ func VIPTable(targets []VIPTarget, weights []int) []uint8 {
 // MaglevCache keeps the tables of services and ClusterSetIPs of one reconcile for the next: most
 // weights are the same. The nil cache builds every table. It is not safe for concurrent use.
 type MaglevCache struct {
-	nodes    generations[[]uint16]
-	clusters generations[[]uint8]
+	nodes    Generations[string, []uint16]
+	clusters Generations[string, []uint8]
 }
 
 // Begin starts a reconcile: tables that the former one did not use are dropped.
 func (c *MaglevCache) Begin() {
 	if c != nil {
-		c.nodes.begin()
-		c.clusters.begin()
+		c.nodes.Begin()
+		c.clusters.Begin()
 	}
-}
-
-// generations are values by key that this reconcile, or the former one, has used.
-type generations[T any] struct{ former, current map[string]T }
-
-func (g *generations[T]) begin() { g.former, g.current = g.current, make(map[string]T, len(g.current)) }
-
-func (g *generations[T]) get(key []byte, build func() T) T {
-	v, ok := g.current[string(key)]
-	if !ok {
-		if v, ok = g.former[string(key)]; !ok {
-			v = build()
-		}
-		if g.current == nil {
-			g.current = map[string]T{}
-		}
-		g.current[string(key)] = v
-	}
-	return v
 }
 
 // Table returns Maglev(weights), which must not be changed.
@@ -131,7 +112,7 @@ func (c *MaglevCache) Table(weights map[uint16]int) []uint16 {
 	for _, node := range slices.Sorted(maps.Keys(weights)) {
 		key = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(key, node), uint32(weights[node]))
 	}
-	return c.nodes.get(key, func() []uint16 { return Maglev(weights) })
+	return c.nodes.Get(string(key), func() []uint16 { return Maglev(weights) })
 }
 
 // VIPTable returns VIPTable(targets, weights), which must not be changed.
@@ -143,7 +124,7 @@ func (c *MaglevCache) VIPTable(targets []VIPTarget, weights []int) []uint8 {
 	for i, t := range targets {
 		key = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(key, t.Cluster), uint32(weights[i]))
 	}
-	return c.clusters.get(key, func() []uint8 { return VIPTable(targets, weights) })
+	return c.clusters.Get(string(key), func() []uint8 { return VIPTable(targets, weights) })
 }
 
 func hash(node uint16, seed byte) uint64 {

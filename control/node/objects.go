@@ -26,10 +26,10 @@ const (
 	// ones. TCP doubles its retransmission timeout while tunnels are down: time lost here is lost
 	// twice.
 	startTimeout = 2 * time.Second
-	// saveInterval is the shortest time between two writes of the file. Where a write takes long, it is
-	// savePause times as long, up to maxSaveInterval: writing takes a hundredth of a core.
+	// saveInterval is the minimum time between two writes of the file. It grows to saveFactor times
+	// the duration of a write, at most maxSaveInterval, so that writes use 1 % of a core.
 	saveInterval    = 2 * time.Second
-	savePause       = 100
+	saveFactor      = 100
 	maxSaveInterval = time.Minute
 )
 
@@ -41,7 +41,8 @@ type objectSource struct {
 	mapper          meta.RESTMapper
 	pods            *podNodes
 	changed         func()
-	indexed         bool // EndpointSlices, by Service
+	all             []kind // nil until the API server has been asked for versions
+	indexed         bool   // EndpointSlices, by Service
 	changes         changes
 	// objs are those that were read last; readAll: no part of them may be used.
 	objs    tables.Objects
@@ -173,7 +174,7 @@ func (s *objectSource) keep(ctx context.Context, log *slog.Logger) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(min(max(saveInterval, savePause*time.Since(began)), maxSaveInterval)):
+		case <-time.After(min(max(saveInterval, saveFactor*time.Since(began)), maxSaveInterval)):
 		}
 	}
 }

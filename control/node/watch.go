@@ -72,8 +72,8 @@ func (s *objectSource) mcsKind(name string) (schema.GroupVersionKind, error) {
 	return mapping.GroupVersionKind, nil
 }
 
-// watch begins to watch all kinds, or none if it fails. It does not wait for their objects. It may be
-// repeated.
+// watch begins to watch all kinds, or none if it fails. It does not wait for their objects. It may
+// be repeated.
 func (s *objectSource) watch(ctx context.Context) error {
 	kinds, err := s.kinds()
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *objectSource) onChange(kind string, obj any) {
 	if gone, ok := obj.(clientcache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj
 	}
-	var concerned []types.NamespacedName // none: all
+	var concerned []types.NamespacedName // empty: not limited to Services
 	switch o := obj.(type) {
 	case *corev1.Service:
 		concerned = []types.NamespacedName{client.ObjectKeyFromObject(o)}
@@ -159,11 +159,12 @@ func (s *objectSource) onUpdate(kind string, before, after any) {
 	s.onChange(kind, after)
 }
 
-// changes are what of the objects has changed since they were read.
+// changes are the kinds, and the Services with EndpointSlices, that have changed since the last
+// read.
 type changes struct {
 	mu    sync.Mutex
 	kinds map[string]bool
-	// slices are the Services, and ServiceImports, whose EndpointSlices have changed.
+	// slices are the Services and ServiceImports whose EndpointSlices have changed.
 	slices map[types.NamespacedName]bool
 }
 
@@ -186,7 +187,7 @@ func (c *changes) add(kind string, services []types.NamespacedName) {
 	}
 }
 
-// take returns what has changed, and begins anew.
+// take returns and resets the changes.
 func (c *changes) take() (kinds map[string]bool, slices map[types.NamespacedName]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,6 +235,9 @@ type kind struct {
 // kinds are those of all objects, and how they are read. EndpointSlices are read by Service
 // (readSlices).
 func (s *objectSource) kinds() ([]kind, error) {
+	if s.all != nil {
+		return s.all, nil
+	}
 	exported, err := s.mcsKind(mcs.ServiceExportKindName)
 	if err != nil {
 		return nil, err
@@ -245,7 +249,7 @@ func (s *objectSource) kinds() ([]kind, error) {
 	exports, imports := &metav1.PartialObjectMetadata{}, &unstructured.Unstructured{}
 	exports.SetGroupVersionKind(exported)
 	imports.SetGroupVersionKind(imported)
-	return []kind{
+	s.all = []kind{
 		{"ConfigMap", &corev1.ConfigMap{}, (*objectSource).readConfig},
 		{"Node", &corev1.Node{}, listed(func(l *corev1.NodeList, o *tables.Objects) { o.Nodes = l.Items })},
 		{"Pod", &corev1.Pod{}, listed(func(l *corev1.PodList, o *tables.Objects) { o.Pods = l.Items })},
@@ -271,7 +275,8 @@ func (s *objectSource) kinds() ([]kind, error) {
 		{kindExport, exports, (*objectSource).readExports},
 		{kindImport, imports, (*objectSource).readImports},
 		{kindSlice, &discoveryv1.EndpointSlice{}, (*objectSource).readAllSlices},
-	}, nil
+	}
+	return s.all, nil
 }
 
 // listed reads a kind by a list of all its objects.

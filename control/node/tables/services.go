@@ -156,21 +156,21 @@ type endpoint struct {
 
 // parsedEndpoint is an endpoint of an EndpointSlice, without its port.
 type parsedEndpoint struct {
-	node    string // empty: on none
+	node    string // empty: not on a node
 	address netip.Addr
-	// ready: new connections go to it. A missing condition Ready means ready, a missing Serving is as
-	// Ready (EndpointConditions in discovery.k8s.io/v1).
+	// ready: new connections go to it. A missing condition Ready means ready, a missing Serving is
+	// as Ready (EndpointConditions in discovery.k8s.io/v1).
 	ready bool
 	// serving: it terminates, but still serves.
 	serving bool
 }
 
-// SliceCache keeps what one reconcile has parsed of EndpointSlices, and collected of them by port of
-// a Service, for the next: most do not change. The nil cache does both anew. It is not safe for
+// SliceCache keeps what one reconcile has parsed of EndpointSlices, and collected of them by port
+// of a Service, for the next: most do not change. The nil cache does both anew. It is not safe for
 // concurrent use.
 type SliceCache struct {
-	former, current   map[sliceVersion][]parsedEndpoint
-	formerly, backers map[portName]*cachedBacking
+	endpoints dataplane.Generations[sliceVersion, []parsedEndpoint]
+	backings  dataplane.Generations[portName, *cachedBacking]
 }
 
 type sliceVersion struct{ namespace, name, resourceVersion string }
@@ -191,8 +191,8 @@ type cachedBacking struct {
 // begin starts a reconcile: what the former one did not use is dropped.
 func (c *SliceCache) begin() {
 	if c != nil {
-		c.former, c.current = c.current, make(map[sliceVersion][]parsedEndpoint, len(c.current))
-		c.formerly, c.backers = c.backers, make(map[portName]*cachedBacking, len(c.backers))
+		c.endpoints.Begin()
+		c.backings.Begin()
 	}
 }
 
@@ -200,15 +200,15 @@ func (c *SliceCache) begin() {
 // endpoint is on no node, or a port may not be carried, it depends on more than is kept.
 func (c *SliceCache) backing(b *builder, name types.NamespacedName, port corev1.ServicePort, proto uint8) *backing {
 	if c == nil || proto == sctp {
-		v, _ := b.backing(name, port, proto)
+		v, _ := b.backing(name, port, proto) // not kept
 		return &v
 	}
 	of, nodes, versions := b.objs.Slices[name], &b.objs.NodeIndexes[0], 0
 	key := portName{name, port.Name}
-	if old := c.formerly[key]; old != nil && old.nodes == nodes && slices.EqualFunc(old.slices, of, func(v sliceVersion, s discoveryv1.EndpointSlice) bool {
+	if old, ok := c.backings.Former(key); ok && old.nodes == nodes && slices.EqualFunc(old.slices, of, func(v sliceVersion, s discoveryv1.EndpointSlice) bool {
 		return v == versionOf(&s)
 	}) {
-		c.backers[key] = old
+		c.backings.Put(key, old)
 		return &old.backing
 	}
 	v, onNodes := b.backing(name, port, proto)
@@ -220,7 +220,7 @@ func (c *SliceCache) backing(b *builder, name types.NamespacedName, port corev1.
 		}
 	}
 	if onNodes && versions == len(of) {
-		c.backers[key] = fresh
+		c.backings.Put(key, fresh)
 	}
 	return &fresh.backing
 }
@@ -234,18 +234,7 @@ func (c *SliceCache) parse(slice *discoveryv1.EndpointSlice) []parsedEndpoint {
 	if c == nil || slice.ResourceVersion == "" {
 		return parseEndpoints(slice)
 	}
-	key := versionOf(slice)
-	parsed, ok := c.current[key]
-	if !ok {
-		if parsed, ok = c.former[key]; !ok {
-			parsed = parseEndpoints(slice)
-		}
-		if c.current == nil {
-			c.current = map[sliceVersion][]parsedEndpoint{}
-		}
-		c.current[key] = parsed
-	}
-	return parsed
+	return c.endpoints.Get(versionOf(slice), func() []parsedEndpoint { return parseEndpoints(slice) })
 }
 
 func parseEndpoints(slice *discoveryv1.EndpointSlice) []parsedEndpoint {
