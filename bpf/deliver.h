@@ -249,7 +249,8 @@ ASSERT_SIZE(struct handed_over, 22);
  * policy routing selects by it. The secret is in the source MAC address as well, since GRO after
  * the receiver does not compare priorities: it keeps packets with and without the proof apart.
  * source: the inner source. A hairpinned packet gets it as outer source, too: with the node's own
- * address there, the reverse path filter of pelago0 would drop it. note: BYPASS_ALLOWED, GSO_PROBE or 0.
+ * address there, the reverse path filter of pelago0 would drop it. note:
+ * BYPASS_ALLOWED, GSO_PROBE or 0.
  */
 static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
 				     __be32 source, __u8 note, enum verdict good)
@@ -281,7 +282,7 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct node_se
 
 /*
  * Hands a GSO probe over as a GSO packet of the peer. It was redirected to the uplink's ingress
- * without its MAC addresses, so the kernel takes it for a packet to another host.
+ * without its MAC addresses, so the kernel has marked it PACKET_OTHERHOST.
  */
 static __always_inline int gso_probe_hand_over(struct __sk_buff *skb, const struct node_settings *s,
 					       const struct rx *rx, __be32 peer)

@@ -46,7 +46,7 @@ static __always_inline int uplink_receive(struct __sk_buff *skb, __u32 l3)
 
 	if (!s)
 		return ACTION_NEXT;
-	/* A promiscuous uplink receives frames for other hosts, too. A GSO probe has no MAC addresses. */
+	/* Promiscuous uplinks receive frames for other hosts. A GSO probe has no MAC addresses. */
 	if (l3 &&
 	    (skb->protocol != bpf_htons(ETH_P_IP) || (skb->pkt_type != PACKET_HOST && skb->mark != s->probe_mark)))
 		return ACTION_NEXT;

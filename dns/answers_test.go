@@ -158,8 +158,8 @@ func TestRoundRobinGoesOnOverChanges(t *testing.T) {
 	}
 }
 
-// With session affinity, all clients of a cluster keep one of the remote clusters, through changes of
-// the others; clusters choose different ones.
+// With session affinity, all clients of a cluster get the same remote cluster, also when others
+// become unready; local clusters are distributed over the remote ones.
 func TestSessionAffinity(t *testing.T) {
 	all := map[string]string{"g2": "120.2.0.1", "g3": "120.3.0.1", "g4": "120.4.0.1"}
 	table := func(local string, without ...string) Table {

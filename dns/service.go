@@ -132,15 +132,13 @@ func (b *builder) nearest(family func(netip.Addr) bool) {
 	}
 }
 
-// rank is the rendezvous hash of a remote cluster: clusters choose different ones of those that serve
-// a service, and change as few choices as possible when one comes or goes. The client is not part of
-// it, since queries come from CoreDNS.
+// rank is the rendezvous hash of a remote cluster, by local cluster and service: local clusters are
+// distributed over the remote ones, and adding or removing one moves the minimum. The client's
+// address is not an input, since CoreDNS forwards the queries.
 func (b *builder) rank(cluster string) uint64 {
 	h := fnv.New64a()
 	for _, s := range []string{b.x.local, b.from.Namespace, b.from.Name, cluster} {
-		// fnv never fails to write.
-		_, _ = h.Write([]byte(s))
-		_, _ = h.Write([]byte{0})
+		_, _ = h.Write(append([]byte(s), 0)) // fnv never fails to write
 	}
 	return h.Sum64() | 1
 }

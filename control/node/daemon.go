@@ -36,10 +36,11 @@ import (
 )
 
 const (
-	// settleTime gathers a burst of events into one reconcile. While events do not end, reconciles of
-	// a large cluster are settleShare times as long apart as they take, up to maxSettleTime.
+	// settleTime is the delay that batches a burst of events into one reconcile. Under continuous
+	// events the delay is settleFactor times the duration of the last reconcile, at most
+	// maxSettleTime.
 	settleTime    = 50 * time.Millisecond
-	settleShare   = 8
+	settleFactor  = 8
 	maxSettleTime = 600 * time.Millisecond
 	// resync is how often everything is reapplied: routes, rules, attachments and maps that others
 	// changed.
@@ -260,7 +261,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 // settle waits until a burst of events is over and consumes its remaining trigger; false if ctx
 // ends before.
 func (d *Daemon) settle(ctx context.Context) bool {
-	rest := time.Until(d.reconciled.Add(min(settleShare*d.took, maxSettleTime)))
+	rest := time.Until(d.reconciled.Add(min(settleFactor*d.took, maxSettleTime)))
 	timer := time.NewTimer(max(settleTime, rest))
 	defer timer.Stop()
 	select {

@@ -29,7 +29,7 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 		Draining: d.gateway.role.isDraining(time.Now()), Settled: d.settled.Load(), Maglev: &d.maglev, Slices: &d.slices,
 	}
 	var err error
-	own, _ := tables.InternalIP(tables.OwnNode(objs)) // Desired reports it if there is none
+	own, _ := tables.InternalIP(tables.OwnNode(objs)) // not valid without one, which Desired reports
 	if host.Addresses, host.OwnDevices, err = d.addresses.Read(own); err != nil {
 		return host, err
 	}
@@ -50,7 +50,7 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	}
 	uplinks := map[uint32]bool{}
 	for _, ifindex := range host.OwnDevices {
-		uplinks[ifindex] = false // unless it leads to others as well
+		uplinks[ifindex] = false // true below if a peer is reached by it
 	}
 	for _, hop := range host.Hops {
 		uplinks[hop.Ifindex] = true
@@ -118,9 +118,10 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 // defaultMTU is the Ethernet MTU in bytes, used until a peer is known.
 const defaultMTU = 1500
 
-// readUplinks returns the smallest MTU of the uplinks that lead to others (value true), and why the
-// programs cannot work on some; l3 gets those without an Ethernet header. The underlays of other
-// nodes and clusters are assumed to be like this node's; where they are not, large probes detect it.
+// readUplinks returns the smallest MTU of the uplinks by which peers are reached (value true), and
+// why the programs cannot work on some; l3 gets those without an Ethernet header. The underlays of
+// other nodes and clusters are assumed to be like this node's; where they are not, large probes
+// detect it.
 func readUplinks(uplinks, l3 map[uint32]bool) (mtu int, unusable map[uint32]string, err error) {
 	unusable = map[uint32]string{}
 	for ifindex, leads := range uplinks {

@@ -186,8 +186,8 @@ func TestRemovedRulesComeBack(t *testing.T) {
 	}
 }
 
-// kube-proxy in IPVS mode binds every ClusterIP to a dummy device: they wake nobody, and are not in
-// the tables.
+// kube-proxy in IPVS mode binds every ClusterIP to a dummy device: their events are ignored, and
+// they are not in the tables.
 func TestIPVS(t *testing.T) {
 	objs, _ := clusterset.Globalnet("n1")
 	n := newKernelNode(t, objs)

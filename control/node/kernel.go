@@ -146,8 +146,8 @@ func (d *Daemon) installFirewall(filter netdev.Filter) error {
 // maxExamples bounds the peers and prefixes that firewall rules are checked with.
 const maxExamples = 16
 
-// arrivals are examples of how outer packets reach this node: from gateways of its cluster, and at a
-// gateway from those of others.
+// arrivals are examples of how outer packets reach this node: from gateways of its cluster, and at
+// a gateway from those of others.
 func arrivals(s dataplane.State) []netdev.Arrival {
 	var out []netdev.Arrival
 	for _, index := range s.Gateways {

@@ -215,8 +215,8 @@ func TestReadyWithoutAcceptRules(t *testing.T) {
 	}
 }
 
-// A node behind a device on which the programs cannot work is left out with a message; all else is
-// as without it, at the start, too. So is one whose device takes no program.
+// A node whose uplink does not support the programs, or fails to attach them, is omitted with a
+// message. The other tables are written, also by the first reconcile.
 func TestUnusableUplink(t *testing.T) {
 	for name, tt := range map[string]struct {
 		edge1   string // its address
@@ -279,7 +279,8 @@ func TestUnusableUplink(t *testing.T) {
 	}
 }
 
-// A node behind a device without Ethernet header is in the tables, and the programs are on the device.
+// A node reached by a device without an Ethernet header is in the tables; the programs are attached
+// to the device.
 func TestUplinkWithoutEthernet(t *testing.T) {
 	objs, _ := clusterset.Globalnet("n1")
 	objs.Nodes[1] = clusterset.Node("n2", "100.64.0.9", false)
@@ -320,8 +321,8 @@ func TestUplinkWithoutEthernet(t *testing.T) {
 	}
 }
 
-// The programs are on all devices of a multipath route, whose smallest MTU counts, and on others with
-// the node's address.
+// The programs are attached to all devices of a multipath route, whose minimum MTU is used, and to
+// those with the node's address.
 func TestSeveralUplinks(t *testing.T) {
 	objs, _ := clusterset.Globalnet("n1")
 	n := newKernelNode(t, objs)
@@ -329,7 +330,7 @@ func TestSeveralUplinks(t *testing.T) {
 		"ip addr add 172.31.5.2/24 dev un1 && ip link set un1 mtu 1400 && " +
 			"ip route add 172.31.1.12/32 nexthop via 172.31.1.1 dev un0 nexthop via 172.31.5.1 dev un1",
 		"ip addr add 172.31.1.11/32 dev un2 && ip link set un2 mtu 1300",
-		"ip addr add 172.31.9.1/24 dev un3", // it leads nowhere
+		"ip addr add 172.31.9.1/24 dev un3", // not used by a route
 	} {
 		name := fmt.Sprintf("un%d", i+1)
 		if err := netns.Veth(netns.End{NS: n.ns, Name: name}, netns.End{NS: n.ns, Name: name + "-peer"}); err != nil {

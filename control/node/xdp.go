@@ -54,7 +54,7 @@ func (x XDP) devices(gateway bool, uplinks []int, kind func(ifindex int) string)
 // networkCard is the kind of a device that a driver has created, in netlink.
 const networkCard = "device"
 
-// deviceKind is "" for a device that is gone, or has no Ethernet header.
+// deviceKind is "" for a removed device, and for one without an Ethernet header.
 func deviceKind(ifindex int) string {
 	link, err := netlink.LinkByIndex(ifindex)
 	if err != nil || link.Attrs().EncapType != "ether" {

@@ -204,8 +204,8 @@ func (s *Status) add(t tunnelStatus, standby bool) {
 // On an encrypted wire it is always IPv4, between fabric addresses.
 const header = 50
 
-// wireOverhead is the overhead of a wire for a packet sent into its device: WireGuard IPv4 20, UDP 8,
-// header 16, tag 16; ESP with AES-GCM in UDP: IPv4 20, UDP 8, header 8, IV 8, padding up to 3,
+// wireOverhead is the overhead of a wire for a packet sent into its device: WireGuard IPv4 20, UDP
+// 8, header 16, tag 16; ESP with AES-GCM in UDP: IPv4 20, UDP 8, header 8, IV 8, padding up to 3,
 // trailer 2, tag 16 (RFC 4106). On the vxlan wire the overlay's IPv4 header is the outer one.
 var wireOverhead = map[string]int{WireGuardDriver: 60, IPsecDriver: 65, VXLANDriver: 0}
 

@@ -149,7 +149,7 @@ func (r Ruleset) Blockers(p Packet) []Blocker {
 const (
 	// maxDepth of chains is that of nftables (NFT_JUMP_STACK_SIZE).
 	maxDepth = 16
-	// maxSteps bounds the rules evaluated for one packet: a chain with one rule per pod, say.
+	// maxSteps bounds the rules evaluated for one packet: some programs add a rule per pod.
 	maxSteps = 20000
 )
 

@@ -81,9 +81,9 @@ type Report struct {
 
 // Attach attaches the programs to the devices and detaches them from devices of earlier calls. It
 // continues after an error; that of a single uplink is in the Report alone. An attached program is
-// replaced atomically. Programs outlive the process: by pinned TCX links, before Linux 6.6 by clsact
-// filters, which go before those of others that were added since: these may end the execution, while
-// ours pass on what is not for them.
+// replaced atomically. Programs outlive the process: by pinned TCX links, before Linux 6.6 by
+// clsact filters, which are moved before foreign filters that were added since: those may end the
+// execution, ours return TC_ACT_UNSPEC for other packets.
 func (l *Loader) Attach(d Devices) (r Report, err error) {
 	wanted := map[string]bool{}
 	r.Uplinks = map[int]error{}
@@ -188,8 +188,8 @@ func (l *Loader) attach(ifindex int, h hook, pin string) (displaced []string, er
 	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove link %s of a deleted device: %w", pin, err)
 	}
-	// Head: a foreign program may end the execution. One that puts itself before ours later did so on
-	// purpose, as tools that trace packets do; CNIs attach at the tail.
+	// Head: a foreign program may end the execution. One that puts itself before ours later did so
+	// on purpose, as tools that trace packets do; CNIs attach at the tail.
 	made, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: h.attach, Anchor: link.Head()})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		l.clsact.Store(true)
@@ -221,8 +221,8 @@ func hooksOfUplink(ifindex int) ([]hook, error) {
 	return uplinkHooks, nil
 }
 
-// checkDevice checks that a device carries what the program of a hook expects: Ethernet frames, or IP
-// packets.
+// checkDevice checks that a device carries what the program of a hook expects: Ethernet frames, or
+// IP packets.
 func checkDevice(ifindex int, h hook) error {
 	device, err := netlink.LinkByIndex(ifindex)
 	if err != nil {

@@ -57,8 +57,8 @@ type Loader struct {
 	// conntrack: the programs read conntrack.
 	conntrack bool
 	have      *dataplane.State // what the maps hold; nil: read them first
-	// filled are the inner maps of `tables`, which are never changed in place: a large one takes
-	// milliseconds to read.
+	// filled are the inner maps of `tables`. They are replaced, never changed in place; reading a
+	// large one takes milliseconds.
 	filled map[bpf.PelagoServiceKey]filledTable
 }
 

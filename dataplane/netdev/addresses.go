@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kindDummy is the kind of kube-ipvs0, to which kube-proxy in IPVS mode binds every ClusterIP, and of
-// similar devices of name servers and load balancers.
+// kindDummy is the kind of kube-ipvs0, to which kube-proxy in IPVS mode binds every ClusterIP, and
+// of similar devices of name servers and load balancers.
 const (
 	kindDummy = "dummy"
 	kubeIPVS  = "kube-ipvs0"
@@ -103,7 +103,8 @@ func (d *Addresses) read(own netip.Addr) (nodeAddresses, error) {
 	if len(candidates) == 0 {
 		return v, nil
 	}
-	routes, err := Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) }) // of the main table
+	// RouteList lists the main table.
+	routes, err := Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return v, fmt.Errorf("list the routes: %w", err)
 	}
@@ -127,7 +128,7 @@ func (d *Addresses) kind(ifindex int) deviceKind {
 	}
 	link, err := netlink.LinkByIndex(ifindex)
 	if err != nil {
-		return kind // gone, with its addresses
+		return kind // the device was removed, with its addresses
 	}
 	kind = kindOf(link)
 	d.mu.Lock()
@@ -150,7 +151,7 @@ func kindOf(link netlink.Link) deviceKind {
 // one of a dummy device does not.
 func (d *Addresses) AddressChanged(u netlink.AddrUpdate) bool {
 	dummy := d.kind(u.LinkIndex).dummy
-	ip, _ := netip.AddrFromSlice(u.LinkAddress.IP.To4())
+	ip, _ := netip.AddrFromSlice(u.LinkAddress.IP.To4()) // IPv6: not valid, equal to no own address
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if dummy && ip != d.own && (d.known == nil || !d.known.dummies[u.LinkIndex]) {
@@ -160,8 +161,8 @@ func (d *Addresses) AddressChanged(u netlink.AddrUpdate) bool {
 	return true
 }
 
-// RouteChanged forgets the addresses if a route has a source, and reports whether it is more than the
-// local route of an address on a dummy device, which the kernel adds with the address.
+// RouteChanged forgets the addresses if a route has a source, and reports whether it is more than
+// the local route of an address on a dummy device, which the kernel adds with the address.
 func (d *Addresses) RouteChanged(r netlink.Route) bool {
 	if r.Table == unix.RT_TABLE_LOCAL {
 		return !d.kind(r.LinkIndex).dummy

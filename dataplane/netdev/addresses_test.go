@@ -29,7 +29,7 @@ func ipvs(t *testing.T, ns *netns.NS, services int) {
 	}
 }
 
-// Addresses of dummy devices are none of the node's, unless the node is known by one of them or uses
+// Addresses of dummy devices are ignored, unless one is the InternalIP of the node, or it uses
 // one as source.
 func TestAddresses(t *testing.T) {
 	addr := netip.MustParseAddr
@@ -91,7 +91,7 @@ func TestKindOf(t *testing.T) {
 	}
 }
 
-// The addresses are read again after changes that may concern them, and no others.
+// Only changes that may affect the addresses invalidate the cache.
 func TestAddressesChange(t *testing.T) {
 	ns := newNode(t)
 	ipvs(t, ns, 3)

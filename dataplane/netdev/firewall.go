@@ -60,7 +60,7 @@ type Filter struct {
 	Remote []netip.Addr
 }
 
-// Arrival is how outer packets of a peer come in.
+// Arrival is the source and the ingress device of outer packets of a peer.
 type Arrival struct {
 	From    netip.Addr
 	Ifindex int // the device; 0: not known
@@ -264,7 +264,7 @@ func (x *xtables) fill(t *firewall.Table, c ownChain) error {
 // Rules that drop them in a chain that is called are a decision of its owner, and are reported.
 func (x *xtables) call(t *firewall.Table, c ownChain, packets []needed) error {
 	rule := "-j " + c.name
-	rules, _ := t.Rules(c.base)
+	rules, _ := t.Rules(c.base) // no rules if the chain is missing
 	var examples []firewall.Packet
 	for _, p := range packets {
 		if (p.Hook == firewall.Input) == (c.base == "INPUT") {
@@ -301,7 +301,7 @@ func (x *xtables) call(t *firewall.Table, c ownChain, packets []needed) error {
 
 // removeOld deletes the rules of earlier versions, recognised by their comment.
 func (x *xtables) removeOld(t *firewall.Table, chain string) error {
-	rules, _ := t.Rules(chain)
+	rules, _ := t.Rules(chain) // no rules if the chain is missing
 	var errs []error
 	for _, rule := range rules {
 		if !strings.Contains(rule, "--comment "+oldComment+" ") {
@@ -326,7 +326,7 @@ func (x *xtables) remove() error {
 		if _, ok := t.Rules(c.name); !ok {
 			continue
 		}
-		rules, _ := t.Rules(c.base)
+		rules, _ := t.Rules(c.base) // no rules if the chain is missing
 		for _, rule := range rules {
 			if rule == "-j "+c.name {
 				errs = append(errs, x.Delete(filterTable, c.base, "-j", c.name))

@@ -32,9 +32,9 @@ type way struct {
 }
 
 // Resolve returns the next hops of the addresses, and forgets others. An address without a route is
-// left out, and looked up again by the next call. others are the further devices by which an address
-// with a multipath route is reached: the kernel may use any of them, and may choose another for
-// packets in the opposite direction. There is one call at a time.
+// left out, and looked up again by the next call. others are the further devices by which an
+// address with a multipath route is reached: the kernel may use any of them, and may choose another
+// for packets in the opposite direction. There is one call at a time.
 func (h *Hops) Resolve(addresses []netip.Addr) (hops map[netip.Addr]dataplane.Hop, others map[netip.Addr][]uint32) {
 	h.mu.Lock()
 	out := make(map[netip.Addr]way, len(addresses))

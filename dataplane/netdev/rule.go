@@ -76,9 +76,9 @@ func listRules() ([]netlink.Rule, error) {
 	return rules, nil
 }
 
-// tablesBehind are the routing tables, besides ours, in which a packet for a remote prefix is looked
-// up when our rule is away: main, and those of rules after ours, such as the tables of single
-// interfaces of cloud providers' CNIs and of VPNs.
+// tablesBehind are the routing tables, besides ours, in which a packet for a remote prefix is
+// looked up when our rule is away: main, and those of rules after ours, such as the tables of
+// single interfaces of cloud providers' CNIs and of VPNs.
 func tablesBehind(rules []netlink.Rule) []int {
 	tables := []int{unix.RT_TABLE_MAIN}
 	for _, r := range rules {
@@ -117,7 +117,8 @@ func Preceding(prefixes []netip.Prefix) (problems []string, err error) {
 	return problems, nil
 }
 
-// preceding are the rules before ours, in the order of the look-up, that may divert packets of pods.
+// preceding are the rules before ours, in the order of the look-up, that may divert packets of
+// pods.
 func preceding(rules []netlink.Rule) (before []netlink.Rule) {
 	for _, r := range rules {
 		if r.Table == Table {

@@ -12,14 +12,14 @@ type Uplink struct {
 	Name string
 	// MTU in bytes.
 	MTU int
-	// L3: its packets have no Ethernet header, so it has no neighbours. Tailscale's, WireGuard's and
-	// PPP's are such devices.
+	// L3: its packets have no Ethernet header, so it has no neighbours. Tailscale's, WireGuard's
+	// and PPP's are such devices.
 	L3 bool
 	// Problem is why the programs cannot work on it, for an operator; empty: they can.
 	Problem string
 }
 
-// ReadUplink reads a device; false if it is gone.
+// ReadUplink reads a device; ok is false if it does not exist.
 func ReadUplink(ifindex uint32) (u Uplink, ok bool, err error) {
 	link, err := netlink.LinkByIndex(int(ifindex))
 	var gone netlink.LinkNotFoundError

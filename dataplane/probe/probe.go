@@ -217,8 +217,8 @@ type edgeSender struct {
 func (e edgeSender) send(peer netip.Addr, frame []byte) error { return e.Send(e.edge, peer, frame) }
 func (e edgeSender) sendGSO(peer netip.Addr) error            { return e.SendGSO(e.edge, peer) }
 
-// refresh updates the schedule from the paths and their use, and sends large and GSO probes that are
-// due.
+// refresh updates the schedule from the paths and their use, and sends large and GSO probes that
+// are due.
 func (p *Prober) refresh(now time.Time, mtu int, to sender) error {
 	paths, err := p.node.Paths()
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TUN joins two namespaces with a TUN device each, which carry IP packets without an Ethernet header,
-// as the devices of a VPN do. This process copies the packets, until close is called. The devices end
-// with it.
+// TUN joins two namespaces with a TUN device each, which carry IP packets without an Ethernet
+// header, as the devices of a VPN do. This process copies the packets, until close is called. The
+// devices end with it.
 func TUN(a, b End) (close func() error, err error) {
 	ends := []End{a, b}
 	files := make([]*os.File, len(ends))
@@ -36,8 +36,7 @@ func TUN(a, b End) (close func() error, err error) {
 				if err != nil {
 					return // closed
 				}
-				// A device that is down takes nothing.
-				_, _ = files[1-i].Write(packet[:n])
+				_, _ = files[1-i].Write(packet[:n]) // EIO while the device is down: the packet is lost
 			}
 		}()
 	}

@@ -397,8 +397,8 @@ func rows(t testing.TB) []row {
 	}
 }
 
-// exhaust takes every port of node 2 towards UDP port 53 of 120.2.0.20. The last few are found by
-// chance.
+// exhaust allocates every port of node 2 towards UDP port 53 of 120.2.0.20. The search for a free
+// port is random, so the last ones need many packets.
 func exhaust(t *testing.T, k *Kernel) {
 	port := uint16(20000)
 	await.True(t, "256 flows", func() bool {
@@ -417,8 +417,8 @@ func exhaust(t *testing.T, k *Kernel) {
 	}
 }
 
-// withoutMemory loads a program over the maps of k in which every update of a map by a function fails
-// with ENOMEM.
+// withoutMemory loads a program over the maps of k in which every update of a map by a function
+// fails with ENOMEM.
 func (k *Kernel) withoutMemory(t *testing.T, program, function string) *ebpf.Program {
 	t.Helper()
 	spec, err := bpf.LoadPelago()

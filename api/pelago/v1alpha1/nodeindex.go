@@ -123,8 +123,8 @@ const NodeSettings = "GatewaySettings"
 const NodeXDP = "XDP"
 
 // NodeHost is a condition of a NodeIndex: False if rules, routes or programs of others on the node
-// keep packets from Pelago's, or did so in the last ten minutes, or if Pelago's programs cannot work
-// on a device that leads to another node or gateway; the message names them with the remedy.
+// keep packets from Pelago's, or did so in the last ten minutes, or if Pelago's programs cannot
+// work on a device that leads to another node or gateway; the message names them with the remedy.
 const NodeHost = "HostNetwork"
 
 // Reasons of NodeHost.

@@ -17,7 +17,7 @@ var begin = time.Unix(1_700_000_000, 0)
 
 func lossy() liveness.Path { p := clusterset.Answering(); p.Loss = 0.12; return p }
 
-// Lost GSO packets are named although the path is fine, beside a black hole.
+// The message reports lost GSO packets on a connected path, together with an MTU black hole.
 func TestLostGSOPackets(t *testing.T) {
 	for want, size := range map[string]liveness.Size{
 		"": {Full: 1390, Passes: 1390},

@@ -39,8 +39,8 @@ type Snapshot struct {
 	made *byte
 }
 
-// NewSnapshot returns the outcome of a reconcile; fleeting is tables.Wire's. Of the pods left out, r
-// has those that are to be reported.
+// NewSnapshot returns the outcome of a reconcile; fleeting is tables.Wire's. Of the pods left out,
+// r has those that are to be reported.
 func NewSnapshot(objs tables.Objects, r tables.Result, reach tables.Reach, fleeting bool) Snapshot {
 	s := Snapshot{
 		State: r.State, Objects: objs, Gateway: r.Gateway, Fleeting: fleeting, Rotating: r.Rotation.Left > 0, Wire: r.Wire, Reach: reach,

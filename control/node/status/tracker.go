@@ -104,7 +104,7 @@ func (t *Tracker) Observe(o Observation) Update {
 	changed = t.update(o.Snapshot, o.Paths, o.Sizes, o.Now) || changed
 	u := Update{Answering: t.answering(o.Snapshot, o.Unreachable(o.Paths)), Events: t.events(o.Snapshot)}
 	key := t.urgent
-	if changed { // with many gateways, it takes longer than all else here
+	if changed { // expensive with many gateways
 		key = t.urgentKey(o.Snapshot)
 	}
 	if key != t.urgent || o.Now.Sub(t.reported) >= reportInterval {
@@ -115,8 +115,8 @@ func (t *Tracker) Observe(o Observation) Update {
 	return u
 }
 
-// update records the paths and forgets those to gateways that are gone. changed: what is reported at
-// once has changed with them.
+// update records the paths and removes those to former gateways. It reports whether state that is
+// reported at once has changed.
 func (t *Tracker) update(snap Snapshot, paths map[netip.Addr]liveness.Path, sizes map[netip.Addr]liveness.Size, now time.Time) (changed bool) {
 	current := make(map[netip.Addr]bool, len(snap.Targets))
 	for _, target := range snap.Targets {

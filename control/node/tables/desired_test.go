@@ -156,8 +156,8 @@ func TestProblemsAreNamed(t *testing.T) {
 	}
 }
 
-// Nodes and gateways behind a device on which the programs cannot work are left out, and nothing
-// else.
+// Nodes and gateways reached by a device that does not support the programs are omitted, and
+// nothing else.
 func TestUnusableUplink(t *testing.T) {
 	objs, host := clusterset.Globalnet("n1")
 	whole := tables.Desired(objs, host).State
@@ -195,7 +195,7 @@ func TestUnusableUplink(t *testing.T) {
 	}
 }
 
-// Addresses of the node itself never take the place of pods, and what is left out is named.
+// Pods take precedence over addresses of the node itself; omitted addresses are reported.
 func TestMoreAddressesThanSources(t *testing.T) {
 	for name, fixture := range map[string]func(string) (tables.Objects, tables.Host){"globalnet": clusterset.Globalnet, "flat": clusterset.Flat} {
 		t.Run(name, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestMoreAddressesThanSources(t *testing.T) {
 			}
 			objs.Pods, host.Devices = nil, map[netip.Addr]uint32{}
 			for i := range 250 {
-				a := netip.AddrFrom4([4]byte{200, 7, 2, byte(i)}) // behind the node's own in any order
+				a := netip.AddrFrom4([4]byte{200, 7, 2, byte(i)}) // sorted after the addresses of the node
 				objs.Pods = append(objs.Pods, clusterset.Pod("p"+a.String(), "n1", a.String()))
 				host.Devices[a] = 3
 			}

@@ -113,7 +113,7 @@ func (b *builder) external(address netip.Addr) bool {
 	if _, local := b.out.Owners[address]; known || local {
 		return true
 	}
-	if len(s.Sources)-len(b.hosts) >= dataplane.MaxSources { // limitSources takes out the rest
+	if len(s.Sources)-len(b.hosts) >= dataplane.MaxSources { // limitSources removes the rest
 		b.problem("endpoint %s is on no node, and gateway %s has %d local addresses already: it does not serve it; use fewer endpoints", address, b.objs.Name, dataplane.MaxSources)
 		return false
 	}

@@ -68,8 +68,8 @@ type Objects struct {
 type Host struct {
 	// Hops are the next hops of OuterAddresses; what has none is left out of the tables.
 	Hops map[netip.Addr]dataplane.Hop
-	// Others are the further interface indexes by which an address of Hops may be reached, OwnDevices
-	// those that have the node's address: packets may arrive by any of them.
+	// Others are the further interface indexes by which an address of Hops may be reached,
+	// OwnDevices those that have the node's address: packets may arrive by any of them.
 	Others     map[netip.Addr][]uint32
 	OwnDevices []uint32
 	// Unusable are interface indexes of these on which the programs cannot work, and why: nodes and
@@ -88,7 +88,7 @@ type Host struct {
 	// External are the interface indexes towards ExternalAddresses, on gateways; what has no route
 	// is left out.
 	External map[netip.Addr]uint32
-	// Addresses of the node itself. Where there is not room for all, those of pods come first.
+	// Addresses of the node itself. If the map is too small, those of pods take precedence.
 	Addresses []netip.Addr
 	Overlay   dataplane.Tokens
 	Cable     dataplane.Tokens

@@ -1,7 +1,7 @@
-// Command node measures what the node daemon costs on a node of a cluster of a given size: start,
-// memory, processor time at rest and under changes of endpoints, and how long a change takes from the
-// API server into the kernel's tables. It runs pelago-node itself, in a namespace, against a real API
-// server: `make bench-node`.
+// Command node measures the node daemon by size of the cluster: duration of the start, memory,
+// processor time idle and under endpoint changes, and the latency from a write at the API server to
+// the BPF map. It runs pelago-node in a network namespace, against a real API server: `make
+// bench-node`.
 //
 //	go run ./test/bench/node -out out/node.json
 //	go run ./test/bench/node -nodes 100 -rates 10 -period 10s    # a short run

@@ -39,7 +39,8 @@ import (
 
 const (
 	variant = "pelago-node"
-	// startLimit and quiet: the first tables may take so long; then it rests before it is measured.
+	// startLimit bounds the time until /readyz; quiet is the settling time before the first
+	// measurement.
 	startLimit, quiet = 5 * time.Minute, 20 * time.Second
 	// canaryInterval is that of the changes whose way into the kernel is measured.
 	canaryInterval = 250 * time.Millisecond
@@ -186,7 +187,10 @@ func relay(from net.Listener, to string) {
 			defer out.Close()
 			done := make(chan struct{}, 2)
 			for a, b := range map[net.Conn]net.Conn{in: out, out: in} {
-				go func() { _, _ = io.Copy(a, b); done <- struct{}{} }()
+				go func() {
+					_, _ = io.Copy(a, b) // ends with either connection; the client reconnects
+					done <- struct{}{}
+				}()
 			}
 			<-done
 		}()
@@ -249,8 +253,8 @@ func (s *stage) start(ctx context.Context) error {
 	return nil
 }
 
-// under measures the cores that the daemon takes and how long changes need into its maps, in ms and
-// sorted, while rate endpoints a second change.
+// under returns the processor time per second of the daemon, in cores, and the latencies of changes
+// to the map, sorted, in ms, at rate endpoint changes per second.
 func (s *stage) under(ctx context.Context, rate float64) (cores float64, latencies []float64, err error) {
 	before, err := s.cpu()
 	if err != nil {

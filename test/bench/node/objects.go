@@ -23,8 +23,8 @@ import (
 )
 
 // cluster is the size of what the daemon sees. All services are exported, and have a ClusterSetIP
-// that sharing other clusters serve, too. The changes of the first, whose endpoints are on the
-// measured node, are followed into the kernel; the others change under load.
+// that sharing other clusters serve, too. The latency is measured with changes of the
+// first, whose endpoints are on the measured node; the load changes the others.
 type cluster struct {
 	nodes, services, clusters int
 }
@@ -69,7 +69,8 @@ func newClient(c *rest.Config) (client.Client, error) {
 	return cl, nil
 }
 
-// Addresses. Own nodes are in nodeRange, own pods in podRange; other clusters have a global /16 each.
+// Addresses. Own nodes are in nodeRange, own pods in podRange; other clusters have a global /16
+// each.
 var (
 	nodeRange   = netip.MustParseAddr("172.16.0.0")
 	peerRange   = netip.MustParseAddr("172.31.0.0")

@@ -10,8 +10,8 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// TestSecondCard has packets arrive at each node by a second card, while they leave by the first: the
-// kernel may select either for a multipath route.
+// TestSecondCard has packets arrive at each node by a second card, while they leave by the first:
+// the kernel may select either for a multipath route.
 func TestSecondCard(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, Options{})

@@ -41,7 +41,8 @@ type Options struct {
 	Datapath dataplane.Datapath
 	// CNI is how pods are attached to their nodes.
 	CNI CNI
-	// VPN is the index of the node of each cluster that all others reach by a VPN; 0: none (vpn.go).
+	// VPN is the index of the node of each cluster that all others reach by a VPN; 0: none
+	// (vpn.go).
 	VPN uint16
 }
 

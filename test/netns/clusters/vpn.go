@@ -8,8 +8,8 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// With Options.VPN, every node has the TUN device vpn0, as of Tailscale or WireGuard, and the router
-// is the VPN. Node VPN of each cluster has nothing else: its address is 100.64.C.n.
+// With Options.VPN, every node has the TUN device vpn0, as of Tailscale or WireGuard, and the
+// router is the VPN. Node VPN of each cluster has nothing else: its address is 100.64.C.n.
 
 var vpnRange = netip.MustParsePrefix("100.64.0.0/16")
 

@@ -8,9 +8,9 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// TestVPNTown is the town with a node that all others reach by a device without Ethernet header: the
-// third, which is no gateway, or the first, which is one, with the cable. It stands on a gateway
-// beside an uplink with such headers.
+// TestVPNTown is the town with a node that all others reach by a device without Ethernet header:
+// the third, which is no gateway, or the first, which is one, with the cable. It stands on a
+// gateway beside an uplink with such headers.
 func TestVPNTown(t *testing.T) {
 	t.Parallel()
 	for vpn, datapath := range map[uint16]dataplane.Datapath{1: dataplane.Fast, 3: dataplane.Strict} {
