@@ -144,7 +144,7 @@ func (t *task) deleteObject(ctx context.Context, want *unstructured.Unstructured
 // does not serve. A kind that it serves in no version has no objects.
 func (t *task) deleteServed(ctx context.Context, want *unstructured.Unstructured) error {
 	kind := want.GroupVersionKind().GroupKind()
-	version, err := kube.ServedVersion(t.member.discovery, kind)
+	version, err := kube.ServedVersion(ctx, t.member.discovery, kind)
 	if err != nil || version == "" {
 		return err
 	}
@@ -307,7 +307,7 @@ func (t *task) workOf(ctx context.Context, o *metav1.PartialObjectMetadata) (exi
 
 // contents lists all objects of a namespace; unseen names kinds that cannot be listed.
 func (t *task) contents(ctx context.Context, namespace string) (all []metav1.PartialObjectMetadata, unseen string, err error) {
-	lists, err := t.member.discovery.ServerPreferredNamespacedResources()
+	lists, err := t.member.discovery.ServerPreferredNamespacedResourcesWithContext(ctx)
 	var partly *discovery.ErrGroupDiscoveryFailed
 	switch {
 	case errors.As(err, &partly):

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,8 +25,8 @@ func NotServed(err error) bool {
 
 // ServedVersion returns the preferred version in which an API server serves a kind, "" if in none.
 // An incomplete response about the group is an error.
-func ServedVersion(d discovery.ServerResourcesInterface, kind schema.GroupKind) (string, error) {
-	_, lists, err := d.ServerGroupsAndResources()
+func ServedVersion(ctx context.Context, d discovery.ServerResourcesInterfaceWithContext, kind schema.GroupKind) (string, error) {
+	_, lists, err := d.ServerGroupsAndResourcesWithContext(ctx)
 	var failed *discovery.ErrGroupDiscoveryFailed
 	switch {
 	case errors.As(err, &failed):

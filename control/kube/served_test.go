@@ -70,7 +70,7 @@ func TestServedVersion(t *testing.T) {
 		"not an API server":                      {nil, "example.com", "Gadget", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := ServedVersion(discoveryOf(t, test.paths), schema.GroupKind{Group: test.group, Kind: test.kind})
+			got, err := ServedVersion(t.Context(), discoveryOf(t, test.paths), schema.GroupKind{Group: test.group, Kind: test.kind})
 			if got != test.want || (err != nil) != test.fails {
 				t.Errorf("got %q, %v", got, err)
 			}

@@ -77,7 +77,25 @@ func (s watchSource) informer(lw toolscache.ListerWatcher, of runtime.Object, re
 			},
 		}
 	}
-	return toolscache.NewSharedIndexInformer(lw, of, resync, indexers)
+	return toolscache.NewSharedIndexInformer(CancelableListWatch(lw), of, resync, indexers)
+}
+
+// CancelableListWatch lets a reflector end with its context while the API server refuses
+// connections. client-go sleeps out its backoff of up to 30 s after a streamed list that was
+// refused (Reflector.watchList), whether the context has ended or not; after any other error it
+// lists, and a failed list's backoff ends with the context.
+func CancelableListWatch(lw toolscache.ListerWatcher) *toolscache.ListWatch {
+	of := toolscache.ToListerWatcherWithContext(lw)
+	return &toolscache.ListWatch{
+		ListWithContextFunc: of.ListWithContext,
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			w, err := of.WatchWithContext(ctx, opts)
+			if opts.SendInitialEvents != nil && utilnet.IsConnectionRefused(err) {
+				err = errors.New(err.Error()) // without the errno by which the reflector knows it
+			}
+			return w, err
+		},
+	}
 }
 
 // asJSON is the decoder of the objects of the kind; nil: they are not encoded as JSON.

@@ -1,16 +1,23 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,10 +28,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -113,6 +123,38 @@ func TestRefused(t *testing.T) {
 	if got := drain(t, ours(t, away, &workv1alpha1.Work{})); len(got) > 0 {
 		t.Errorf("%v of a server that hangs up, want an empty watch", got)
 	}
+}
+
+// A reflector whose API server refuses connections, in the middle of its longest backoff, ends with
+// its context.
+func TestEndsWhileRefused(t *testing.T) {
+	// One of them sleeps until a millisecond after the last error, whose time it took outside of the
+	// bubble.
+	handlers := utilruntime.ErrorHandlers
+	utilruntime.ErrorHandlers = nil
+	defer func() { utilruntime.ErrorHandlers = handlers }()
+	synctest.Test(t, func(t *testing.T) {
+		refused := &url.Error{Op: "Get", URL: "https://127.0.0.1:1", Err: syscall.ECONNREFUSED}
+		lw := CancelableListWatch(&toolscache.ListWatch{
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) { return nil, refused },
+			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+				return nil, refused
+			},
+		})
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
+		var running sync.WaitGroup
+		running.Go(func() {
+			toolscache.NewReflectorWithOptions(lw, &corev1.Pod{}, toolscache.NewStore(toolscache.MetaNamespaceKeyFunc),
+				toolscache.ReflectorOptions{}).RunWithContext(ctx)
+		})
+		time.Sleep(5 * time.Minute) // of the bubble: the backoff is at its longest
+		cancelled := time.Now()
+		cancel()
+		running.Wait()
+		if took := time.Since(cancelled); took > 0 {
+			t.Errorf("ended %v after its context", took)
+		}
+	})
 }
 
 // The cache's selector is applied, although the watch bypasses the code of client-go that applies

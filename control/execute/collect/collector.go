@@ -174,7 +174,7 @@ func (c *Collector) probe(ctx context.Context) {
 	c.observed.began = began
 	c.observed.ready = probe(ctx, c.discovery.RESTClient())
 	if c.observed.ready.Status == metav1.ConditionTrue {
-		if c.fresh--; c.fresh <= 0 && c.discover() {
+		if c.fresh--; c.fresh <= 0 && c.discover(ctx) {
 			c.fresh = discoverEvery
 		}
 		if !c.observed.mayServeGateways() {
@@ -193,12 +193,12 @@ func (c *Collector) probe(ctx context.Context) {
 
 // discover reads the version and the APIs of the member, and reports whether it has got all of
 // them.
-func (c *Collector) discover() bool {
-	v, err := c.discovery.ServerVersion()
+func (c *Collector) discover(ctx context.Context) bool {
+	v, err := c.discovery.ServerVersionWithContext(ctx)
 	if err == nil { // else the former version stays
 		c.observed.version = v.GitVersion
 	}
-	_, lists, partial := c.discovery.ServerGroupsAndResources()
+	_, lists, partial := c.discovery.ServerGroupsAndResourcesWithContext(ctx)
 	var complete metav1.Condition
 	c.observed.enablements, complete = enablements(lists, partial, c.observed.enablements)
 	c.observed.complete = &complete

@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // summaryStore is the store of a reflector. It holds of each object only the T that the cluster's
@@ -147,7 +148,7 @@ func (s *summaryStore[T]) run(ctx context.Context, core cache.Getter, resource s
 		return w, err
 	}
 	silent := klog.NewContext(ctx, logr.Discard())
-	cache.NewReflectorWithOptions(watcher, like, s, cache.ReflectorOptions{Name: "clusterstatus"}).RunWithContext(silent)
+	cache.NewReflectorWithOptions(kube.CancelableListWatch(watcher), like, s, cache.ReflectorOptions{Name: "clusterstatus"}).RunWithContext(silent)
 }
 
 // inventory holds the member's nodes and pods.

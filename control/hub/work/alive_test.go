@@ -21,12 +21,12 @@ import (
 
 // discovered is a server that serves Deployments in some versions.
 type discovered struct {
-	discovery.ServerResourcesInterface
+	discovery.ServerResourcesInterfaceWithContext
 	versions []string
 	err      error
 }
 
-func (d discovered) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+func (d discovered) ServerGroupsAndResourcesWithContext(context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
 	lists := []*metav1.APIResourceList{{GroupVersion: "v1"}}
 	for _, v := range d.versions {
 		lists = append(lists, &metav1.APIResourceList{GroupVersion: "apps/" + v, APIResources: []metav1.APIResource{{Kind: "Deployment"}}})

@@ -70,7 +70,7 @@ type reconciler struct {
 	client    client.Client
 	cache     cache.Cache
 	live      client.Reader // uncached, for decisions that a stale cache must not make
-	discovery discovery.ServerResourcesInterface
+	discovery discovery.ServerResourcesInterfaceWithContext
 	recorder  record.EventRecorder
 	writer    *Writer
 	duration  durations
@@ -271,7 +271,7 @@ func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference
 	u.SetGroupVersionKind(kind)
 	err := r.live.Get(ctx, key, u)
 	if kube.NotServed(err) {
-		version, unknown := kube.ServedVersion(r.discovery, kind.GroupKind())
+		version, unknown := kube.ServedVersion(ctx, r.discovery, kind.GroupKind())
 		if unknown != nil || version == "" {
 			return "", unknown
 		}
