@@ -13,38 +13,39 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
 // hook is an attach point of a program on a device.
 type hook struct {
 	name    string // of the pin: link_<name>_<ifindex>
-	program func(*Loader) *ebpf.Program
+	program string
 	attach  ebpf.AttachType
 	l3      bool // for devices whose packets have no Ethernet header
 }
 
 var (
 	edgeHooks = []hook{
-		{"edge_in", func(l *Loader) *ebpf.Program { return l.objs.EdgeIn }, ebpf.AttachTCXIngress, false},
-		{"edge_out", func(l *Loader) *ebpf.Program { return l.objs.EdgeOut }, ebpf.AttachTCXEgress, false},
+		{"edge_in", bpf.PelagoProgEdgeIn, ebpf.AttachTCXIngress, false},
+		{"edge_out", bpf.PelagoProgEdgeOut, ebpf.AttachTCXEgress, false},
 	}
 	receiverHooks = edgeHooks[:1] // ingress only
 	wireHooks     = []hook{
-		{"wire_in", func(l *Loader) *ebpf.Program { return l.objs.WireIn }, ebpf.AttachTCXIngress, true},
-		{"wire_out", func(l *Loader) *ebpf.Program { return l.objs.WireOut }, ebpf.AttachTCXEgress, true},
+		{"wire_in", bpf.PelagoProgWireIn, ebpf.AttachTCXIngress, true},
+		{"wire_out", bpf.PelagoProgWireOut, ebpf.AttachTCXEgress, true},
 	}
 	podHooks = []hook{
-		{"pod_out", func(l *Loader) *ebpf.Program { return l.objs.PodOut }, ebpf.AttachTCXIngress, false},
-		{"pod_in", func(l *Loader) *ebpf.Program { return l.objs.PodIn }, ebpf.AttachTCXEgress, false},
+		{"pod_out", bpf.PelagoProgPodOut, ebpf.AttachTCXIngress, false},
+		{"pod_in", bpf.PelagoProgPodIn, ebpf.AttachTCXEgress, false},
 	}
 	uplinkHooks = []hook{
-		{"uplink_in", func(l *Loader) *ebpf.Program { return l.objs.UplinkIn }, ebpf.AttachTCXIngress, false},
-		{"uplink_out", func(l *Loader) *ebpf.Program { return l.objs.UplinkOut }, ebpf.AttachTCXEgress, false},
+		{"uplink_in", bpf.PelagoProgUplinkIn, ebpf.AttachTCXIngress, false},
+		{"uplink_out", bpf.PelagoProgUplinkOut, ebpf.AttachTCXEgress, false},
 	}
 	l3UplinkHooks = []hook{
-		{"uplink_in", func(l *Loader) *ebpf.Program { return l.objs.UplinkL3In }, ebpf.AttachTCXIngress, true},
-		{"uplink_out", func(l *Loader) *ebpf.Program { return l.objs.UplinkL3Out }, ebpf.AttachTCXEgress, true},
+		{"uplink_in", bpf.PelagoProgUplinkL3In, ebpf.AttachTCXIngress, true},
+		{"uplink_out", bpf.PelagoProgUplinkL3Out, ebpf.AttachTCXEgress, true},
 	}
 )
 
@@ -167,9 +168,12 @@ func (l *Loader) Attached() (map[string][]int, error) {
 }
 
 func (l *Loader) attach(ifindex int, h hook, pin string) (displaced []string, err error) {
-	program := h.program(l)
 	if err := checkDevice(ifindex, h); err != nil {
 		return nil, fmt.Errorf("attach %s: %w", h.name, err)
+	}
+	program, err := l.Program(h.program)
+	if err != nil {
+		return nil, err
 	}
 	if l.clsact.Load() {
 		return attachClsact(ifindex, h, program)

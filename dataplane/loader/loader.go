@@ -53,7 +53,9 @@ type Options struct {
 type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects
-	clsact  atomic.Bool // attach by clsact filters instead of TCX links
+	// spec has the programs that are loaded at their first use (Program); nil after OpenMaps.
+	spec   *ebpf.CollectionSpec
+	clsact atomic.Bool // attach by clsact filters instead of TCX links
 	// conntrack: the programs read conntrack.
 	conntrack bool
 	have      *dataplane.State // what the maps hold; nil: read them first
@@ -62,8 +64,9 @@ type Loader struct {
 	filled map[bpf.PelagoServiceKey]filledTable
 }
 
-// Open loads the programs and opens or creates the pinned maps of PinPath. Existing maps keep their
-// content. The programs do nothing until they are attached and the first Apply sets Settings.Ready.
+// Open opens or creates the pinned maps of PinPath and loads the programs that every node has, the
+// others at their first use. Existing maps keep their content. The programs do nothing until they
+// are attached and the first Apply sets Settings.Ready.
 //
 // The error names the remedy if the caller is not root, PinPath is no bpffs, the kernel is too old,
 // or a pinned map has another layout.
@@ -90,17 +93,25 @@ func Open(opts Options) (*Loader, error) {
 	if err := errors.Join(err, setFlows(spec, l.pinPath, opts.MaxFlows), setTimers(spec, opts.Timers), l.setConntrack(spec)); err != nil {
 		return nil, err
 	}
-	err = spec.LoadAndAssign(&l.objs, &ebpf.CollectionOptions{
-		Maps: ebpf.MapOptions{PinPath: l.pinPath},
-	})
-	var verifier *ebpf.VerifierError
+	var common struct {
+		bpf.PelagoMaps
+		bpf.PelagoVariables
+		EdgeIn     *ebpf.Program `ebpf:"edge_in"`
+		EdgeOut    *ebpf.Program `ebpf:"edge_out"`
+		UplinkIn   *ebpf.Program `ebpf:"uplink_in"`
+		UplinkOut  *ebpf.Program `ebpf:"uplink_out"`
+		SweepFlows *ebpf.Program `ebpf:"sweep_flows"`
+		Advertise  *ebpf.Program `ebpf:"advertise"`
+	}
+	err = spec.LoadAndAssign(&common, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: l.pinPath}})
+	l.spec, l.objs.PelagoMaps, l.objs.PelagoVariables = spec, common.PelagoMaps, common.PelagoVariables
+	l.objs.EdgeIn, l.objs.EdgeOut, l.objs.UplinkIn, l.objs.UplinkOut = common.EdgeIn, common.EdgeOut, common.UplinkIn, common.UplinkOut
+	l.objs.SweepFlows, l.objs.Advertise = common.SweepFlows, common.Advertise
 	switch {
-	case errors.As(err, &verifier):
-		return nil, fmt.Errorf("load the programs: rejected by the verifier: %+v", verifier)
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return nil, fmt.Errorf("open the maps in %s: their layout is that of another version: run `pelago-node cleanup` on this node, which ends its connections to other clusters: %w", l.pinPath, err)
 	case err != nil:
-		return nil, fmt.Errorf("load the programs: %w", err)
+		return nil, loadError("the programs", err)
 	}
 	if err := l.migrate(former); err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -164,23 +175,59 @@ func (l *Loader) Close() error {
 	return l.objs.Close()
 }
 
-// Programs returns the loaded programs by name, for run-time statistics and tests. Empty after
-// OpenMaps.
+// Program returns a program by its name, which it loads at its first use: the verifier takes half
+// of its time for programs that most nodes do not attach.
+func (l *Loader) Program(name string) (*ebpf.Program, error) {
+	program, ok := l.programs()[name]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("load program %q: there is none of this name", name)
+	case *program != nil:
+		return *program, nil
+	case l.spec == nil:
+		return nil, fmt.Errorf("load program %s: use Open, which this was not", name)
+	}
+	spec := l.spec.Copy()
+	spec.Programs = map[string]*ebpf.ProgramSpec{name: spec.Programs[name]}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: l.pinPath}})
+	if err != nil {
+		return nil, loadError("program "+name, err)
+	}
+	defer c.Close()
+	*program = c.DetachProgram(name)
+	return *program, nil
+}
+
+func loadError(what string, err error) error {
+	var verifier *ebpf.VerifierError
+	if errors.As(err, &verifier) {
+		return fmt.Errorf("load %s: rejected by the verifier: %+v", what, verifier)
+	}
+	return fmt.Errorf("load %s: %w", what, err)
+}
+
+// Programs returns the programs that are loaded by name, for run-time statistics and tests. Empty
+// after OpenMaps.
 func (l *Loader) Programs() map[string]*ebpf.Program {
 	out := map[string]*ebpf.Program{}
-	for name, p := range map[string]*ebpf.Program{
-		bpf.PelagoProgEdgeIn: l.objs.EdgeIn, bpf.PelagoProgEdgeOut: l.objs.EdgeOut,
-		bpf.PelagoProgUplinkIn: l.objs.UplinkIn, bpf.PelagoProgUplinkOut: l.objs.UplinkOut,
-		bpf.PelagoProgUplinkL3In: l.objs.UplinkL3In, bpf.PelagoProgUplinkL3Out: l.objs.UplinkL3Out,
-		bpf.PelagoProgWireIn: l.objs.WireIn, bpf.PelagoProgWireOut: l.objs.WireOut, bpf.PelagoProgSweepFlows: l.objs.SweepFlows,
-		bpf.PelagoProgUplinkXdp: l.objs.UplinkXdp, bpf.PelagoProgAdvertise: l.objs.Advertise,
-		bpf.PelagoProgPodOut: l.objs.PodOut, bpf.PelagoProgPodIn: l.objs.PodIn,
-	} {
-		if p != nil {
-			out[name] = p
+	for name, p := range l.programs() {
+		if *p != nil {
+			out[name] = *p
 		}
 	}
 	return out
+}
+
+// programs are the places of all programs, by name.
+func (l *Loader) programs() map[string]**ebpf.Program {
+	return map[string]**ebpf.Program{
+		bpf.PelagoProgEdgeIn: &l.objs.EdgeIn, bpf.PelagoProgEdgeOut: &l.objs.EdgeOut,
+		bpf.PelagoProgUplinkIn: &l.objs.UplinkIn, bpf.PelagoProgUplinkOut: &l.objs.UplinkOut,
+		bpf.PelagoProgUplinkL3In: &l.objs.UplinkL3In, bpf.PelagoProgUplinkL3Out: &l.objs.UplinkL3Out,
+		bpf.PelagoProgWireIn: &l.objs.WireIn, bpf.PelagoProgWireOut: &l.objs.WireOut,
+		bpf.PelagoProgSweepFlows: &l.objs.SweepFlows, bpf.PelagoProgAdvertise: &l.objs.Advertise,
+		bpf.PelagoProgUplinkXdp: &l.objs.UplinkXdp, bpf.PelagoProgPodOut: &l.objs.PodOut, bpf.PelagoProgPodIn: &l.objs.PodIn,
+	}
 }
 
 // Remove detaches the programs and deletes everything that Open and Attach pinned below pinPath.

@@ -65,6 +65,10 @@ func (l *Loader) attachFrames(device netlink.Link) error {
 	if a.EncapType != "ether" {
 		return fmt.Errorf("attach XDP to %s: it is no Ethernet device but %q", a.Name, a.EncapType)
 	}
+	program, err := l.Program(bpf.PelagoProgUplinkXdp)
+	if err != nil {
+		return fmt.Errorf("attach XDP to %s: %w", a.Name, err)
+	}
 	pin := filepath.Join(l.pinPath, pinName(xdpHook, a.Index))
 	if alive(pin, a.Index) {
 		old, err := link.LoadPinnedLink(pin, nil)
@@ -72,7 +76,7 @@ func (l *Loader) attachFrames(device netlink.Link) error {
 			return fmt.Errorf("open link %s: %w", pin, err)
 		}
 		defer old.Close()
-		if err := old.Update(l.objs.UplinkXdp); err != nil {
+		if err := old.Update(program); err != nil {
 			return fmt.Errorf("replace XDP on %s: %w", a.Name, err)
 		}
 		return nil
@@ -80,7 +84,7 @@ func (l *Loader) attachFrames(device netlink.Link) error {
 	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove link %s of a device that is gone: %w", pin, err)
 	}
-	made, err := link.AttachXDP(link.XDPOptions{Program: l.objs.UplinkXdp, Interface: a.Index, Flags: link.XDPDriverMode})
+	made, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: a.Index, Flags: link.XDPDriverMode})
 	switch {
 	case errors.Is(err, syscall.EBUSY), errors.Is(err, syscall.EEXIST):
 		return fmt.Errorf("attach XDP to %s: a program of somebody else is there, tc does all the work: %w", a.Name, err)

@@ -41,10 +41,14 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 	if k.Loader, err = loader.Open(loader.Options{PinPath: pinPath, Timers: timers, MaxFlows: maxFlows}); err != nil {
 		return nil, err
 	}
-	programs := k.Loader.Programs()
-	k.EdgeOut, k.EdgeIn = programs[bpf.PelagoProgEdgeOut], programs[bpf.PelagoProgEdgeIn]
-	k.PodOut, k.PodIn = programs[bpf.PelagoProgPodOut], programs[bpf.PelagoProgPodIn]
-	k.UplinkIn, k.UplinkOut, k.UplinkXDP = programs[bpf.PelagoProgUplinkIn], programs[bpf.PelagoProgUplinkOut], programs[bpf.PelagoProgUplinkXdp]
+	for name, p := range map[string]**ebpf.Program{
+		bpf.PelagoProgEdgeOut: &k.EdgeOut, bpf.PelagoProgEdgeIn: &k.EdgeIn, bpf.PelagoProgPodOut: &k.PodOut, bpf.PelagoProgPodIn: &k.PodIn,
+		bpf.PelagoProgUplinkIn: &k.UplinkIn, bpf.PelagoProgUplinkOut: &k.UplinkOut, bpf.PelagoProgUplinkXdp: &k.UplinkXDP,
+	} {
+		if *p, err = k.Loader.Program(name); err != nil {
+			return nil, errors.Join(err, k.Loader.Close())
+		}
+	}
 	for name, m := range map[string]**ebpf.Map{
 		bpf.PelagoMapFlows: &k.Flows, bpf.PelagoMapFragments2: &k.Fragments, bpf.PelagoMapSlots: &k.Slots, bpf.PelagoMapHand: &k.Hand,
 		bpf.PelagoMapEgresses: &k.Egresses, bpf.PelagoMapPaths: &k.Paths, bpf.PelagoMapStandings: &k.Standings, bpf.PelagoMapCounters2: &k.Counters,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/test/netns"
 )
@@ -29,16 +30,21 @@ func l3Node(t *testing.T, node uint16) *Kernel {
 	return k
 }
 
-func (k *Kernel) l3Programs() (in, out *ebpf.Program) {
-	programs := k.Loader.Programs()
-	return programs["uplink_l3_in"], programs["uplink_l3_out"]
+// loaded is a program that Open does not load.
+func (k *Kernel) loaded(t *testing.T, name string) *ebpf.Program {
+	t.Helper()
+	p, err := k.Loader.Program(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // arriveL3 runs uplink_l3_in on the packet of a frame, and compares with uplink_in on the frame. A
 // packet that is not passed on has room for an Ethernet header.
 func (k *Kernel) arriveL3(t *testing.T, frame []byte, c Context) Result {
 	t.Helper()
-	in, _ := k.l3Programs()
+	in := k.loaded(t, bpf.PelagoProgUplinkL3In)
 	want := k.Run(t, k.UplinkIn, frame, c)
 	got := k.Run(t, in, frame[14:], c)
 	if got.Action != want.Action || got.Verdict != want.Verdict || got.Mark != want.Mark || got.Priority != want.Priority {
@@ -98,7 +104,7 @@ func TestL3Uplink(t *testing.T) {
 // The guard: only packets of our programs leave for the ports of nodes.
 func TestL3UplinkGuard(t *testing.T) {
 	k := l3Node(t, 2)
-	_, out := k.l3Programs()
+	out := k.loaded(t, bpf.PelagoProgUplinkL3Out)
 	cookie, _, err := k.Loader.Marks()
 	if err != nil {
 		t.Fatal(err)
