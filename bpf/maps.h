@@ -501,6 +501,18 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } refusals SEC(".maps");
 
+/*
+ * key: 0; value: the self-test under way. Writer: loader, which writes the marker last and reads
+ * the rest; edge, uplink_out.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct selftest);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} selftests SEC(".maps");
+
 /* key: 0; value: LAYOUT_VERSION of the loader that last opened the maps. Writer, reader: loader. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -479,6 +479,22 @@ const (
 	PelagoSeedSEED_TUNNEL  PelagoSeed = 1757159915
 )
 
+type PelagoSelftest struct {
+	_       structs.HostLayout
+	Marker  uint32
+	Edge    uint32
+	Ingress uint32
+	Source  uint32
+	Pod     uint32
+	Uplink  uint32
+}
+
+type PelagoSelftestPort uint32
+
+const (
+	PelagoSelftestPortSELFTEST_PORT PelagoSelftestPort = 9
+)
+
 type PelagoService struct {
 	_        structs.HostLayout
 	Backends uint32
@@ -675,6 +691,7 @@ const (
 	PelagoMapPeers                 = "peers"
 	PelagoMapRefusals              = "refusals"
 	PelagoMapRoutes                = "routes"
+	PelagoMapSelftests             = "selftests"
 	PelagoMapServices              = "services"
 	PelagoMapSettings              = "settings"
 	PelagoMapSlots                 = "slots"
@@ -735,6 +752,7 @@ const (
 	PelagoVarKeepRank              = "keep_rank"
 	PelagoVarKeepRemoteGateway     = "keep_remote_gateway"
 	PelagoVarKeepSeed              = "keep_seed"
+	PelagoVarKeepSelftestPort      = "keep_selftest_port"
 	PelagoVarKeepSlotStep          = "keep_slot_step"
 	PelagoVarKeepSlotTries         = "keep_slot_tries"
 	PelagoVarKeepSourceDevice      = "keep_source_device"
@@ -847,6 +865,7 @@ type PelagoMapSpecs struct {
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	Refusals      *ebpf.MapSpec `ebpf:"refusals"`
 	Routes        *ebpf.MapSpec `ebpf:"routes"`
+	Selftests     *ebpf.MapSpec `ebpf:"selftests"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Settings      *ebpf.MapSpec `ebpf:"settings"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
@@ -900,6 +919,7 @@ type PelagoVariableSpecs struct {
 	KeepRank              *ebpf.VariableSpec `ebpf:"keep_rank"`
 	KeepRemoteGateway     *ebpf.VariableSpec `ebpf:"keep_remote_gateway"`
 	KeepSeed              *ebpf.VariableSpec `ebpf:"keep_seed"`
+	KeepSelftestPort      *ebpf.VariableSpec `ebpf:"keep_selftest_port"`
 	KeepSlotStep          *ebpf.VariableSpec `ebpf:"keep_slot_step"`
 	KeepSlotTries         *ebpf.VariableSpec `ebpf:"keep_slot_tries"`
 	KeepSourceDevice      *ebpf.VariableSpec `ebpf:"keep_source_device"`
@@ -971,6 +991,7 @@ type PelagoMaps struct {
 	Peers         *ebpf.Map `ebpf:"peers"`
 	Refusals      *ebpf.Map `ebpf:"refusals"`
 	Routes        *ebpf.Map `ebpf:"routes"`
+	Selftests     *ebpf.Map `ebpf:"selftests"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Settings      *ebpf.Map `ebpf:"settings"`
 	Slots         *ebpf.Map `ebpf:"slots"`
@@ -1015,6 +1036,7 @@ func (m *PelagoMaps) Close() error {
 		m.Peers,
 		m.Refusals,
 		m.Routes,
+		m.Selftests,
 		m.Services,
 		m.Settings,
 		m.Slots,
@@ -1069,6 +1091,7 @@ type PelagoVariables struct {
 	KeepRank              *ebpf.Variable `ebpf:"keep_rank"`
 	KeepRemoteGateway     *ebpf.Variable `ebpf:"keep_remote_gateway"`
 	KeepSeed              *ebpf.Variable `ebpf:"keep_seed"`
+	KeepSelftestPort      *ebpf.Variable `ebpf:"keep_selftest_port"`
 	KeepSlotStep          *ebpf.Variable `ebpf:"keep_slot_step"`
 	KeepSlotTries         *ebpf.Variable `ebpf:"keep_slot_tries"`
 	KeepSourceDevice      *ebpf.Variable `ebpf:"keep_source_device"`
