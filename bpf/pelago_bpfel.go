@@ -306,8 +306,9 @@ type PelagoNodeSettings struct {
 type PelagoOverlay uint32
 
 const (
-	PelagoOverlayOVERLAY_VERSION PelagoOverlay = 1
-	PelagoOverlayOVERLAY_PORT    PelagoOverlay = 4800
+	PelagoOverlayOVERLAY_VERSION     PelagoOverlay = 1
+	PelagoOverlayOVERLAY_VERSION_MAX PelagoOverlay = 2
+	PelagoOverlayOVERLAY_PORT        PelagoOverlay = 4800
 )
 
 type PelagoOverlayFlag uint32
