@@ -579,7 +579,7 @@ ASSERT_SIZE(struct advertisement, 8 + 16 * CLUSTER_WORDS);
 
 /* ---- self-test ---- */
 enum selftest_port {
-	SELFTEST_PORT = 9, /* UDP, source and destination: discard (RFC 863) */
+	SELFTEST_PORT = 9, /* UDP: discard (RFC 863) */
 };
 
 /* The datagram of the node's self-test, and which programs received it. Reset by the loader. */

@@ -8,7 +8,7 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 )
 
-// SelftestPort is the UDP source and destination port of the datagram of a self-test.
+// SelftestPort is the UDP destination port of the datagram of a self-test.
 const SelftestPort = uint16(bpf.PelagoSelftestPortSELFTEST_PORT)
 
 // Selftest is what the programs recorded of the datagram of a self-test.
