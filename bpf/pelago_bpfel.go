@@ -635,7 +635,7 @@ type PelagoVip struct {
 	_        structs.HostLayout
 	Count    uint32
 	Affinity uint32
-	Targets  [32]PelagoVipTarget
+	Targets  [128]PelagoVipTarget
 	Slots    [512]uint8
 }
 
@@ -680,7 +680,7 @@ const (
 	PelagoMapFragments2            = "fragments2"
 	PelagoMapGatewayLosses         = "gateway_losses"
 	PelagoMapGateways              = "gateways"
-	PelagoMapGlobals               = "globals"
+	PelagoMapGlobals2              = "globals2"
 	PelagoMapGuards                = "guards"
 	PelagoMapHand                  = "hand"
 	PelagoMapLargeProbes           = "large_probes"
@@ -703,7 +703,7 @@ const (
 	PelagoMapUsage                 = "usage"
 	PelagoMapVipBackings           = "vip_backings"
 	PelagoMapVipRanges             = "vip_ranges"
-	PelagoMapVips                  = "vips"
+	PelagoMapVips2                 = "vips2"
 	PelagoProgAdvertise            = "advertise"
 	PelagoProgEdgeIn               = "edge_in"
 	PelagoProgEdgeOut              = "edge_out"
@@ -854,7 +854,7 @@ type PelagoMapSpecs struct {
 	Fragments2    *ebpf.MapSpec `ebpf:"fragments2"`
 	GatewayLosses *ebpf.MapSpec `ebpf:"gateway_losses"`
 	Gateways      *ebpf.MapSpec `ebpf:"gateways"`
-	Globals       *ebpf.MapSpec `ebpf:"globals"`
+	Globals2      *ebpf.MapSpec `ebpf:"globals2"`
 	Guards        *ebpf.MapSpec `ebpf:"guards"`
 	Hand          *ebpf.MapSpec `ebpf:"hand"`
 	LargeProbes   *ebpf.MapSpec `ebpf:"large_probes"`
@@ -877,7 +877,7 @@ type PelagoMapSpecs struct {
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VipBackings   *ebpf.MapSpec `ebpf:"vip_backings"`
 	VipRanges     *ebpf.MapSpec `ebpf:"vip_ranges"`
-	Vips          *ebpf.MapSpec `ebpf:"vips"`
+	Vips2         *ebpf.MapSpec `ebpf:"vips2"`
 }
 
 // PelagoVariableSpecs contains global variables before they are loaded into the kernel.
@@ -980,7 +980,7 @@ type PelagoMaps struct {
 	Fragments2    *ebpf.Map `ebpf:"fragments2"`
 	GatewayLosses *ebpf.Map `ebpf:"gateway_losses"`
 	Gateways      *ebpf.Map `ebpf:"gateways"`
-	Globals       *ebpf.Map `ebpf:"globals"`
+	Globals2      *ebpf.Map `ebpf:"globals2"`
 	Guards        *ebpf.Map `ebpf:"guards"`
 	Hand          *ebpf.Map `ebpf:"hand"`
 	LargeProbes   *ebpf.Map `ebpf:"large_probes"`
@@ -1003,7 +1003,7 @@ type PelagoMaps struct {
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VipBackings   *ebpf.Map `ebpf:"vip_backings"`
 	VipRanges     *ebpf.Map `ebpf:"vip_ranges"`
-	Vips          *ebpf.Map `ebpf:"vips"`
+	Vips2         *ebpf.Map `ebpf:"vips2"`
 }
 
 func (m *PelagoMaps) Close() error {
@@ -1025,7 +1025,7 @@ func (m *PelagoMaps) Close() error {
 		m.Fragments2,
 		m.GatewayLosses,
 		m.Gateways,
-		m.Globals,
+		m.Globals2,
 		m.Guards,
 		m.Hand,
 		m.LargeProbes,
@@ -1048,7 +1048,7 @@ func (m *PelagoMaps) Close() error {
 		m.Usage,
 		m.VipBackings,
 		m.VipRanges,
-		m.Vips,
+		m.Vips2,
 	)
 }
 

@@ -339,7 +339,7 @@ struct vip_target {
 };
 ASSERT_SIZE(struct vip_target, 8);
 
-#define VIP_TARGETS 32
+#define VIP_TARGETS 128
 #define VIP_SLOTS 509 /* a prime */
 
 enum vip_slot {
