@@ -186,7 +186,8 @@ static __always_inline enum verdict fwd_decide(const struct node_settings *s, co
 		 * A bounced packet may come from a remote cluster; any other is hairpinned by a
 		 * node of this one.
 		 */
-		if ((rx->flags & OVERLAY_BOUNCED) ? !route_lookup(p->saddr) : !bpf_map_lookup_elem(&globals2, &p->saddr))
+		if ((rx->flags & OVERLAY_BOUNCED) ? !route_lookup(p->saddr) :
+						    !bpf_map_lookup_elem(&globals2, &p->saddr))
 			return VERDICT_DROP_SPOOFED_SOURCE;
 		return fwd_in(s, p, rx, fwd);
 	}
