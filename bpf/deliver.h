@@ -28,7 +28,7 @@ __noinline __u32 exported_to(__be32 service, __be32 client)
 static __always_inline int may_refuse(struct __sk_buff *skb, const struct packet *p, enum verdict v, __u64 now,
 				      __u32 cluster)
 {
-	struct global *g = bpf_map_lookup_elem(&globals, &p->daddr);
+	struct global *g = bpf_map_lookup_elem(&globals2, &p->daddr);
 	__u64 *full = bpf_map_lookup_elem(&refusals, &cluster);
 
 	return g && g->kind == GLOBAL_SERVICE && full && is_answered(skb, p, v) &&
@@ -378,7 +378,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 		t.dport = f->dport;
 		goto translated;
 	}
-	g = bpf_map_lookup_elem(&globals, &p->daddr);
+	g = bpf_map_lookup_elem(&globals2, &p->daddr);
 	if (!g && !external_routed(p->daddr))
 		return finish(skb, rx->hook, VERDICT_DROP_NOT_OWN);
 	/*

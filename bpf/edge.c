@@ -11,6 +11,7 @@
 #include "bypass.h"
 #include "deliver.h"
 #include "mapping.h"
+#include "selftest.h"
 
 /*
  * Reports whether a packet of a known flow comes from the device of the flow's local side: a forged
@@ -157,6 +158,19 @@ static __noinline int edge_answer(struct __sk_buff *skb, const struct node_setti
 	return bpf_redirect(s->edge, BPF_F_INGRESS);
 }
 
+/* Consumes the datagram of a self-test. Returns 0 if the packet is none. */
+static __always_inline int selftest_end(struct __sk_buff *skb, const struct packet *p)
+{
+	struct selftest *t = selftest_of(skb, p);
+
+	if (!t)
+		return 0;
+	t->ingress = skb->ingress_ifindex;
+	t->source = p->saddr;
+	t->edge = 1;
+	return 1;
+}
+
 SEC("tc")
 int edge_out(struct __sk_buff *skb)
 {
@@ -175,6 +189,10 @@ int edge_out(struct __sk_buff *skb)
 	v = parse_skb(skb, ETH_LEN, &p);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
+	if (selftest_end(skb, &p)) {
+		count_verdict(skb, HOOK_EDGE_OUT, VERDICT_PROBE);
+		return ACTION_DROP;
+	}
 	v = translate_out(skb, s, &p, &to, now);
 	if (edge_answers(v))
 		return edge_answer(skb, s, &p, v);

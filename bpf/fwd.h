@@ -83,7 +83,7 @@ static __always_inline int fwd_may_open(const struct packet *p)
 static __always_inline enum verdict fwd_in(const struct node_settings *s, const struct packet *p, const struct rx *rx,
 					   struct fwd *fwd)
 {
-	struct global *g = bpf_map_lookup_elem(&globals, &p->daddr);
+	struct global *g = bpf_map_lookup_elem(&globals2, &p->daddr);
 	__u32 node = 0, except = (rx->flags & OVERLAY_BOUNCED) ? rx->peer_node : 0, rank;
 	int picked = 0;
 
@@ -144,7 +144,7 @@ static __always_inline enum verdict fwd_out(const struct node_settings *s, const
 	enum reach reach;
 
 	/* The sender is a node of this cluster; the inner source must be of this cluster too. */
-	if (!bpf_map_lookup_elem(&globals, &p->saddr) && !external_routed(p->saddr))
+	if (!bpf_map_lookup_elem(&globals2, &p->saddr) && !external_routed(p->saddr))
 		return VERDICT_DROP_SPOOFED_SOURCE;
 	fwd->node = rx->node;
 	fwd->flags = rx->flags;
@@ -186,7 +186,8 @@ static __always_inline enum verdict fwd_decide(const struct node_settings *s, co
 		 * A bounced packet may come from a remote cluster; any other is hairpinned by a
 		 * node of this one.
 		 */
-		if ((rx->flags & OVERLAY_BOUNCED) ? !route_lookup(p->saddr) : !bpf_map_lookup_elem(&globals, &p->saddr))
+		if ((rx->flags & OVERLAY_BOUNCED) ? !route_lookup(p->saddr) :
+						    !bpf_map_lookup_elem(&globals2, &p->saddr))
 			return VERDICT_DROP_SPOOFED_SOURCE;
 		return fwd_in(s, p, rx, fwd);
 	}

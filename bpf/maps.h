@@ -130,15 +130,18 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } egresses SEC(".maps");
 
-/* key: own global address; value: what it is. Writer: loader. Reader: edge, gateway. */
+/*
+ * key: own global address, without globalnet that of every pod of the cluster on a gateway; value:
+ * what it is. Writer: loader. Reader: edge, gateway. Before, `globals` with 65,536 entries.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 524288);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __be32);
 	__type(value, struct global);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} globals SEC(".maps");
+} globals2 SEC(".maps");
 
 /*
  * key: own global address with GLOBAL_RESTRICTED; value: the clusters that may open flows to it;
@@ -227,7 +230,7 @@ struct {
 
 /*
  * key: ClusterSetIP, port, protocol; value: the clusters that serve it. Writer: loader. Reader:
- * edge.
+ * edge. Before, `vips` with 32 targets.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -236,10 +239,10 @@ struct {
 	__type(key, struct service_key);
 	__type(value, struct vip);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} vips SEC(".maps");
+} vips2 SEC(".maps");
 
 /*
- * key: ClusterIP of this cluster that is a target in `vips`; value: the global IP of its service, for
+ * key: ClusterIP of this cluster that is a target in `vips2`; value: the global IP of its service, for
  * clients without a device in `endpoints`; 0: none. Writer: loader. Reader: edge, also to recognise
  * their answers among the packets to pods.
  */
@@ -500,6 +503,18 @@ struct {
 	__type(value, __u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } refusals SEC(".maps");
+
+/*
+ * key: 0; value: the self-test under way. Writer: loader, which writes the marker last and reads
+ * the rest; edge, uplink_out.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct selftest);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} selftests SEC(".maps");
 
 /* key: 0; value: LAYOUT_VERSION of the loader that last opened the maps. Writer, reader: loader. */
 struct {

@@ -40,6 +40,7 @@ KEEP(struct, remote_gateway);
 KEEP(struct, probe_slot);
 KEEP(struct, vip_target);
 KEEP(struct, sweep);
+KEEP(enum, selftest_port);
 KEEP(struct, advertisement);
 KEEP(enum, layout);
 KEEP(enum, counter_limit);

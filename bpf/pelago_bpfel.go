@@ -306,8 +306,9 @@ type PelagoNodeSettings struct {
 type PelagoOverlay uint32
 
 const (
-	PelagoOverlayOVERLAY_VERSION PelagoOverlay = 1
-	PelagoOverlayOVERLAY_PORT    PelagoOverlay = 4800
+	PelagoOverlayOVERLAY_VERSION     PelagoOverlay = 1
+	PelagoOverlayOVERLAY_VERSION_MAX PelagoOverlay = 2
+	PelagoOverlayOVERLAY_PORT        PelagoOverlay = 4800
 )
 
 type PelagoOverlayFlag uint32
@@ -479,6 +480,22 @@ const (
 	PelagoSeedSEED_TUNNEL  PelagoSeed = 1757159915
 )
 
+type PelagoSelftest struct {
+	_       structs.HostLayout
+	Marker  uint32
+	Edge    uint32
+	Ingress uint32
+	Source  uint32
+	Pod     uint32
+	Uplink  uint32
+}
+
+type PelagoSelftestPort uint32
+
+const (
+	PelagoSelftestPortSELFTEST_PORT PelagoSelftestPort = 9
+)
+
 type PelagoService struct {
 	_        structs.HostLayout
 	Backends uint32
@@ -618,7 +635,7 @@ type PelagoVip struct {
 	_        structs.HostLayout
 	Count    uint32
 	Affinity uint32
-	Targets  [32]PelagoVipTarget
+	Targets  [128]PelagoVipTarget
 	Slots    [512]uint8
 }
 
@@ -663,7 +680,7 @@ const (
 	PelagoMapFragments2            = "fragments2"
 	PelagoMapGatewayLosses         = "gateway_losses"
 	PelagoMapGateways              = "gateways"
-	PelagoMapGlobals               = "globals"
+	PelagoMapGlobals2              = "globals2"
 	PelagoMapGuards                = "guards"
 	PelagoMapHand                  = "hand"
 	PelagoMapLargeProbes           = "large_probes"
@@ -675,6 +692,7 @@ const (
 	PelagoMapPeers                 = "peers"
 	PelagoMapRefusals              = "refusals"
 	PelagoMapRoutes                = "routes"
+	PelagoMapSelftests             = "selftests"
 	PelagoMapServices              = "services"
 	PelagoMapSettings              = "settings"
 	PelagoMapSlots                 = "slots"
@@ -685,7 +703,7 @@ const (
 	PelagoMapUsage                 = "usage"
 	PelagoMapVipBackings           = "vip_backings"
 	PelagoMapVipRanges             = "vip_ranges"
-	PelagoMapVips                  = "vips"
+	PelagoMapVips2                 = "vips2"
 	PelagoProgAdvertise            = "advertise"
 	PelagoProgEdgeIn               = "edge_in"
 	PelagoProgEdgeOut              = "edge_out"
@@ -735,6 +753,7 @@ const (
 	PelagoVarKeepRank              = "keep_rank"
 	PelagoVarKeepRemoteGateway     = "keep_remote_gateway"
 	PelagoVarKeepSeed              = "keep_seed"
+	PelagoVarKeepSelftestPort      = "keep_selftest_port"
 	PelagoVarKeepSlotStep          = "keep_slot_step"
 	PelagoVarKeepSlotTries         = "keep_slot_tries"
 	PelagoVarKeepSourceDevice      = "keep_source_device"
@@ -835,7 +854,7 @@ type PelagoMapSpecs struct {
 	Fragments2    *ebpf.MapSpec `ebpf:"fragments2"`
 	GatewayLosses *ebpf.MapSpec `ebpf:"gateway_losses"`
 	Gateways      *ebpf.MapSpec `ebpf:"gateways"`
-	Globals       *ebpf.MapSpec `ebpf:"globals"`
+	Globals2      *ebpf.MapSpec `ebpf:"globals2"`
 	Guards        *ebpf.MapSpec `ebpf:"guards"`
 	Hand          *ebpf.MapSpec `ebpf:"hand"`
 	LargeProbes   *ebpf.MapSpec `ebpf:"large_probes"`
@@ -847,6 +866,7 @@ type PelagoMapSpecs struct {
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	Refusals      *ebpf.MapSpec `ebpf:"refusals"`
 	Routes        *ebpf.MapSpec `ebpf:"routes"`
+	Selftests     *ebpf.MapSpec `ebpf:"selftests"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Settings      *ebpf.MapSpec `ebpf:"settings"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
@@ -857,7 +877,7 @@ type PelagoMapSpecs struct {
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VipBackings   *ebpf.MapSpec `ebpf:"vip_backings"`
 	VipRanges     *ebpf.MapSpec `ebpf:"vip_ranges"`
-	Vips          *ebpf.MapSpec `ebpf:"vips"`
+	Vips2         *ebpf.MapSpec `ebpf:"vips2"`
 }
 
 // PelagoVariableSpecs contains global variables before they are loaded into the kernel.
@@ -900,6 +920,7 @@ type PelagoVariableSpecs struct {
 	KeepRank              *ebpf.VariableSpec `ebpf:"keep_rank"`
 	KeepRemoteGateway     *ebpf.VariableSpec `ebpf:"keep_remote_gateway"`
 	KeepSeed              *ebpf.VariableSpec `ebpf:"keep_seed"`
+	KeepSelftestPort      *ebpf.VariableSpec `ebpf:"keep_selftest_port"`
 	KeepSlotStep          *ebpf.VariableSpec `ebpf:"keep_slot_step"`
 	KeepSlotTries         *ebpf.VariableSpec `ebpf:"keep_slot_tries"`
 	KeepSourceDevice      *ebpf.VariableSpec `ebpf:"keep_source_device"`
@@ -959,7 +980,7 @@ type PelagoMaps struct {
 	Fragments2    *ebpf.Map `ebpf:"fragments2"`
 	GatewayLosses *ebpf.Map `ebpf:"gateway_losses"`
 	Gateways      *ebpf.Map `ebpf:"gateways"`
-	Globals       *ebpf.Map `ebpf:"globals"`
+	Globals2      *ebpf.Map `ebpf:"globals2"`
 	Guards        *ebpf.Map `ebpf:"guards"`
 	Hand          *ebpf.Map `ebpf:"hand"`
 	LargeProbes   *ebpf.Map `ebpf:"large_probes"`
@@ -971,6 +992,7 @@ type PelagoMaps struct {
 	Peers         *ebpf.Map `ebpf:"peers"`
 	Refusals      *ebpf.Map `ebpf:"refusals"`
 	Routes        *ebpf.Map `ebpf:"routes"`
+	Selftests     *ebpf.Map `ebpf:"selftests"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Settings      *ebpf.Map `ebpf:"settings"`
 	Slots         *ebpf.Map `ebpf:"slots"`
@@ -981,7 +1003,7 @@ type PelagoMaps struct {
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VipBackings   *ebpf.Map `ebpf:"vip_backings"`
 	VipRanges     *ebpf.Map `ebpf:"vip_ranges"`
-	Vips          *ebpf.Map `ebpf:"vips"`
+	Vips2         *ebpf.Map `ebpf:"vips2"`
 }
 
 func (m *PelagoMaps) Close() error {
@@ -1003,7 +1025,7 @@ func (m *PelagoMaps) Close() error {
 		m.Fragments2,
 		m.GatewayLosses,
 		m.Gateways,
-		m.Globals,
+		m.Globals2,
 		m.Guards,
 		m.Hand,
 		m.LargeProbes,
@@ -1015,6 +1037,7 @@ func (m *PelagoMaps) Close() error {
 		m.Peers,
 		m.Refusals,
 		m.Routes,
+		m.Selftests,
 		m.Services,
 		m.Settings,
 		m.Slots,
@@ -1025,7 +1048,7 @@ func (m *PelagoMaps) Close() error {
 		m.Usage,
 		m.VipBackings,
 		m.VipRanges,
-		m.Vips,
+		m.Vips2,
 	)
 }
 
@@ -1069,6 +1092,7 @@ type PelagoVariables struct {
 	KeepRank              *ebpf.Variable `ebpf:"keep_rank"`
 	KeepRemoteGateway     *ebpf.Variable `ebpf:"keep_remote_gateway"`
 	KeepSeed              *ebpf.Variable `ebpf:"keep_seed"`
+	KeepSelftestPort      *ebpf.Variable `ebpf:"keep_selftest_port"`
 	KeepSlotStep          *ebpf.Variable `ebpf:"keep_slot_step"`
 	KeepSlotTries         *ebpf.Variable `ebpf:"keep_slot_tries"`
 	KeepSourceDevice      *ebpf.Variable `ebpf:"keep_source_device"`

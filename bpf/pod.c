@@ -12,6 +12,7 @@
 #include "edge.h"
 #include "bypass.h"
 #include "mapping.h"
+#include "selftest.h"
 
 /*
  * Reports whether a packet fits into every wire. One that does not gets its answer from the
@@ -128,6 +129,7 @@ int pod_out(struct __sk_buff *skb)
 	struct node_settings *s = get_settings();
 	__u16 node = 0, cluster = 0;
 	struct packet p = {};
+	struct selftest *test;
 	struct endpoint *pod;
 	struct tuple t = {};
 	struct ipv4 *ip;
@@ -144,6 +146,11 @@ int pod_out(struct __sk_buff *skb)
 	if (!pod || pod->ifindex != skb->ifindex || (pod->datapath == DATAPATH_STRICT && !vip) ||
 	    parse_skb(skb, ETH_LEN, &p) != VERDICT_CONTINUE)
 		return ACTION_NEXT;
+	test = selftest_of(skb, &p);
+	if (test) {
+		test->pod = skb->ifindex;
+		return ACTION_NEXT; /* to edge_out, whatever the datapath */
+	}
 	if (vip && vip_out(&p, s, skb->ifindex, &t)) {
 		if (p.fragment == FIRST_FRAGMENT)
 			fragment_store(&p);

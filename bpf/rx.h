@@ -57,6 +57,16 @@ static __always_inline int rx_has_token(const struct node_settings *s, const str
 	return token == s->overlay_token || (s->overlay_token_old && token == s->overlay_token_old);
 }
 
+/* Reports whether the header has a version that is accepted. See overlay.h. */
+static __always_inline int overlay_understood(const struct overlay_header *h)
+{
+	__u8 version = h->version_flags >> 4;
+
+	if (version == 1)
+		return h->vxlan_flags == OVERLAY_VNI_FLAG;
+	return version > 1 && version <= OVERLAY_VERSION_MAX && (h->vxlan_flags & OVERLAY_VNI_FLAG);
+}
+
 /* Validates a packet to one of our ports, peer, version and token first, and fills *rx. */
 static __always_inline enum verdict rx_validate(void *ctx, const struct node_settings *s, __be32 from, struct rx *rx)
 {
@@ -68,7 +78,7 @@ static __always_inline enum verdict rx_validate(void *ctx, const struct node_set
 	h = ctx_at(ctx, rx->hook, OVERLAY_AT, sizeof(*h));
 	if (!h)
 		return VERDICT_DROP_MALFORMED;
-	if (h->vxlan_flags != OVERLAY_VNI_FLAG || h->version_flags >> 4 != OVERLAY_VERSION)
+	if (!overlay_understood(h))
 		return VERDICT_DROP_BAD_VERSION;
 	if (!rx_has_token(s, rx, overlay_get_token(h)))
 		return VERDICT_DROP_BAD_TOKEN;

@@ -339,7 +339,7 @@ struct vip_target {
 };
 ASSERT_SIZE(struct vip_target, 8);
 
-#define VIP_TARGETS 32
+#define VIP_TARGETS 128
 #define VIP_SLOTS 509 /* a prime */
 
 enum vip_slot {
@@ -576,6 +576,22 @@ struct advertisement {
 	__u64 lossy[CLUSTER_WORDS];	  /* in, replaced as well */
 };
 ASSERT_SIZE(struct advertisement, 8 + 16 * CLUSTER_WORDS);
+
+/* ---- self-test ---- */
+enum selftest_port {
+	SELFTEST_PORT = 9, /* UDP: discard (RFC 863) */
+};
+
+/* The datagram of the node's self-test, and which programs received it. Reset by the loader. */
+struct selftest {
+	__be32 marker; /* its first four bytes; 0: none is under way */
+	__u32 edge;    /* 1: edge_out received it, */
+	__u32 ingress; /* from the device with this interface index, */
+	__be32 source; /* with this source address */
+	__u32 pod;     /* interface index of the pod's device at which pod_out received it; 0: it did not */
+	__u32 uplink;  /* interface index of the uplink by which it would have left; 0: none */
+};
+ASSERT_SIZE(struct selftest, 24);
 
 /* Argument of the sweep program. */
 #define SWEEP_BATCH 32

@@ -10,6 +10,7 @@
  */
 #include "rx.h"
 #include "deliver.h"
+#include "selftest.h"
 #include "wg_guard.h"
 
 /* Handles a packet to one of our ports. */
@@ -97,7 +98,7 @@ int wire_in(struct __sk_buff *skb)
 
 /*
  * Lets an overlay or cable packet leave only with the mark of our programs, which probes get in
- * edge_out. Otherwise a pod could send to a node's overlay port under the node's address, which CNI
+ * edge_out, and no datagram of a self-test. Otherwise a pod could send to a node's overlay port under the node's address, which CNI
  * masquerading gives it. Later fragments have no port and pass: our packets are never fragmented,
  * and no receiver delivers a datagram without its first fragment.
  */
@@ -105,6 +106,7 @@ static __always_inline int uplink_guard(struct __sk_buff *skb, __u32 l3)
 {
 	struct node_settings *s = get_settings();
 	struct outer_udp o = {};
+	struct selftest *test;
 
 	if (!s || (l3 && skb->protocol != bpf_htons(ETH_P_IP)))
 		return ACTION_NEXT;
@@ -112,8 +114,15 @@ static __always_inline int uplink_guard(struct __sk_buff *skb, __u32 l3)
 		skb->mark = 0; /* not for later programs */
 		return ACTION_NEXT;
 	}
-	if (!rx_read_outer(skb, HOOK_UPLINK_OUT, l3, &o) || !rx_own_port(s, o.dest) ||
-	    !bpf_map_lookup_elem(&peers, &o.daddr))
+	if (!rx_read_outer(skb, HOOK_UPLINK_OUT, l3, &o))
+		return ACTION_NEXT;
+	test = selftest_at(skb, o.l4, o.dest);
+	if (test) {
+		test->uplink = skb->ifindex;
+		count_verdict(skb, HOOK_UPLINK_OUT, VERDICT_PROBE);
+		return ACTION_DROP;
+	}
+	if (!rx_own_port(s, o.dest) || !bpf_map_lookup_elem(&peers, &o.daddr))
 		return ACTION_NEXT;
 	return finish(skb, HOOK_UPLINK_OUT, VERDICT_DROP_INJECTED);
 }

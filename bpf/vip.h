@@ -167,7 +167,7 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 use, struct vip_t
 	c.key.client = p->saddr;
 	c.hash = flow_hash(p);
 	c.use = use;
-	v = bpf_map_lookup_elem(&vips, &c.key.vip);
+	v = bpf_map_lookup_elem(&vips2, &c.key.vip);
 	if (!v)
 		return VERDICT_DROP_NO_SERVICE;
 	n = vip_choose(s, v, &c);
@@ -221,7 +221,7 @@ __noinline int vip_reach(const struct flow_key *of, __u32 cluster)
 	key.address = of->daddr;
 	key.port = of->dport;
 	key.proto = of->proto;
-	v = bpf_map_lookup_elem(&vips, &key);
+	v = bpf_map_lookup_elem(&vips2, &key);
 	if (!v || !vip_find(v, cluster))
 		return VIP_FLOW_ENDED;
 	return cluster == s->cluster || vip_reaches(s, cluster, 0) ? VIP_FLOW_STAYS : VIP_FLOW_CUT;

@@ -22,7 +22,7 @@ const (
 	BlockPorts  = 256
 	OverlayPort = 4800 // UDP, of the overlay inside a cluster
 	MaxSources  = 4096 // local addresses of a node
-	MaxTargets  = 32   // clusters that serve a port of a ClusterSetIP
+	MaxTargets  = 128  // clusters that serve a port of a ClusterSetIP
 	VIPSlots    = 509  // of a port of a ClusterSetIP
 )
 

@@ -148,7 +148,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hubclient.Hub, token
 		peering.Setup(mgr, peering.Options{
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
 			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, ExternalCIDRs: c.ExternalCIDRs, Fabric: c.FabricCIDR,
-			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: int(bpf.PelagoOverlayOVERLAY_VERSION),
+			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: int(bpf.PelagoOverlayOVERLAY_VERSION_MAX),
 			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, HubServer: c.HubServer, Hub: h,
 		}),
 		services.SetupExports(mgr, services.ExportOptions{

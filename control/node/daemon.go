@@ -111,6 +111,7 @@ type Daemon struct {
 	displaced displaced
 	urgent    chan struct{}
 	swept     chan sweep
+	tested    chan tested
 	// ready: a reconcile has succeeded since the start, or since the node had no index or address
 	// (latch).
 	ready atomic.Bool
@@ -127,6 +128,7 @@ type Daemon struct {
 	flows               flows
 	gateway             gateway
 	endpoints           endpoints
+	selftest            selftest
 	leftOut             leftOut
 	maglev              dataplane.MaglevCache
 	slices              tables.SliceCache
@@ -144,7 +146,7 @@ type Daemon struct {
 // New returns a daemon over a started loader. c must be configured by CacheOptions.
 func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemon {
 	d := &Daemon{
-		opts: opts, loader: l, log: opts.Logger, firewall: netdev.Firewall, trigger: make(chan struct{}, 1), urgent: make(chan struct{}, 1), swept: make(chan sweep), tracker: status.NewTracker(opts.Version),
+		opts: opts, loader: l, log: opts.Logger, firewall: netdev.Firewall, trigger: make(chan struct{}, 1), urgent: make(chan struct{}, 1), swept: make(chan sweep), tested: make(chan tested), tracker: status.NewTracker(opts.Version),
 		problems: map[string]bool{}, cni: cniResults{dir: opts.CNIDir}, displaced: displaced{changed: make(chan struct{}, 1)},
 	}
 	d.objects = newObjectSource(opts, c, cl.RESTMapper(), d.wake)
@@ -170,7 +172,7 @@ func (d *Daemon) View() observe.View {
 	snap, kinds := d.latest, d.kinds
 	d.mu.Unlock()
 	v := d.tracker.View(snap)
-	v.Flows = kinds
+	v.Flows, v.SelfTest = kinds, snap.SelfTest.Paths
 	return v
 }
 
@@ -203,6 +205,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	saving.Go(func() { d.objects.keep(ctx, d.log) })
 	defer saving.Wait()
 	defer d.endSweep()
+	defer d.endSelftest()
 	go d.watchHost(ctx)
 	if d.opts.CNIDir != "" {
 		go func() {
@@ -215,11 +218,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer d.gateway.closeDiscovery()
 	go d.prober.Run(ctx)
 	sweep, again, paths, wire := time.NewTicker(sweepInterval), time.NewTicker(resync), time.NewTicker(watchInterval), time.NewTicker(wireRetry)
+	test := time.NewTicker(selftestConfirm)
 	rewired := time.Now()
 	defer sweep.Stop()
 	defer again.Stop()
 	defer paths.Stop()
 	defer wire.Stop()
+	defer test.Stop()
 	d.wake()
 	for {
 		d.beat()
@@ -247,6 +252,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.beginSweep()
 		case s := <-d.swept:
 			d.noteSweep(s)
+		case <-test.C:
+			d.beginSelftest()
+		case t := <-d.tested:
+			d.noteSelftest(t)
 		case <-paths.C:
 			d.watchPaths(ctx)
 		case now := <-wire.C:
@@ -339,7 +348,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 		result = tables.Desired(objs, host)
 	}
 	errs := []error{err, d.guard(objs.Config, wire)}
-	d.logProblems(slices.Concat(problems, host.Problems, result.Problems, d.kernel.xdpProblems, d.kernel.foreign(), d.kernel.firewallProblems()))
+	d.logProblems(slices.Concat(problems, host.Problems, result.Problems, d.kernel.xdpProblems, d.kernel.foreign(), d.kernel.firewallProblems(), status.SelfTestMessages(d.selftest.report)))
 	written := false
 	if checked {
 		err := d.apply(result)
@@ -351,6 +360,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	result.LeftOut = d.reportLeftOut(result.LeftOut)
 	d.mu.Lock()
 	d.latest = status.NewSnapshot(objs, result, reach, host.Wire.Fleeting)
+	d.latest.SelfTest = d.selftest.report
 	d.mu.Unlock()
 	if written && d.ready.Load() && d.objects.saved == nil {
 		d.objects.saves.put(read)
@@ -378,7 +388,7 @@ func (d *Daemon) nodeReport(objs tables.Objects, r tables.Result, reach tables.R
 			Ready: d.ready.Load(), Gateway: d.kernel.gateway, Written: written, Err: err,
 			Serving: d.gateway.role.serves, BootID: bootID(), Reach: reach,
 			XDP: d.kernel.xdp, XDPProblems: d.kernel.xdpProblems, Foreign: d.kernel.foreign(),
-			RulesMissing: d.kernel.obstacles.Err, Blocked: d.kernel.obstacles.Blocked, Demand: d.flows.demand.Blocks(objs),
+			RulesMissing: d.kernel.obstacles.Err, Blocked: d.kernel.obstacles.Blocked, SelfTest: d.selftest.report, Demand: d.flows.demand.Blocks(objs),
 		}),
 		released: d.flows.released(objs, r.State, written),
 	}

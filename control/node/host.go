@@ -66,6 +66,7 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	} else if err != nil {
 		host.Problems = append(host.Problems, err.Error()) // of single namespaces
 	}
+	d.selftest.devices = devices
 	host.Devices, host.Unserved, host.Limited = map[netip.Addr]uint32{}, map[netip.Addr]string{}, map[netip.Addr]string{}
 	for a, v := range devices {
 		if v.Source == 0 {
@@ -207,6 +208,7 @@ func (d *Daemon) hostChanges() []subscribe {
 			return !r.Ours
 		}),
 		subscription(netdev.FilterSubscribe, func(f netdev.FilterUpdate) bool {
+			d.selftest.changed.Store(true)
 			if d.loader.Displaced(f) {
 				d.displaced.signal(displacedFilters)
 			}
@@ -332,6 +334,12 @@ func subscription[T any](to func(chan<- T, <-chan struct{}) error, matters func(
 	}
 }
 
+// hostChanged wakes the daemon, and has the paths of pods tested.
+func (d *Daemon) hostChanged() {
+	d.selftest.changed.Store(true)
+	d.wake()
+}
+
 // watchChanges wakes the daemon at changes of all kinds until ctx ends. The kernel ends
 // notifications that come faster than they are read (ENOBUFS, netlink(7)); then it subscribes again
 // and wakes the daemon, since some were lost.
@@ -340,7 +348,7 @@ func (d *Daemon) watchChanges(ctx context.Context, kinds ...subscribe) {
 		watching, end := context.WithCancel(ctx)
 		var errs []error
 		for _, kind := range kinds {
-			errs = append(errs, kind(watching.Done(), d.wake, end))
+			errs = append(errs, kind(watching.Done(), d.hostChanged, end))
 		}
 		err := errors.Join(errs...)
 		if err == nil {

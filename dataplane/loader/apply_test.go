@@ -123,7 +123,7 @@ func TestSelfRepair(t *testing.T) {
 		"a peer is too much":      set(m.Peers, be32(ip("192.0.2.1")), bpf.PelagoPeer{Kind: 2}),
 		"a source is changed":     set(m.Sources, be32(ip("10.7.0.5")), bpf.PelagoSource{}),
 		"an egress is gone":       del(m.Egresses, be32(ip("120.1.0.1"))),
-		"a global is too much":    set(m.Globals, be32(ip("120.1.0.77")), bpf.PelagoGlobal{Kind: 1}),
+		"a global is too much":    set(m.Globals2, be32(ip("120.1.0.77")), bpf.PelagoGlobal{Kind: 1}),
 		"a block is somebody's":   set(m.Blocks, encodeBlockKey(dataplane.BlockKey{Address: ip("120.1.0.1"), First: 1024}), bpf.PelagoBlock{Node: 7}),
 		"a service is gone":       del(m.Services, service),
 		"a service is too much":   set(m.Services, other, bpf.PelagoService{Backends: 3}),
@@ -307,5 +307,31 @@ func TestCookie(t *testing.T) {
 	mustApply(t, next, example())
 	if c, err := cookieOf(next); err != nil || c != first {
 		t.Errorf("after a change and a restart: %#x, %v; want %#x", c, err, first)
+	}
+}
+
+// More addresses than the former size of the map, up to the present one; the condition Reconciled of
+// a node has the error of one too many.
+func TestFullGlobals(t *testing.T) {
+	l := open(t)
+	s := example()
+	mustApply(t, l, s)
+	limit := int(l.objs.Globals2.MaxEntries())
+	if limit != 1<<19 {
+		t.Errorf("%d entries; docs/reference.md has %d", limit, 1<<19)
+	}
+	var keys []uint32
+	var values []bpf.PelagoGlobal
+	for i := range limit - len(s.Globals) {
+		keys = append(keys, be32(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)})))
+		values = append(values, bpf.PelagoGlobal{Kind: uint8(bpf.PelagoGlobalKindGLOBAL_POD), Node: 2})
+	}
+	if n, err := l.objs.Globals2.BatchUpdate(keys, values, nil); err != nil || n != len(keys) {
+		t.Fatalf("%d of %d entries: %v", n, len(keys), err)
+	}
+	s = example()
+	s.Globals[ip("12.0.0.1")] = dataplane.Global{Kind: dataplane.GlobalPod, Node: 2}
+	if err := l.Apply(s); err == nil || !strings.Contains(err.Error(), "globals2") || !strings.Contains(err.Error(), "full with 524288 entries") {
+		t.Errorf("error %v; want it to say that globals2 is full", err)
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
 )
 
 // Pinned maps outlive versions. A map whose layout changes gets a new name; the old one is read
@@ -29,6 +31,11 @@ const (
 	// fragments1 is the map of fragments before fragments2. Nothing is taken over, so it has no
 	// layout number of its own.
 	fragments1 = "fragments"
+
+	// globals1 and vips1 are the maps before globals2 and vips2, which have more entries, and more
+	// targets in a value. Their content is what the tables of the daemon say.
+	globals1, vips1 = "globals", "vips"
+	vip1Targets     = 32
 
 	// usageMappings is the cluster of a count of mappings in map usage.
 	usageMappings = uint32(bpf.PelagoUsageClusterUSAGE_MAPPINGS) * uint32(bpf.PelagoDirectionDIRECTION_MAPPING)
@@ -84,6 +91,11 @@ func (l *Loader) migrate(former uint32) error {
 			return fmt.Errorf("migrate map %s: %w", counters1, err)
 		}
 	}
+	// Programs are attached before the tables are written: until then they find what the former ones did.
+	err = errors.Join(l.takeOver(globals1, l.objs.Globals2, nil), l.takeOver(vips1, l.objs.Vips2, growVIP))
+	if err != nil {
+		return err
+	}
 	// The content of the map fragments was valid only for a moment.
 	if err := os.Remove(filepath.Join(l.pinPath, fragments1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unpin map %s: %w", fragments1, err)
@@ -95,6 +107,43 @@ func (l *Loader) migrate(former uint32) error {
 		return fmt.Errorf("write map %s: %w", bpf.PelagoMapAbi, err)
 	}
 	return nil
+}
+
+// takeOver copies the content of a former map, if it is there, and unpins it. convert makes a value of
+// this version of a former one; nil: they are the same.
+func (l *Loader) takeOver(former string, to *ebpf.Map, convert func([]byte) []byte) error {
+	path := filepath.Join(l.pinPath, former)
+	from, err := ebpf.LoadPinnedMap(path, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open map %s: %w", former, err)
+	}
+	defer from.Close()
+	var key, value []byte
+	it := from.Iterate()
+	for it.Next(&key, &value) {
+		if convert != nil {
+			value = convert(value)
+		}
+		if err := to.Put(key, value); err != nil {
+			return fmt.Errorf("migrate map %s: %w", former, err)
+		}
+	}
+	if err := errors.Join(it.Err(), from.Unpin()); err != nil {
+		return fmt.Errorf("migrate map %s: %w", former, err)
+	}
+	return nil
+}
+
+// growVIP gives a value of vips1 the room for targets that it has now.
+func growVIP(former []byte) []byte {
+	target, end := int(unsafe.Sizeof(bpf.PelagoVipTarget{})), int(unsafe.Offsetof(bpf.PelagoVip{}.Targets))
+	end += vip1Targets * target
+	grown := append([]byte{}, former[:end]...)
+	grown = append(grown, make([]byte, (dataplane.MaxTargets-vip1Targets)*target)...)
+	return append(grown, former[end:]...)
 }
 
 // countUsage recounts the mappings of sources that have any: programs of a version without mappings

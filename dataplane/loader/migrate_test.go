@@ -1,8 +1,10 @@
 package loader
 
 import (
+	"encoding/binary"
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,8 +12,11 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/dump"
 	"github.com/pelago-net/pelago/test/bpffs"
 )
@@ -137,5 +142,59 @@ func TestFragmentsOfFirstLayout(t *testing.T) {
 	openAt(t, path)
 	if _, err := os.Stat(filepath.Join(path, fragments1)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("stat the former map: %v", err)
+	}
+}
+
+// What the maps before globals2 and vips2 hold is in these before a program is attached, so that an
+// upgrade loses no packet until the tables are written.
+func TestGrownMaps(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	former := func(name string, keySize, valueSize uint32, entries map[string][]byte) {
+		t.Helper()
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: keySize, ValueSize: valueSize, MaxEntries: 65536, Flags: unix.BPF_F_NO_PREALLOC})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		for k, v := range entries {
+			if err := m.Put([]byte(k), v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.Pin(filepath.Join(path, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	former(globals1, 4, 8, map[string][]byte{"\x78\x01\x00\x14": {2, 0, 0, 0, 0, 0, 0, 0}, "\x78\x01\x00\x15": {3, 0, 7, 0, 0, 0, 0, 0}})
+	// count, affinity, 32 targets, 509 slots and three bytes
+	value := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, 2), 9)
+	value = append(value, 120, 2, 0, 20, 2, 0, 0, 0, 120, 3, 0, 20, 3, 0, 0, 0)
+	value = append(value, make([]byte, 30*8)...)
+	for i := range 512 {
+		value = append(value, byte(i%2))
+	}
+	former(vips1, 8, uint32(len(value)), map[string][]byte{"\xf3\x00\x00\x01\x00\x50\x06\x00": value})
+	for range 2 {
+		l := openAt(t, path)
+		s, err := l.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g := s.Globals[ip("120.1.0.21")]; len(s.Globals) != 2 || g.Kind != dataplane.GlobalPod || g.Node != 7 {
+			t.Errorf("globals: %+v", s.Globals)
+		}
+		v := s.VIPs[dataplane.ServiceKey{Address: ip("243.0.0.1"), Port: 80, Protocol: 6}]
+		want := []dataplane.VIPTarget{{Cluster: 2, Address: ip("120.2.0.20")}, {Cluster: 3, Address: ip("120.3.0.20")}}
+		if diff := cmp.Diff(want, v.Targets, cmpopts.EquateComparable(netip.Addr{})); diff != "" || v.Affinity != 9 || len(v.Slots) != 509 || v.Slots[508] != 0 || v.Slots[507] != 1 {
+			t.Errorf("VIP %+v, targets -want +got\n%s", v, diff)
+		}
+		for _, name := range []string{globals1, vips1} {
+			if _, err := os.Stat(filepath.Join(path, name)); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("stat the former map %s: %v", name, err)
+			}
+		}
 	}
 }

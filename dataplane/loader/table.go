@@ -72,13 +72,13 @@ func tablesOf(m *bpf.PelagoMaps) (t tables) {
 	t.externals.encodeValue, t.externals.decodeValue = encodeSource, decodeSource
 	t.endpoints = byAddress(m.Endpoints, encodeEndpoint, decodeEndpoint)
 	t.egresses = byAddress(m.Egresses, encodeEgress, decodeEgress)
-	t.globals = byAddress(m.Globals, encodeGlobal, decodeGlobal)
+	t.globals = byAddress(m.Globals2, encodeGlobal, decodeGlobal)
 	t.audiences = byAddress(m.Audiences, func(v dataplane.ClusterSet) bpf.PelagoAudience { return bpf.PelagoAudience{Clusters: v} },
 		func(v bpf.PelagoAudience) dataplane.ClusterSet { return v.Clusters })
 	t.blocks.m, t.blocks.encodeKey, t.blocks.decodeKey = m.Blocks, encodeBlockKey, decodeBlockKey
 	t.blocks.encodeValue = func(v uint16) bpf.PelagoBlock { return bpf.PelagoBlock{Node: v} }
 	t.blocks.decodeValue = func(v bpf.PelagoBlock) uint16 { return v.Node }
-	t.vips.m, t.vips.encodeKey, t.vips.decodeKey = m.Vips, encodeServiceKey, decodeServiceKey
+	t.vips.m, t.vips.encodeKey, t.vips.decodeKey = m.Vips2, encodeServiceKey, decodeServiceKey
 	t.vips.encodeValue, t.vips.decodeValue = encodeVIP, decodeVIP
 	t.backings = byAddress(m.VipBackings, be32, addr)
 	return t

@@ -39,6 +39,8 @@ type PodDevice struct {
 	Switched bool
 	// Problem is why Source or Endpoint is missing, for an operator.
 	Problem string
+	// Namespace is the path of the pod's network namespace; empty: it is not known.
+	Namespace string
 }
 
 // PodDevices finds the devices of pods. The zero value is ready; it remembers what it read.
@@ -55,6 +57,8 @@ type podEnd struct {
 	// host is the interface index of its other end on the node, netns the id of the pod's namespace
 	// there; for veth and netkit pairs only.
 	host, netns int
+	// path is that of the namespace.
+	path string
 }
 
 // Find returns the devices of pods, from the namespaces bound in dir. A pod whose namespace is not
@@ -92,6 +96,9 @@ func (d *PodDevices) Find(pods []netip.Addr, uplinks map[uint32]bool, dir string
 			}
 		}
 		v := at.decide()
+		if at.own != nil {
+			v.Namespace = at.own.path
+		}
 		if v.Source != 0 && at.own == nil {
 			if learnt.macs == nil {
 				var failed error
@@ -291,7 +298,7 @@ func devicesOf(path string, host map[int]netlink.Link) (map[netip.Addr]podEnd, e
 	}
 	out := map[netip.Addr]podEnd{}
 	for _, l := range links {
-		end := podEnd{kind: l.Type(), index: l.Attrs().Index}
+		end := podEnd{kind: l.Type(), index: l.Attrs().Index, path: path}
 		switch end.kind {
 		case kindVeth, kindNetkit:
 			end.host, end.netns = l.Attrs().ParentIndex, id

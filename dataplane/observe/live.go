@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
-	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/dump"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/trace"
@@ -28,7 +27,8 @@ const (
 	innerAt  = ipv4Len + 8 + 8 + ethLen // offset of the inner IPv4 header from the outer one
 	seqAt    = ipv4Len + 4
 	ackAt    = ipv4Len + 8 // of TCP; the payload of UDP and of an ICMP echo
-	snapLen  = 256         // bytes read of a packet
+	ttl      = 64
+	snapLen  = 256 // bytes read of a packet
 	maxWatch = time.Minute
 )
 
@@ -46,7 +46,13 @@ func Send(l *loader.Loader, p trace.Probe) error {
 	if source.Host || source.Ifindex == 0 {
 		return sendRaw(p)
 	}
-	return inject(source.Ifindex, state.Endpoints[p.Packet.Source.Addr()], p)
+	pod := state.Endpoints[p.Packet.Source.Addr()]
+	device, err := net.InterfaceByIndex(int(source.Ifindex))
+	if err != nil {
+		return fmt.Errorf("find the device of %s: %w", p.Packet.Source.Addr(), err)
+	}
+	// Of a pod on a bridge, the frame comes in by its port, and is for the bridge.
+	return inject(cmp.Or(pod.Ifindex, source.Ifindex), device.HardwareAddr, pod.MAC, packetOf(p, ttl))
 }
 
 func sendRaw(p trace.Probe) error {
@@ -55,21 +61,15 @@ func sendRaw(p trace.Probe) error {
 		return fmt.Errorf("open a raw socket: %w", err)
 	}
 	defer unix.Close(fd)
-	if err := unix.Sendto(fd, packetOf(p), 0, &unix.SockaddrInet4{Addr: p.Packet.Destination.Addr().As4()}); err != nil {
+	if err := unix.Sendto(fd, packetOf(p, ttl), 0, &unix.SockaddrInet4{Addr: p.Packet.Destination.Addr().As4()}); err != nil {
 		return fmt.Errorf("send to %s: %w", p.Packet.Destination, err)
 	}
 	return nil
 }
 
-// inject has a program redirect a clone of the frame to the ingress of the pod's device. A test run
-// executes that helper for real. towards is the device that leads to the pod: pod's own one, or a
-// bridge that it is a port of.
-func inject(towards uint32, pod dataplane.Endpoint, p trace.Probe) error {
-	device, err := net.InterfaceByIndex(int(towards))
-	if err != nil {
-		return fmt.Errorf("find the device of %s: %w", p.Packet.Source.Addr(), err)
-	}
-	ifindex := cmp.Or(pod.Ifindex, towards)
+// inject has a program redirect a clone of a frame with an IPv4 packet to the ingress of a device. A
+// test run executes that helper for real.
+func inject(ifindex uint32, to net.HardwareAddr, from [6]byte, packet []byte) error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "trace_inject", Type: ebpf.SchedCLS, License: "GPL",
 		Instructions: asm.Instructions{
@@ -83,24 +83,24 @@ func inject(towards uint32, pod dataplane.Endpoint, p trace.Probe) error {
 		return fmt.Errorf("load the program that sends the packet: %w", err)
 	}
 	defer program.Close()
-	frame := append([]byte{}, device.HardwareAddr...)
-	frame = append(frame, pod.MAC[:]...)
+	frame := append([]byte{}, to...)
+	frame = append(frame, from[:]...)
 	frame = append(frame, 0x08, 0x00)
 	if len(frame) != ethLen {
-		return fmt.Errorf("send by device %s: it has no Ethernet address", device.Name)
+		return fmt.Errorf("send by device %d: it has no Ethernet address", ifindex)
 	}
-	result, err := program.Run(&ebpf.RunOptions{Data: append(frame, packetOf(p)...)})
+	result, err := program.Run(&ebpf.RunOptions{Data: append(frame, packet...)})
 	if err == nil && result != 0 {
 		err = fmt.Errorf("redirect: error %d", -int32(result))
 	}
 	if err != nil {
-		return fmt.Errorf("send by device %s: %w", device.Name, err)
+		return fmt.Errorf("send by device %d: %w", ifindex, err)
 	}
 	return nil
 }
 
 // packetOf is the probe as an IPv4 packet.
-func packetOf(p trace.Probe) []byte {
+func packetOf(p trace.Probe, ttl uint8) []byte {
 	var l4 []byte
 	be := binary.BigEndian
 	source, destination := p.Packet.Source, p.Packet.Destination
@@ -125,7 +125,7 @@ func packetOf(p trace.Probe) []byte {
 		l4 = be.AppendUint32(l4, p.Marker)
 		be.PutUint16(l4[2:], checksum(l4, 0))
 	}
-	ip := []byte{0x45, 0, 0, 0, byte(p.Marker >> 8), byte(p.Marker), 0x40, 0, 64, p.Packet.Protocol, 0, 0}
+	ip := []byte{0x45, 0, 0, 0, byte(p.Marker >> 8), byte(p.Marker), 0x40, 0, ttl, p.Packet.Protocol, 0, 0}
 	be.PutUint16(ip[2:], uint16(ipv4Len+len(l4)))
 	ip = append(ip, source.Addr().AsSlice()...)
 	ip = append(ip, destination.Addr().AsSlice()...)

@@ -24,7 +24,7 @@ func TestSighting(t *testing.T) {
 		if protocol == unix.IPPROTO_ICMP {
 			p.Packet.Destination = netip.AddrPortFrom(p.Packet.Destination.Addr(), 0)
 		}
-		plain := packetOf(p)
+		plain := packetOf(p, ttl)
 		if sum := checksum(plain[:ipv4Len], 0); sum != 0 {
 			t.Errorf("%s: the header's checksum is wrong by %#x", name, sum)
 		}
@@ -63,20 +63,20 @@ func TestSighting(t *testing.T) {
 func TestAnswer(t *testing.T) {
 	p := trace.Probe{Packet: opener, Marker: 0xdeadbeef}
 	p.Packet.Protocol = unix.IPPROTO_TCP
-	answer := packetOf(p)
+	answer := packetOf(p, ttl)
 	binary.BigEndian.PutUint32(answer[seqAt:], 77)
 	binary.BigEndian.PutUint32(answer[ackAt:], p.Marker+1)
 	if s, ok := sighting(p, answer, nil); !ok || !s.Answer {
 		t.Errorf("SYN-ACK: %+v, %t", s, ok)
 	}
 	p.Packet.Protocol = unix.IPPROTO_ICMP
-	answer = packetOf(p)
+	answer = packetOf(p, ttl)
 	answer[ipv4Len] = 0
 	if s, ok := sighting(p, answer, nil); !ok || !s.Answer {
 		t.Errorf("echo reply: %+v, %t", s, ok)
 	}
 	p.Packet.Protocol = unix.IPPROTO_UDP
-	answer = packetOf(p)
+	answer = packetOf(p, ttl)
 	binary.BigEndian.PutUint16(answer[4:], 0)
 	if s, ok := sighting(p, answer, nil); !ok || !s.Answer {
 		t.Errorf("echoed datagram: %+v, %t", s, ok)

@@ -33,9 +33,9 @@ type Collector struct {
 	source Source
 	view   func() View
 
-	packets, bytes, flow, failed *prometheus.Desc
-	paths                        paths
-	submariner                   submariner
+	packets, bytes, flow, failed, selftest *prometheus.Desc
+	paths                                  paths
+	submariner                             submariner
 }
 
 // New makes a collector. view is called at every scrape, from any goroutine.
@@ -48,7 +48,9 @@ func New(source Source, view func() View) *Collector {
 			[]string{"hook", "verdict"}, nil),
 		flow: prometheus.NewDesc("pelago_nat_flows", "Translated flows of this node when they were last swept, up to ten seconds ago.",
 			[]string{"role", "protocol", "state"}, nil),
-		failed:     prometheus.NewDesc("pelago_scrape_error", "1 if the maps could not be read at this scrape.", nil, nil),
+		failed: prometheus.NewDesc("pelago_scrape_error", "1 if the maps could not be read at this scrape.", nil, nil),
+		selftest: prometheus.NewDesc("pelago_selftest_paths",
+			"Kinds of devices and routes of this node's pods, by what became of the packet of the last self-test.", []string{"outcome"}, nil),
 		paths:      newPaths(),
 		submariner: newSubmariner(),
 	}
@@ -56,7 +58,7 @@ func New(source Source, view func() View) *Collector {
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.packets, c.bytes, c.flow, c.failed} {
+	for _, d := range []*prometheus.Desc{c.packets, c.bytes, c.flow, c.failed, c.selftest} {
 		out <- d
 	}
 	c.paths.describe(out)
@@ -77,6 +79,11 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	v := c.view()
 	for k, n := range v.Flows {
 		out <- prometheus.MustNewConstMetric(c.flow, prometheus.GaugeValue, float64(n), string(k.Role), k.Protocol, k.State)
+	}
+	if v.SelfTest != nil {
+		for _, outcome := range SelftestOutcomes {
+			out <- prometheus.MustNewConstMetric(c.selftest, prometheus.GaugeValue, float64(v.SelfTest[outcome]), string(outcome))
+		}
 	}
 	known, err := c.read(v)
 	if err != nil {

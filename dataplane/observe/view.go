@@ -23,6 +23,9 @@ type View struct {
 	Created  time.Time
 	Gateways int
 	Ranges   []Range
+	// SelfTest counts the kinds of paths of this node's pods by the outcome of the last self-test;
+	// nil: there was none.
+	SelfTest map[SelftestOutcome]int
 	// Flows is what the last sweep counted.
 	Flows map[dump.FlowKind]int
 }

@@ -51,6 +51,46 @@ func TestHeaderBytes(t *testing.T) {
 	}
 }
 
+// vxlanFlagsAt is the offset of the header in a frame.
+const vxlanFlagsAt = 14 + 20 + 8
+
+// Version 2 is accepted before it is sent, with all that its sender may add. An edge delivers it as
+// a packet of version 1, a gateway forwards it as one.
+func TestHeaderVersion2(t *testing.T) {
+	inner := clientUDP()
+	plain := overlay(1, 1, 2, inner.Encode())
+	extended := func(o *Overlay) []byte {
+		o.Version, o.Flags = 2, o.Flags|8
+		o.InnerDestination, o.InnerSource = [6]byte{0x11, 1, 2, 3, 4, 5}, [6]byte{0x13, 6, 7, 8, 9, 10}
+		o.Inner = append(o.Inner, "an extension"...)
+		return patch(o.Encode(), vxlanFlagsAt, 0x0c)
+	}
+	edge := load(t, 1, 2)
+	edge.Apply(t, state(1, 2))
+	for name, frame := range map[string][]byte{
+		"1": plain.Encode(), "2": overlay(1, 1, 2, inner.Encode(), func(o *Overlay) { o.Version = 2 }).Encode(),
+		"2, extended": extended(new(overlay(1, 1, 2, inner.Encode()))),
+	} {
+		got := edge.delivered(t, edge.comeIn(t, frame))
+		if got.Source != inner.Source || string(got.Payload) != string(inner.Payload) {
+			t.Errorf("version %s: delivered %+v", name, got)
+		}
+	}
+	gateway := load(t, 1, 1)
+	gateway.Apply(t, state(1, 1))
+	r := gateway.comeIn(t, extended(new(cable(2, 1, 1, clientTCP(SYN).Encode()))))
+	o := gateway.sent(t, r, "uplink-in switched")
+	if o.Version != 1 {
+		t.Errorf("a gateway sends version %d", o.Version)
+	}
+	// A reply has the version of its probe.
+	probe := probeOf(Probe, 2, 1, body{Nonce: 1})
+	probe.Version = 2
+	if reply := gateway.sent(t, gateway.comeIn(t, probe.Encode()), "uplink-in probe"); reply.Type != ProbeReply || reply.Version != 2 {
+		t.Errorf("the reply to a probe of version 2: %+v", reply)
+	}
+}
+
 // The numbers of the header's enums are part of it.
 func TestHeaderNumbers(t *testing.T) {
 	got := map[string]uint64{

@@ -652,3 +652,28 @@ func TestVIPWithoutDevice(t *testing.T) {
 		t.Errorf("where no other cluster serves it: %s", r.Verdict)
 	}
 }
+
+// As many clusters as fit serve a port, and each gets connections. Positions above those of the
+// former size of the table are no exception.
+func TestVIPOfManyClusters(t *testing.T) {
+	k := balancing(t, [3]int{-1, -1, -1}, func(s *dataplane.State) {
+		v := dataplane.VIP{}
+		var weights []int
+		for cluster := 2; len(v.Targets) < dataplane.MaxTargets; cluster++ {
+			a := netip.AddrFrom4([4]byte{121, 0, byte(cluster), 20})
+			s.Routes[netip.PrefixFrom(a, 24).Masked()] = uint16(cluster)
+			v.Targets, weights = append(v.Targets, dataplane.VIPTarget{Cluster: uint16(cluster), Address: a}), append(weights, 1)
+		}
+		v.Slots = dataplane.VIPTable(v.Targets, weights)
+		s.VIPs = map[dataplane.ServiceKey]dataplane.VIP{{Address: clustersetIP, Port: 80, Protocol: ProtocolTCP}: v}
+	})
+	got := k.connections(t, 3000)
+	if len(got) != dataplane.MaxTargets || dataplane.MaxTargets != 128 {
+		t.Errorf("%d of %d clusters get connections: %v", len(got), dataplane.MaxTargets, got)
+	}
+	for a, n := range got {
+		if n > 3*3000/dataplane.MaxTargets {
+			t.Errorf("%s gets %d of 3000 connections", a, n)
+		}
+	}
+}

@@ -145,6 +145,21 @@ const (
 	ReasonFirewallRulesMissing = "RulesMissing"
 )
 
+// NodeSelfTest is a condition of a NodeIndex: whether packets of pods for other clusters reach
+// Pelago's programs on the node, tested with one packet for each kind of device and route. False if
+// they are diverted, or bypass the program on the pod's device; Unknown if they are lost, which
+// NetworkPolicies may be the cause of. The message names pod, device, what was seen and the remedy.
+// It does not affect readiness, and is absent while the node has no pods.
+const NodeSelfTest = "SelfTest"
+
+// Reasons of NodeSelfTest.
+const (
+	ReasonSelfTestPassed   = "Passed"
+	ReasonSelfTestDiverted = "Diverted"
+	ReasonSelfTestBypassed = "Bypassed"
+	ReasonSelfTestLost     = "Lost"
+)
+
 // NodeReconciled is a condition of a NodeIndex: False, with the errors, if the last reconcile of
 // the node's daemon failed. A node that was ready stays so, and the daemon retries.
 const NodeReconciled = "Reconciled"

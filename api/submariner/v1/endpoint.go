@@ -10,7 +10,7 @@ const (
 	BackendClusterIndex = "cluster-index"
 	// BackendNodeIndex is the index of the gateway's node in its cluster, decimal, 1–16383.
 	BackendNodeIndex = "node-index"
-	// BackendWireVersion is the newest version of the overlay header that the gateway speaks,
+	// BackendWireVersion is the newest version of the overlay header that the gateway accepts,
 	// decimal.
 	BackendWireVersion = "wire-version"
 	// BackendFabricIP is the gateway's fabric address: prefix of the clusterset | cluster index <<

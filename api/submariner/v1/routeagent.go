@@ -20,8 +20,9 @@ type RouteAgent struct {
 type RouteAgentStatus struct {
 	// +optional
 	Version string `json:"version"`
-	// StatusFailure names the gateways of the own cluster that do not answer this node, and the
-	// pods of the node that are left out because of their device; empty: none.
+	// StatusFailure names the gateways of the own cluster that do not answer this node, the pods
+	// of the node that are left out because of their device, and pods whose packets the self-test
+	// found on another path (condition SelfTest of the NodeIndex); empty: none.
 	//
 	// +optional
 	StatusFailure string `json:"statusFailure"`

@@ -42,7 +42,7 @@ type Options struct {
 	CablePort   uint16
 	// NoNAT: gateways with a public address are not behind NAT.
 	NoNAT bool
-	// WireVersion is the newest version of the overlay header that the nodes speak.
+	// WireVersion is the newest version of the overlay header that the nodes accept.
 	WireVersion     int
 	SystemNamespace string
 	BrokerNamespace string

@@ -14,6 +14,7 @@ import (
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
+	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
 // Node is what the daemon knows of itself besides objects and tables.
@@ -38,7 +39,9 @@ type Node struct {
 	// of others drop.
 	RulesMissing error
 	Blocked      []string
-	Demand       []pelagov1alpha1.BlockDemand
+	// SelfTest is the result of the last self-test; without paths: there was none.
+	SelfTest observe.SelftestReport
+	Demand   []pelagov1alpha1.BlockDemand
 }
 
 // NodeIndex returns this node's NodeIndex with its desired status; nil if it has none.
@@ -71,6 +74,7 @@ func NodeIndex(objs tables.Objects, r tables.Result, n Node) *pelagov1alpha1.Nod
 	setXDP(&s.Conditions, n.XDP, n.XDPProblems)
 	setHost(&s.Conditions, slices.Concat(n.Foreign, named(r.Unreached)))
 	setFirewall(&s.Conditions, n.RulesMissing, n.Blocked)
+	setSelfTest(&s.Conditions, n.SelfTest)
 	setReconciled(&s.Conditions, n.Err)
 	if n.Written { // what is not in the kernel is not acknowledged
 		s.Acks = r.Acks

@@ -12,6 +12,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/dataplane/cable"
+	"github.com/pelago-net/pelago/dataplane/observe"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
@@ -129,6 +130,47 @@ func TestHostCondition(t *testing.T) {
 		c := conditions[0]
 		if got := strings.Join([]string{c.Type, string(c.Status), c.Reason, c.Message}, " "); got != step.want || len(conditions) != 1 {
 			t.Errorf("%q: %q, want %q", step.foreign, got, step.want)
+		}
+	}
+}
+
+// The condition of the self-test has the worst outcome of all paths. Lost packets are Unknown: a
+// NetworkPolicy may have dropped them. The RouteAgent has the same messages.
+func TestSelfTestCondition(t *testing.T) {
+	find := func(o observe.SelftestOutcome, message string) observe.SelftestFinding {
+		return observe.SelftestFinding{Outcome: o, Pod: "default/web", Message: message}
+	}
+	paths := func(n ...int) map[observe.SelftestOutcome]int {
+		out := map[observe.SelftestOutcome]int{}
+		for i, o := range observe.SelftestOutcomes {
+			out[o] = n[i]
+		}
+		return out
+	}
+	var conditions []metav1.Condition
+	for _, step := range []struct {
+		report observe.SelftestReport
+		want   string
+	}{
+		{observe.SelftestReport{}, ""},
+		{observe.SelftestReport{Paths: paths(2, 0, 0, 0)}, "SelfTest True Passed "},
+		{observe.SelftestReport{Paths: paths(1, 1, 0, 0), Findings: []observe.SelftestFinding{find(observe.SelftestLost, "lost")}}, "SelfTest Unknown Lost lost"},
+		{observe.SelftestReport{Paths: paths(1, 0, 1, 0), Findings: []observe.SelftestFinding{find(observe.SelftestBypassed, "by")}}, "SelfTest False Bypassed by"},
+		{observe.SelftestReport{Paths: paths(0, 1, 0, 1), Findings: []observe.SelftestFinding{find(observe.SelftestLost, "lost"), find(observe.SelftestDiverted, "away")}},
+			"SelfTest False Diverted away; lost"},
+		{observe.SelftestReport{}, ""},
+	} {
+		setSelfTest(&conditions, step.report)
+		got := ""
+		for _, c := range conditions {
+			got += strings.Join([]string{c.Type, string(c.Status), c.Reason, c.Message}, " ")
+		}
+		if got != step.want {
+			t.Errorf("%+v: %q, want %q", step.report, got, step.want)
+		}
+		agent := NewTracker("v3").routeAgent(Snapshot{SelfTest: step.report})
+		if want := strings.Join(SelfTestMessages(step.report), "; "); agent.Status.StatusFailure != want {
+			t.Errorf("RouteAgent: %q, want %q", agent.Status.StatusFailure, want)
 		}
 	}
 }

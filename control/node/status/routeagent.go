@@ -137,18 +137,17 @@ type RouteAgent struct {
 
 func (t *Tracker) routeAgent(snap Snapshot) RouteAgent {
 	r := RouteAgent{Status: submarinerv1.RouteAgentStatus{Version: t.version, RemoteEndpoints: t.remoteEndpoints(snap)}}
+	var failures []string
 	if silent := t.silent(snap); len(silent) > 0 {
 		r.Silent = strings.Join(silent, ",")
-		r.Status.StatusFailure = fmt.Sprintf("no answer from gateway %s of this cluster: does the node run, and does UDP %d pass between %s and it?",
-			strings.Join(silent, ", "), dataplane.OverlayPort, snap.Objects.Name)
+		failures = append(failures, fmt.Sprintf("no answer from gateway %s of this cluster: does the node run, and does UDP %d pass between %s and it?",
+			strings.Join(silent, ", "), dataplane.OverlayPort, snap.Objects.Name))
 	}
 	if n := len(snap.LeftOut); n > 0 {
 		r.LeftOut = strconv.Itoa(n)
-		if r.Status.StatusFailure != "" {
-			r.Status.StatusFailure += "; "
-		}
-		r.Status.StatusFailure += tables.DescribeLeftOut(snap.LeftOut)
+		failures = append(failures, tables.DescribeLeftOut(snap.LeftOut))
 	}
+	r.Status.StatusFailure = strings.Join(append(failures, SelfTestMessages(snap.SelfTest)...), "; ")
 	if n := tables.OwnNode(snap.Objects); n.Name != "" {
 		r.Owner = &metav1.OwnerReference{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: n.Name, UID: n.UID}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/liveness"
 	"github.com/pelago-net/pelago/dataplane/natt"
+	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
 // Snapshot is the outcome of a reconcile.
@@ -33,6 +34,8 @@ type Snapshot struct {
 	Targets []Target
 	// LeftOut are the pods of this node that have been left out for some time.
 	LeftOut []tables.LeftOut
+	// SelfTest is the result of the last self-test.
+	SelfTest observe.SelftestReport
 	// refused are the remote gateways that the wire cannot reach.
 	refused []Target
 	// made is one of this reconcile alone.

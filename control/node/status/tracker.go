@@ -144,7 +144,7 @@ func (t *Tracker) update(snap Snapshot, paths map[netip.Addr]liveness.Path, size
 // urgentKey changes with whatever is reported at once: everything but numbers.
 func (t *Tracker) urgentKey(snap Snapshot) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%t %s %s;", snap.Gateway, t.haStatus(snap), tables.DescribeLeftOut(snap.LeftOut))
+	fmt.Fprintf(&b, "%t %s %s %q;", snap.Gateway, t.haStatus(snap), tables.DescribeLeftOut(snap.LeftOut), SelfTestMessages(snap.SelfTest))
 	for _, target := range snap.Targets {
 		s := t.paths[target.Address]
 		fmt.Fprintf(&b, "%s %s %s %s %t %t %t %s %s;", target.cluster, target.gateway, s.status, t.usingIP(target), s.lossy.bad, s.rtt.n > 0,
