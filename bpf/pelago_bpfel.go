@@ -494,6 +494,17 @@ type PelagoServiceKey struct {
 	Pad     uint8
 }
 
+type PelagoSlotBlock struct {
+	_     structs.HostLayout
+	Nodes [64]uint16
+}
+
+type PelagoSlotBlockSize uint32
+
+const (
+	PelagoSlotBlockSizeSLOT_BLOCK PelagoSlotBlockSize = 64
+)
+
 type PelagoSlotStep uint32
 
 const (
@@ -680,7 +691,7 @@ const (
 	PelagoMapSlots                 = "slots"
 	PelagoMapSources               = "sources"
 	PelagoMapStandings             = "standings"
-	PelagoMapTables                = "tables"
+	PelagoMapTables2               = "tables2"
 	PelagoMapUplinks               = "uplinks"
 	PelagoMapUsage                 = "usage"
 	PelagoMapVipBackings           = "vip_backings"
@@ -735,6 +746,8 @@ const (
 	PelagoVarKeepRank              = "keep_rank"
 	PelagoVarKeepRemoteGateway     = "keep_remote_gateway"
 	PelagoVarKeepSeed              = "keep_seed"
+	PelagoVarKeepSlotBlock         = "keep_slot_block"
+	PelagoVarKeepSlotBlockSize     = "keep_slot_block_size"
 	PelagoVarKeepSlotStep          = "keep_slot_step"
 	PelagoVarKeepSlotTries         = "keep_slot_tries"
 	PelagoVarKeepSourceDevice      = "keep_source_device"
@@ -852,7 +865,7 @@ type PelagoMapSpecs struct {
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
 	Sources       *ebpf.MapSpec `ebpf:"sources"`
 	Standings     *ebpf.MapSpec `ebpf:"standings"`
-	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	Tables2       *ebpf.MapSpec `ebpf:"tables2"`
 	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VipBackings   *ebpf.MapSpec `ebpf:"vip_backings"`
@@ -900,6 +913,8 @@ type PelagoVariableSpecs struct {
 	KeepRank              *ebpf.VariableSpec `ebpf:"keep_rank"`
 	KeepRemoteGateway     *ebpf.VariableSpec `ebpf:"keep_remote_gateway"`
 	KeepSeed              *ebpf.VariableSpec `ebpf:"keep_seed"`
+	KeepSlotBlock         *ebpf.VariableSpec `ebpf:"keep_slot_block"`
+	KeepSlotBlockSize     *ebpf.VariableSpec `ebpf:"keep_slot_block_size"`
 	KeepSlotStep          *ebpf.VariableSpec `ebpf:"keep_slot_step"`
 	KeepSlotTries         *ebpf.VariableSpec `ebpf:"keep_slot_tries"`
 	KeepSourceDevice      *ebpf.VariableSpec `ebpf:"keep_source_device"`
@@ -976,7 +991,7 @@ type PelagoMaps struct {
 	Slots         *ebpf.Map `ebpf:"slots"`
 	Sources       *ebpf.Map `ebpf:"sources"`
 	Standings     *ebpf.Map `ebpf:"standings"`
-	Tables        *ebpf.Map `ebpf:"tables"`
+	Tables2       *ebpf.Map `ebpf:"tables2"`
 	Uplinks       *ebpf.Map `ebpf:"uplinks"`
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VipBackings   *ebpf.Map `ebpf:"vip_backings"`
@@ -1020,7 +1035,7 @@ func (m *PelagoMaps) Close() error {
 		m.Slots,
 		m.Sources,
 		m.Standings,
-		m.Tables,
+		m.Tables2,
 		m.Uplinks,
 		m.Usage,
 		m.VipBackings,
@@ -1069,6 +1084,8 @@ type PelagoVariables struct {
 	KeepRank              *ebpf.Variable `ebpf:"keep_rank"`
 	KeepRemoteGateway     *ebpf.Variable `ebpf:"keep_remote_gateway"`
 	KeepSeed              *ebpf.Variable `ebpf:"keep_seed"`
+	KeepSlotBlock         *ebpf.Variable `ebpf:"keep_slot_block"`
+	KeepSlotBlockSize     *ebpf.Variable `ebpf:"keep_slot_block_size"`
 	KeepSlotStep          *ebpf.Variable `ebpf:"keep_slot_step"`
 	KeepSlotTries         *ebpf.Variable `ebpf:"keep_slot_tries"`
 	KeepSourceDevice      *ebpf.Variable `ebpf:"keep_source_device"`

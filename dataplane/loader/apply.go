@@ -19,7 +19,8 @@ func (l *Loader) Apply(want dataplane.State) error {
 	if err := check(want); err != nil {
 		return err
 	}
-	if l.have == nil {
+	read := l.have == nil
+	if read {
 		have, err := l.Read()
 		if err != nil {
 			return err
@@ -52,6 +53,9 @@ func (l *Loader) Apply(want dataplane.State) error {
 		return err
 	}
 	l.have = &want
+	if read {
+		l.shareTables(want.Services)
+	}
 	return nil
 }
 
