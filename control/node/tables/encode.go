@@ -399,6 +399,7 @@ func Reduce(obj any) (any, error) {
 		return &n, nil
 	case *discoveryv1.EndpointSlice:
 		s := essentialSlice(o, types.NamespacedName{Namespace: o.Namespace})
+		shareValues(s.Endpoints)
 		s.ResourceVersion, s.Labels, s.Annotations = o.ResourceVersion, map[string]string{}, map[string]string{}
 		for _, key := range []string{discoveryv1.LabelServiceName, mcs.LabelServiceName, mcs.LabelSourceCluster} {
 			if v, ok := o.Labels[key]; ok {
@@ -435,16 +436,48 @@ func essentialSlice(s *discoveryv1.EndpointSlice, service types.NamespacedName) 
 		},
 		AddressType: s.AddressType, Ports: s.Ports,
 	}
-	for _, e := range s.Endpoints {
-		essential := discoveryv1.Endpoint{
-			Addresses: e.Addresses, NodeName: e.NodeName, Conditions: e.Conditions,
-		}
+	if len(s.Endpoints) == 0 {
+		return out
+	}
+	out.Endpoints = make([]discoveryv1.Endpoint, len(s.Endpoints))
+	refs := make([]corev1.ObjectReference, len(s.Endpoints))
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		out.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Conditions: e.Conditions}
 		if e.TargetRef != nil {
-			essential.TargetRef = &corev1.ObjectReference{Kind: e.TargetRef.Kind, Name: e.TargetRef.Name}
+			refs[i] = corev1.ObjectReference{Kind: e.TargetRef.Kind, Name: e.TargetRef.Name}
+			out.Endpoints[i].TargetRef = &refs[i]
 		}
-		out.Endpoints = append(out.Endpoints, essential)
 	}
 	return out
+}
+
+const podKind = "Pod"
+
+// The values that the conditions of reduced endpoints refer to; they are never changed.
+var isTrue, isFalse = true, false
+
+// shareValues makes the endpoints of a slice refer to one value where they have the same: a cluster
+// has hundreds of thousands, and a decoded one has each value to itself.
+func shareValues(endpoints []discoveryv1.Endpoint) {
+	shared := func(v *bool) *bool {
+		switch {
+		case v == nil:
+			return nil
+		case *v:
+			return &isTrue
+		}
+		return &isFalse
+	}
+	for i := range endpoints {
+		e := &endpoints[i]
+		e.Conditions = discoveryv1.EndpointConditions{
+			Ready: shared(e.Conditions.Ready), Serving: shared(e.Conditions.Serving), Terminating: shared(e.Conditions.Terminating),
+		}
+		if e.TargetRef != nil && e.TargetRef.Kind == podKind {
+			e.TargetRef.Kind = podKind
+		}
+	}
 }
 
 // sorted returns a copy ordered by namespace and name: caches list in any order.
