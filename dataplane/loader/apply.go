@@ -49,7 +49,7 @@ func (l *Loader) Apply(want dataplane.State) error {
 	}
 	errs = append(errs, l.applyPaths(want.Paths()), l.confirm())
 	if err := errors.Join(errs...); err != nil {
-		l.have = nil
+		l.Refresh()
 		return err
 	}
 	l.have = &want
@@ -60,7 +60,7 @@ func (l *Loader) Apply(want dataplane.State) error {
 }
 
 // Refresh makes the next Apply read the maps first, which repairs changes by others.
-func (l *Loader) Refresh() { l.have = nil }
+func (l *Loader) Refresh() { l.have, l.paths = nil, nil }
 
 func check(s dataplane.State) error {
 	if n := len(s.Gateways); n > dataplane.MaxGateways {

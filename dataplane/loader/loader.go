@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -57,6 +58,9 @@ type Loader struct {
 	// conntrack: the programs read conntrack.
 	conntrack bool
 	have      *dataplane.State // what the maps hold; nil: read them first
+	// paths are the entries of `paths` and whether they are probed, which only Apply changes; nil:
+	// read them first.
+	paths map[netip.Addr]bool
 	// filled are the inner maps of `tables2`, whose content is not read again.
 	filled map[bpf.PelagoServiceKey]filledTable
 }
