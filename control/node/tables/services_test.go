@@ -62,6 +62,7 @@ func TestSliceCache(t *testing.T) {
 	var former dataplane.State
 	cached := host
 	cached.Maglev, cached.Slices = &dataplane.MaglevCache{}, &tables.SliceCache{}
+	const copied = "the peers are copied"
 	for _, step := range []struct {
 		what    string
 		do      func()
@@ -69,6 +70,7 @@ func TestSliceCache(t *testing.T) {
 	}{
 		{what: "the first time", do: func() {}, changes: true},
 		{what: "nothing has changed", do: func() {}},
+		{what: copied, do: func() { objs.Peers = slices.Clone(objs.Peers) }},
 		{what: "no backend is ready", changes: true, do: func() {
 			for _, name := range names {
 				change(name)
@@ -135,6 +137,13 @@ func TestSliceCache(t *testing.T) {
 		}
 		if same := cmp.Equal(former, got.State, clusterset.Comparable); same == step.changes {
 			t.Errorf("%s: the tables are the same: %t", step.what, same)
+		}
+		if step.what == copied {
+			for key, v := range got.State.VIPs {
+				if len(v.Targets) > 0 && &v.Targets[0] != &former.VIPs[key].Targets[0] {
+					t.Errorf("%s: the clusters that serve %s were collected again", step.what, key.Address)
+				}
+			}
 		}
 		former = got.State
 	}

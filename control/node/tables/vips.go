@@ -182,13 +182,16 @@ type vipInputs struct {
 	node    string
 	config  config.Config
 	imports map[types.NamespacedName]Import
-	peers   *pelagov1alpha1.Peer
 	ingress *submarinerv1.GlobalIngressIP
-	routes  map[netip.Prefix]uint16
+	// Of the peers, which the caller may have copied.
+	clusters map[string]uint16
+	prefixes map[string][]netip.Prefix
+	routes   map[netip.Prefix]uint16
 }
 
 func (i vipInputs) same(o vipInputs) bool {
-	return i.node == o.node && i.peers == o.peers && i.ingress == o.ingress && reflect.ValueOf(i.imports).Pointer() == reflect.ValueOf(o.imports).Pointer() &&
+	return i.node == o.node && i.ingress == o.ingress && reflect.ValueOf(i.imports).Pointer() == reflect.ValueOf(o.imports).Pointer() &&
+		maps.Equal(i.clusters, o.clusters) && maps.EqualFunc(i.prefixes, o.prefixes, slices.Equal[[]netip.Prefix]) &&
 		maps.Equal(i.routes, o.routes) && reflect.DeepEqual(i.config, o.config)
 }
 
@@ -204,9 +207,8 @@ func (c *SliceCache) beginVIPs(b *builder) {
 	if c == nil {
 		return
 	}
-	now := vipInputs{node: b.objs.Name, config: b.objs.Config, imports: b.objs.Imports, routes: b.out.State.Routes}
-	if len(b.objs.Peers) > 0 {
-		now.peers = &b.objs.Peers[0]
+	now := vipInputs{
+		node: b.objs.Name, config: b.objs.Config, imports: b.objs.Imports, clusters: b.clusters, prefixes: b.prefixes, routes: b.out.State.Routes,
 	}
 	if len(b.objs.IngressIPs) > 0 {
 		now.ingress = &b.objs.IngressIPs[0]
