@@ -199,21 +199,33 @@ static __always_inline __u32 service_hash(const struct service *s, const struct 
 }
 
 /*
+ * The node in a slot of a Maglev table; 0: none. The loader writes blocks while they are read: the
+ * kernel copies them by words, so a reader finds the old node of a slot or the new one.
+ */
+static __always_inline __u32 table_node(void *table, __u32 slot)
+{
+	__u32 block = slot / SLOT_BLOCK;
+	const struct slot_block *b = bpf_map_lookup_elem(table, &block);
+
+	return b ? b->nodes[slot % SLOT_BLOCK] : 0;
+}
+
+/*
  * The node for a new flow to a service, from its Maglev table, which weights nodes by ready
  * backends. `except`: the node that has bounced the packet.
  */
 static __always_inline __u32 lb_pick_node(const struct service_key *key, const struct service *s, __u32 hash,
 					  __u16 except)
 {
-	void *table = bpf_map_lookup_elem(&tables, key);
+	void *table = bpf_map_lookup_elem(&tables2, key);
 
 	if (!table || !s->slots)
 		return 0;
 	for (int i = 0; i < NODE_TRIES; i++) {
-		__u32 slot = (hash + i * STEP_SLOT) % s->slots, *node = bpf_map_lookup_elem(table, &slot);
+		__u32 node = table_node(table, (hash + i * STEP_SLOT) % s->slots);
 
-		if (node && *node && *node != except)
-			return *node;
+		if (node && node != except)
+			return node;
 	}
 	return 0;
 }
@@ -239,17 +251,16 @@ __noinline __u32 lb_pick_live_node(const struct packet *p, __u32 except, __u64 n
 	key.proto = p->proto;
 	settled = bpf_map_lookup_elem(&settings, &zero);
 	s = bpf_map_lookup_elem(&services, &key);
-	table = bpf_map_lookup_elem(&tables, &key);
+	table = bpf_map_lookup_elem(&tables2, &key);
 	if (!settled || !s || !s->slots || !table)
 		return 0;
 	hash = service_hash(s, p, p->saddr);
 	for (int i = 0; i < LIVE_TRIES; i++) {
-		__u32 slot = (hash + i * STEP_SLOT) % s->slots, *pick = bpf_map_lookup_elem(table, &slot), index;
+		__u32 index = table_node(table, (hash + i * STEP_SLOT) % s->slots);
 		struct node *n;
 
-		if (!pick || !*pick || *pick == except || *pick == dead)
+		if (!index || index == except || index == dead)
 			continue;
-		index = *pick;
 		if (index == settled->node)
 			return index;
 		n = bpf_map_lookup_elem(&nodes, &index);

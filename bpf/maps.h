@@ -200,12 +200,12 @@ struct table {
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_INNER_MAP);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct slot_block);
 };
 
 /*
- * key: service; value: its Maglev table, slot -> node index. Writer: loader, on gateways. Reader:
- * gateway.
+ * key: service; value: its Maglev table, slot / SLOT_BLOCK -> node indexes. Writer: loader, on
+ * gateways, in place while the size stays. Reader: gateway.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
@@ -214,7 +214,7 @@ struct {
 	__type(key, struct service_key);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__array(values, struct table);
-} tables SEC(".maps");
+} tables2 SEC(".maps");
 
 /*
  * key: 0; value: the range of ClusterSetIPs. Writer: loader. Reader: edge. Array: see

@@ -51,6 +51,8 @@ KEEP(enum, rank);
 KEEP(enum, seed);
 KEEP(enum, slot_step);
 KEEP(enum, slot_tries);
+KEEP(enum, slot_block_size);
+KEEP(struct, slot_block);
 KEEP(enum, vip_slot);
 KEEP(enum, encap_len);
 

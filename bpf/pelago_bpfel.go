@@ -511,6 +511,17 @@ type PelagoServiceKey struct {
 	Pad     uint8
 }
 
+type PelagoSlotBlock struct {
+	_     structs.HostLayout
+	Nodes [64]uint16
+}
+
+type PelagoSlotBlockSize uint32
+
+const (
+	PelagoSlotBlockSizeSLOT_BLOCK PelagoSlotBlockSize = 64
+)
+
 type PelagoSlotStep uint32
 
 const (
@@ -698,7 +709,7 @@ const (
 	PelagoMapSlots                 = "slots"
 	PelagoMapSources               = "sources"
 	PelagoMapStandings             = "standings"
-	PelagoMapTables                = "tables"
+	PelagoMapTables2               = "tables2"
 	PelagoMapUplinks               = "uplinks"
 	PelagoMapUsage                 = "usage"
 	PelagoMapVipBackings           = "vip_backings"
@@ -754,6 +765,8 @@ const (
 	PelagoVarKeepRemoteGateway     = "keep_remote_gateway"
 	PelagoVarKeepSeed              = "keep_seed"
 	PelagoVarKeepSelftestPort      = "keep_selftest_port"
+	PelagoVarKeepSlotBlock         = "keep_slot_block"
+	PelagoVarKeepSlotBlockSize     = "keep_slot_block_size"
 	PelagoVarKeepSlotStep          = "keep_slot_step"
 	PelagoVarKeepSlotTries         = "keep_slot_tries"
 	PelagoVarKeepSourceDevice      = "keep_source_device"
@@ -872,7 +885,7 @@ type PelagoMapSpecs struct {
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
 	Sources       *ebpf.MapSpec `ebpf:"sources"`
 	Standings     *ebpf.MapSpec `ebpf:"standings"`
-	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	Tables2       *ebpf.MapSpec `ebpf:"tables2"`
 	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VipBackings   *ebpf.MapSpec `ebpf:"vip_backings"`
@@ -921,6 +934,8 @@ type PelagoVariableSpecs struct {
 	KeepRemoteGateway     *ebpf.VariableSpec `ebpf:"keep_remote_gateway"`
 	KeepSeed              *ebpf.VariableSpec `ebpf:"keep_seed"`
 	KeepSelftestPort      *ebpf.VariableSpec `ebpf:"keep_selftest_port"`
+	KeepSlotBlock         *ebpf.VariableSpec `ebpf:"keep_slot_block"`
+	KeepSlotBlockSize     *ebpf.VariableSpec `ebpf:"keep_slot_block_size"`
 	KeepSlotStep          *ebpf.VariableSpec `ebpf:"keep_slot_step"`
 	KeepSlotTries         *ebpf.VariableSpec `ebpf:"keep_slot_tries"`
 	KeepSourceDevice      *ebpf.VariableSpec `ebpf:"keep_source_device"`
@@ -998,7 +1013,7 @@ type PelagoMaps struct {
 	Slots         *ebpf.Map `ebpf:"slots"`
 	Sources       *ebpf.Map `ebpf:"sources"`
 	Standings     *ebpf.Map `ebpf:"standings"`
-	Tables        *ebpf.Map `ebpf:"tables"`
+	Tables2       *ebpf.Map `ebpf:"tables2"`
 	Uplinks       *ebpf.Map `ebpf:"uplinks"`
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VipBackings   *ebpf.Map `ebpf:"vip_backings"`
@@ -1043,7 +1058,7 @@ func (m *PelagoMaps) Close() error {
 		m.Slots,
 		m.Sources,
 		m.Standings,
-		m.Tables,
+		m.Tables2,
 		m.Uplinks,
 		m.Usage,
 		m.VipBackings,
@@ -1093,6 +1108,8 @@ type PelagoVariables struct {
 	KeepRemoteGateway     *ebpf.Variable `ebpf:"keep_remote_gateway"`
 	KeepSeed              *ebpf.Variable `ebpf:"keep_seed"`
 	KeepSelftestPort      *ebpf.Variable `ebpf:"keep_selftest_port"`
+	KeepSlotBlock         *ebpf.Variable `ebpf:"keep_slot_block"`
+	KeepSlotBlockSize     *ebpf.Variable `ebpf:"keep_slot_block_size"`
 	KeepSlotStep          *ebpf.Variable `ebpf:"keep_slot_step"`
 	KeepSlotTries         *ebpf.Variable `ebpf:"keep_slot_tries"`
 	KeepSourceDevice      *ebpf.Variable `ebpf:"keep_source_device"`

@@ -304,10 +304,20 @@ enum affinity {
 
 struct service {
 	__u32 backends; /* ready backends on this node, in map `backends` */
-	__u32 slots;	/* size of its table in map `tables`; 0 = none here */
+	__u32 slots;	/* size of its table in map `tables2`; 0 = none here */
 	__u32 affinity; /* enum affinity */
 };
 ASSERT_SIZE(struct service, 12);
+
+enum slot_block_size {
+	SLOT_BLOCK = 64,
+};
+
+/* Consecutive slots of a Maglev table: an element of an array takes at least 8 bytes. */
+struct slot_block {
+	__u16 nodes[SLOT_BLOCK]; /* indexes; 0 = none */
+};
+ASSERT_SIZE(struct slot_block, 128);
 
 struct backend_key {
 	struct service_key service;

@@ -8,9 +8,13 @@ import (
 	"slices"
 )
 
-// primes are the sizes that a table may have: at least 100 slots for every node that holds backends
-// keep the shares within 2 % (Eisenbud et al., "Maglev", NSDI 2016, section 3.4).
+// primes are the sizes that a table may have.
 var primes = []int{251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071}
+
+// leastSlots is the least size of a table for so many nodes: 100 slots for each of up to 20 nodes
+// (Eisenbud et al., "Maglev", NSDI 2016, section 3.4), 40 for each of many. The shares of nodes
+// with the same weight differ by one slot.
+func leastSlots(nodes int) int { return max(min(100*nodes, 2000), 40*nodes) }
 
 // Maglev builds the table of a service: slot → node index. weights gives the number of ready
 // backends of each node; a node's share of the slots is in proportion to it. The same weights give
@@ -29,7 +33,7 @@ func Maglev(weights map[uint16]int) []uint16 {
 	}
 	slices.Sort(nodes)
 	size := primes[len(primes)-1]
-	if i := slices.IndexFunc(primes, func(p int) bool { return p >= 100*len(nodes) }); i >= 0 {
+	if i := slices.IndexFunc(primes, func(p int) bool { return p >= leastSlots(len(nodes)) }); i >= 0 {
 		size = primes[i]
 	}
 	if len(nodes) == 1 {
@@ -40,25 +44,31 @@ func Maglev(weights map[uint16]int) []uint16 {
 
 // fill builds a table of size slots, a prime, for nodes with weights above 0.
 func fill(nodes []uint16, weights map[uint16]int, heaviest float64, size int) []uint16 {
-	type claimant struct{ next, skip int }
+	type claimant struct {
+		next, skip    int
+		credit, share float64
+	}
 	claimants := make([]claimant, len(nodes))
-	credit := make([]float64, len(nodes))
 	for i, node := range nodes {
-		claimants[i] = claimant{next: int(hash(node, 1) % uint64(size)), skip: int(hash(node, 2)%uint64(size-1)) + 1}
+		claimants[i] = claimant{
+			next: int(hash(node, 1) % uint64(size)), skip: int(hash(node, 2)%uint64(size-1)) + 1, share: float64(weights[node]) / heaviest,
+		}
 	}
 	table := make([]uint16, size)
 	for filled := 0; ; {
-		for i, node := range nodes {
-			credit[i] += float64(weights[node]) / heaviest
-			if credit[i] < 1-math.SmallestNonzeroFloat32 {
+		for i := range claimants {
+			c := &claimants[i]
+			c.credit += c.share
+			if c.credit < 1-math.SmallestNonzeroFloat32 {
 				continue
 			}
-			credit[i]--
-			c := &claimants[i]
+			c.credit--
 			for table[c.next] != 0 {
-				c.next = (c.next + c.skip) % size
+				if c.next += c.skip; c.next >= size {
+					c.next -= size
+				}
 			}
-			table[c.next] = node
+			table[c.next] = nodes[i]
 			if filled++; filled == size {
 				return table
 			}

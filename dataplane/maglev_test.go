@@ -37,6 +37,7 @@ func TestMaglevShares(t *testing.T) {
 	}{
 		{"two alike", weights(2, func(int) int { return 1 })},
 		{"three alike", weights(3, func(int) int { return 4 })},
+		{"fifty alike", weights(50, func(int) int { return 1 })},
 		{"a hundred alike", weights(100, func(int) int { return 1 })},
 		{"a thousand alike", weights(1000, func(int) int { return 1 })},
 		{"one to nine", weights(9, func(i int) int { return i + 1 })},
@@ -73,15 +74,21 @@ func weights(n int, weight func(int) int) map[uint16]int {
 // hands; that concerns new flows and the affinity of clients, never an established flow, which
 // keeps its node by itself.)
 func TestMaglevDisruption(t *testing.T) {
-	base := weights(12, func(int) int { return 3 })
+	for _, nodes := range []int{12, 98, 1000} {
+		t.Run(fmt.Sprint(nodes, " nodes"), func(t *testing.T) { testDisruption(t, nodes) })
+	}
+}
+
+func testDisruption(t *testing.T, nodes int) {
+	base := weights(nodes, func(int) int { return 3 })
 	before := Maglev(base)
 	for name, change := range map[string]func(map[uint16]int){
 		"a node goes":    func(w map[uint16]int) { delete(w, 4) },
-		"a node comes":   func(w map[uint16]int) { w[13] = 3 },
+		"a node comes":   func(w map[uint16]int) { w[uint16(nodes+1)] = 3 },
 		"a backend goes": func(w map[uint16]int) { w[4] = 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			changed := weights(12, func(int) int { return 3 })
+			changed := weights(nodes, func(int) int { return 3 })
 			change(changed)
 			after := Maglev(changed)
 			if len(after) != len(before) {

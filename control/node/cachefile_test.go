@@ -58,8 +58,11 @@ func TestSaving(t *testing.T) {
 	if err != nil || len(back.Peers) != 0 || time.Since(at) > time.Minute {
 		t.Errorf("read %d peers, written at %v, %v; want none, and now", len(back.Peers), at, err)
 	}
-	if entries, err := os.ReadDir(filepath.Dir(f.path)); err != nil || len(entries) != 1 {
-		t.Errorf("there are %v, %v beside it", entries, err)
+	if entries, err := os.ReadDir(filepath.Dir(f.path)); err != nil || len(entries) != 2 {
+		t.Errorf("there are %v, %v; want the file and the directory of its parts", entries, err)
+	}
+	if entries, err := os.ReadDir(f.path + ".parts"); err != nil || len(entries) != len(f.parts) {
+		t.Errorf("there are the parts %v, %v; want the %d that are in use", entries, err, len(f.parts))
 	}
 
 	// What cannot be replaced does not stay as it was.
@@ -90,8 +93,15 @@ func TestCrashWhileSaving(t *testing.T) {
 		t.Fatal(err)
 	}
 	fewer := objs
-	fewer.Peers = nil
-	half, err := tables.Encode(fewer, "boot")
+	fewer.Peers, fewer.Nodes = nil, fewer.Nodes[:1]
+	var unchanged string
+	half, err := tables.Encode(fewer, "boot", func(name string, content []byte) error {
+		if exists(f.part(name)) {
+			unchanged = name
+			return nil
+		}
+		return os.WriteFile(f.part(name)+".new", content[:len(content)/2], 0o600)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +112,10 @@ func TestCrashWhileSaving(t *testing.T) {
 	back, _, err := next.load("n1", "boot")
 	if err != nil || len(back.Peers) != 1 {
 		t.Fatalf("read %d peers, %v; want the one of before", len(back.Peers), err)
+	}
+	// A part that was damaged is written again by the next process.
+	if err := os.WriteFile(f.part(unchanged), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	back.Peers = nil
 	if err := next.save(back, "boot"); err != nil {

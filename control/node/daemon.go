@@ -454,20 +454,13 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 	return nil
 }
 
-// probedPaths reads the paths to gateways one by one: at a gateway the map has one for each node of
-// the cluster.
+// probedPaths reads the paths to gateways.
 func (d *Daemon) probedPaths(targets []status.Target) (map[netip.Addr]liveness.Path, error) {
-	out := make(map[netip.Addr]liveness.Path, len(targets))
-	for _, t := range targets {
-		p, ok, err := d.loader.Path(t.Address)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			out[t.Address] = p
-		}
+	peers := make([]netip.Addr, len(targets))
+	for i, t := range targets {
+		peers[i] = t.Address
 	}
-	return out, nil
+	return d.loader.PathsTo(peers)
 }
 
 // recordEvents records Events about the Gateway object.

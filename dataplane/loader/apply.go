@@ -19,7 +19,8 @@ func (l *Loader) Apply(want dataplane.State) error {
 	if err := check(want); err != nil {
 		return err
 	}
-	if l.have == nil {
+	read := l.have == nil
+	if read {
 		have, err := l.Read()
 		if err != nil {
 			return err
@@ -48,15 +49,18 @@ func (l *Loader) Apply(want dataplane.State) error {
 	}
 	errs = append(errs, l.applyPaths(want.Paths()), l.confirm())
 	if err := errors.Join(errs...); err != nil {
-		l.have = nil
+		l.Refresh()
 		return err
 	}
 	l.have = &want
+	if read {
+		l.shareTables(want.Services)
+	}
 	return nil
 }
 
 // Refresh makes the next Apply read the maps first, which repairs changes by others.
-func (l *Loader) Refresh() { l.have = nil }
+func (l *Loader) Refresh() { l.have, l.paths = nil, nil }
 
 func check(s dataplane.State) error {
 	if n := len(s.Gateways); n > dataplane.MaxGateways {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -131,7 +132,7 @@ func TestSelfRepair(t *testing.T) {
 		"a backend is another":    set(m.Backends, bpf.PelagoBackendKey{Service: service}, bpf.PelagoBackend{Address: 1}),
 		"a backend is left over":  set(m.Backends, bpf.PelagoBackendKey{Service: service, Index: 2}, bpf.PelagoBackend{Address: 1}),
 		"a backend is of nobody":  set(m.Backends, bpf.PelagoBackendKey{Service: other}, bpf.PelagoBackend{Address: 1}),
-		"a table is gone":         del(m.Tables, service),
+		"a table is gone":         del(m.Tables2, service),
 		"a table is another":      func() error { return l.putTables(map[bpf.PelagoServiceKey][]uint16{service: []uint16{9, 9, 9, 9, 9}}) },
 		"a table has other slots": func() error { return l.putTables(map[bpf.PelagoServiceKey][]uint16{service: []uint16{1, 2, 1}}) },
 		"a table is of nobody":    func() error { return l.putTables(map[bpf.PelagoServiceKey][]uint16{other: []uint16{1}}) },
@@ -161,7 +162,7 @@ func TestSelfRepair(t *testing.T) {
 				if diff := cmp.Diff(want, got, equal...); diff != "" {
 					t.Errorf("by %s, the maps hold (-want +got):\n%s", process, diff)
 				}
-				counts := map[string]int{"backends": entries(t, m.Backends), "tables": entries(t, m.Tables)}
+				counts := map[string]int{"backends": entries(t, m.Backends), "tables": entries(t, m.Tables2)}
 				if diff := cmp.Diff(wantCounts, counts); diff != "" {
 					t.Errorf("by %s, entries (-want +got):\n%s", process, diff)
 				}
@@ -203,12 +204,12 @@ func TestServiceSizes(t *testing.T) {
 		if got := entries(t, l.objs.Backends); got != n {
 			t.Errorf("%d backends leave %d entries", n, got)
 		}
-		if got, tables := entries(t, l.objs.Tables), min(n, 1); got != tables {
+		if got, tables := entries(t, l.objs.Tables2), min(n, 1); got != tables {
 			t.Errorf("%d backends leave %d tables", n, got)
 		}
 	}
 	mustApply(t, l, dataplane.State{})
-	if got := entries(t, l.objs.Backends) + entries(t, l.objs.Tables) + entries(t, l.objs.Services); got != 0 {
+	if got := entries(t, l.objs.Backends) + entries(t, l.objs.Tables2) + entries(t, l.objs.Services); got != 0 {
 		t.Errorf("%d entries are left", got)
 	}
 }
@@ -226,8 +227,60 @@ func TestManyServices(t *testing.T) {
 		t.Errorf("services (-want +got):\n%s", diff)
 	}
 	mustApply(t, l, dataplane.State{})
-	if got := entries(t, l.objs.Tables) + entries(t, l.objs.Services); got != 0 {
+	if got := entries(t, l.objs.Tables2) + entries(t, l.objs.Services); got != 0 {
 		t.Errorf("%d entries are left", got)
+	}
+}
+
+// A table that keeps its size is rewritten in place by the process that has created it, and replaced
+// by the next one.
+func TestTableInPlace(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	key := dataplane.ServiceKey{Address: ip("120.1.0.20"), Port: 80, Protocol: 6}
+	apply := func(l *Loader, slots int, other ...int) (id uint32) {
+		t.Helper()
+		s := dataplane.Service{Table: slices.Repeat([]uint16{1}, slots)}
+		for _, slot := range other {
+			s.Table[slot] = 2
+		}
+		want := map[dataplane.ServiceKey]dataplane.Service{key: s}
+		mustApply(t, l, dataplane.State{Services: want})
+		reader, err := OpenMaps(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		if diff := cmp.Diff(want, mustRead(t, reader).Services, equal...); diff != "" {
+			t.Errorf("services (-want +got):\n%s", diff)
+		}
+		if err := l.objs.Tables2.Lookup(encodeServiceKey(key), &id); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	l := openAt(t, path)
+	first := apply(l, 251)
+	for _, other := range [][]int{{0}, {63, 64}, {250}, nil} {
+		if id := apply(l, 251, other...); id != first {
+			t.Errorf("slots %v are written to a new map", other)
+		}
+	}
+	if id := apply(l, 509); id == first {
+		t.Error("a larger table is in the same map")
+	}
+	first = apply(l, 251)
+	mustApply(t, l, dataplane.State{})
+	if id := apply(l, 251, 7); id == first {
+		t.Error("a new service has the map of one that was removed")
+	}
+	first = apply(l, 251)
+	next := openAt(t, path)
+	second := apply(next, 251, 9)
+	if second == first {
+		t.Error("the next process has written to the map of the first")
+	}
+	if id := apply(next, 251, 10); id != second {
+		t.Error("the next process does not write to its own map")
 	}
 }
 

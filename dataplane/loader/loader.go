@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -59,8 +60,10 @@ type Loader struct {
 	// conntrack: the programs read conntrack.
 	conntrack bool
 	have      *dataplane.State // what the maps hold; nil: read them first
-	// filled are the inner maps of `tables`. They are replaced, never changed in place; reading a
-	// large one takes milliseconds.
+	// paths are the entries of `paths` and whether they are probed, which only Apply changes; nil:
+	// read them first.
+	paths map[netip.Addr]bool
+	// filled are the inner maps of `tables2`, whose content is not read again.
 	filled map[bpf.PelagoServiceKey]filledTable
 }
 
@@ -71,7 +74,7 @@ type Loader struct {
 // The error names the remedy if the caller is not root, PinPath is no bpffs, the kernel is too old,
 // or a pinned map has another layout.
 func Open(opts Options) (*Loader, error) {
-	l := &Loader{pinPath: opts.PinPath}
+	l := &Loader{pinPath: opts.PinPath, filled: map[bpf.PelagoServiceKey]filledTable{}}
 	l.clsact.Store(opts.Clsact)
 	if l.pinPath == "" {
 		l.pinPath = dataplane.DefaultPinPath

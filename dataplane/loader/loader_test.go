@@ -267,6 +267,19 @@ func TestPaths(t *testing.T) {
 	if err != nil || !ok || p.Replies != 4 || p.Open != 1 || !p.Ready || p.OldestOpen > time.Minute || p.Suspect() {
 		t.Errorf("path %+v, %t, %v; want what was there", p, ok, err)
 	}
+	to, err := l.PathsTo([]netip.Addr{ip("192.0.2.99"), peer})
+	if err != nil || len(to) != 1 || to[peer].Replies != 4 {
+		t.Errorf("of one path and one that does not exist: %+v, %v", to, err)
+	}
+	// What others have removed is back after Refresh.
+	if err := l.objs.Paths.Delete(be32(peer)); err != nil {
+		t.Fatal(err)
+	}
+	l.Refresh()
+	mustApply(t, l, example())
+	if p, ok, err := l.Path(peer); err != nil || !ok || !p.Probed {
+		t.Errorf("after Refresh: path %+v, %t, %v", p, ok, err)
+	}
 	mustApply(t, l, dataplane.State{})
 	if paths, err := l.Paths(); err != nil || len(paths) != 0 {
 		t.Errorf("paths of an empty state: %v, %v", paths, err)

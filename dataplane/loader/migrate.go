@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/bits"
 	"os"
 	"path/filepath"
+	"slices"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -36,6 +38,10 @@ const (
 	// targets in a value. Their content is what the tables of the daemon say.
 	globals1, vips1 = "globals", "vips"
 	vip1Targets     = 32
+
+	// tables1 is the map of Maglev tables before tables2, with a slot in each element. An older
+	// daemon writes it again, so it has no layout number of its own.
+	tables1 = "tables"
 
 	// usageMappings is the cluster of a count of mappings in map usage.
 	usageMappings = uint32(bpf.PelagoUsageClusterUSAGE_MAPPINGS) * uint32(bpf.PelagoDirectionDIRECTION_MAPPING)
@@ -100,6 +106,9 @@ func (l *Loader) migrate(former uint32) error {
 	if err := os.Remove(filepath.Join(l.pinPath, fragments1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unpin map %s: %w", fragments1, err)
 	}
+	if err := l.migrateTables(); err != nil {
+		return fmt.Errorf("migrate map %s: %w", tables1, err)
+	}
 	if err := l.countUsage(former == 1); err != nil {
 		return fmt.Errorf("fill map %s: %w", bpf.PelagoMapUsage, err)
 	}
@@ -144,6 +153,46 @@ func growVIP(former []byte) []byte {
 	grown := append([]byte{}, former[:end]...)
 	grown = append(grown, make([]byte, (dataplane.MaxTargets-vip1Targets)*target)...)
 	return append(grown, former[end:]...)
+}
+
+// migrateTables takes over the Maglev tables of tables1.
+func (l *Loader) migrateTables() error {
+	path := filepath.Join(l.pinPath, tables1)
+	old, err := ebpf.LoadPinnedMap(path, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	ids := map[bpf.PelagoServiceKey]ebpf.MapID{}
+	var key bpf.PelagoServiceKey
+	var id ebpf.MapID
+	it := old.Iterate()
+	for it.Next(&key, &id) {
+		ids[key] = id
+	}
+	errs := []error{it.Err()}
+	for keys := range slices.Chunk(slices.Collect(maps.Keys(ids)), tableBatch) {
+		tables := map[bpf.PelagoServiceKey][]uint16{}
+		for _, key := range keys {
+			slots, nodes, err := readInner[uint32](ids[key])
+			errs = append(errs, err)
+			table := make([]uint16, len(slots))
+			for i, slot := range slots {
+				table[slot] = uint16(nodes[i])
+			}
+			if len(table) > 0 {
+				tables[key] = table
+			}
+		}
+		errs = append(errs, l.putTables(tables))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return old.Unpin()
 }
 
 // countUsage recounts the mappings of sources that have any: programs of a version without mappings

@@ -198,3 +198,56 @@ func TestGrownMaps(t *testing.T) {
 		}
 	}
 }
+
+// The Maglev tables of the former map are in the present one before the programs are attached.
+func TestTablesOfFormerLayout(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	want := dataplane.State{Services: map[dataplane.ServiceKey]dataplane.Service{}}
+	for i, slots := range []int{1, 251, 4093, 0} {
+		s := dataplane.Service{}
+		for slot := range slots {
+			s.Table = append(s.Table, uint16(i+slot+1))
+		}
+		want.Services[dataplane.ServiceKey{Address: ip("120.1.0.20"), Port: uint16(80 + i), Protocol: 6}] = s
+	}
+	l := openAt(t, path)
+	mustApply(t, l, want)
+	inner := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_INNER_MAP}
+	old, err := ebpf.NewMap(&ebpf.MapSpec{
+		Type: ebpf.HashOfMaps, KeySize: 8, ValueSize: 4, MaxEntries: 65536, Flags: unix.BPF_F_NO_PREALLOC, InnerMap: inner,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	for key, s := range want.Services {
+		if len(s.Table) == 0 {
+			continue
+		}
+		spec := inner.Copy()
+		spec.MaxEntries = uint32(len(s.Table))
+		for slot, node := range s.Table {
+			spec.Contents = append(spec.Contents, ebpf.MapKV{Key: uint32(slot), Value: uint32(node)})
+		}
+		table, err := ebpf.NewMap(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer table.Close()
+		if err := old.Put(encodeServiceKey(key), table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Remove(filepath.Join(path, bpf.PelagoMapTables2)), old.Pin(filepath.Join(path, tables1))); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		l := openAt(t, path)
+		if diff := cmp.Diff(want.Services, mustRead(t, l).Services, equal...); diff != "" {
+			t.Errorf("services (-want +got):\n%s", diff)
+		}
+		if _, err := os.Stat(filepath.Join(path, tables1)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("stat the former map: %v", err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -29,16 +30,37 @@ func (l *Loader) Path(peer netip.Addr) (p liveness.Path, ok bool, err error) {
 	return liveness.Decode(v, bootClock()), true, nil
 }
 
+// PathsTo reads the state of some paths, one by one: at a gateway the map has one for each node of
+// the cluster. A path that does not exist is left out.
+func (l *Loader) PathsTo(peers []netip.Addr) (map[netip.Addr]liveness.Path, error) {
+	out := make(map[netip.Addr]liveness.Path, len(peers))
+	now := bootClock()
+	var v bpf.PelagoPath
+	for _, peer := range peers {
+		err := l.objs.Paths.Lookup(be32(peer), &v)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read map paths: %w", err)
+		}
+		out[peer] = liveness.Decode(v, now)
+	}
+	return out, nil
+}
+
 // applyPaths creates and removes entries. Entries that stay keep what the programs have written.
 func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
-	have, err := l.Paths()
+	if maps.Equal(l.paths, want) && l.paths != nil {
+		return nil
+	}
+	have, err := readMap(l.objs.Paths, addr, func(v bpf.PelagoPath) bool { return v.Probed != 0 })
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for peer, probed := range want {
-		old, ok := have[peer]
-		if ok && old.Probed == probed {
+		if old, ok := have[peer]; ok && old == probed {
 			continue
 		}
 		errs = append(errs, put(l.objs.Paths, be32(peer), bpf.PelagoPath{Probed: uint32(flag(probed))}))
@@ -49,6 +71,7 @@ func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 		}
 	}
 	errs = append(errs, l.applyLargeProbes(want))
+	l.paths = want // until an error makes Apply forget it
 	return errors.Join(errs...)
 }
 

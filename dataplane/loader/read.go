@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -141,8 +142,9 @@ func (l *Loader) readServices() (map[dataplane.ServiceKey]dataplane.Service, err
 			}
 			service.Backends = append(service.Backends, netip.AddrPortFrom(addr(b.Address), port(b.Port)))
 		}
-		if table := tables[key].nodes; len(table) == int(value.Slots) {
-			service.Table = table
+		// The last block of a table that this process has not written may be longer.
+		if table, n := tables[key].nodes, int(value.Slots); blocksOf(len(table)) == blocksOf(n) && n <= len(table) && !slices.Contains(table[:n], 0) {
+			service.Table = table[:n:n]
 		}
 		out[decodeServiceKey(key)] = service
 	}
@@ -168,17 +170,13 @@ func (l *Loader) removeOrphans(services map[dataplane.ServiceKey]dataplane.Servi
 	var tables []bpf.PelagoServiceKey
 	var table bpf.PelagoServiceKey
 	var id uint32
-	it = l.objs.Tables.Iterate()
+	it = l.objs.Tables2.Iterate()
 	for it.Next(&table, &id) {
 		if s, ok := services[decodeServiceKey(table)]; !ok || len(s.Table) == 0 {
 			tables = append(tables, table)
 		}
 	}
-	errs = append(errs, it.Err())
-	for _, k := range tables {
-		errs = append(errs, remove(l.objs.Tables, k))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, it.Err(), l.removeTables(tables))...)
 }
 
 // readTables reads the tables of all services. Of those that this process has written or read
@@ -188,7 +186,7 @@ func (l *Loader) readTables() (map[bpf.PelagoServiceKey]filledTable, error) {
 	var errs []error
 	var key bpf.PelagoServiceKey
 	var id ebpf.MapID
-	it := l.objs.Tables.Iterate()
+	it := l.objs.Tables2.Iterate()
 	for it.Next(&key, &id) {
 		table := l.filled[key]
 		if table.id != id {
@@ -197,7 +195,7 @@ func (l *Loader) readTables() (map[bpf.PelagoServiceKey]filledTable, error) {
 				errs = append(errs, err)
 				continue
 			}
-			table = filledTable{id, nodes}
+			table = filledTable{id: id, nodes: nodes}
 		}
 		out[key] = table
 	}
@@ -205,24 +203,31 @@ func (l *Loader) readTables() (map[bpf.PelagoServiceKey]filledTable, error) {
 	return out, errors.Join(append(errs, it.Err())...)
 }
 
+// readTable reads a table, whose last block is filled up with zeros.
 func readTable(id ebpf.MapID) ([]uint16, error) {
+	keys, blocks, err := readInner[bpf.PelagoSlotBlock](id)
+	table := make([]uint16, len(keys)*slotBlock)
+	for i, block := range keys {
+		copy(table[int(block)*slotBlock:], blocks[i].Nodes[:])
+	}
+	return table, err
+}
+
+// readInner reads an array in a map of maps; nothing if it was replaced meanwhile.
+func readInner[V any](id ebpf.MapID) ([]uint32, []V, error) {
 	inner, err := ebpf.NewMapFromID(id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // it was replaced meanwhile
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the table of a service: %w", err)
+		return nil, nil, fmt.Errorf("open the table of a service: %w", err)
 	}
 	defer inner.Close()
-	n := int(inner.MaxEntries())
-	keys, nodes := make([]uint32, n), make([]uint32, n)
+	keys, values := make([]uint32, inner.MaxEntries()), make([]V, inner.MaxEntries())
 	var cursor ebpf.MapBatchCursor
-	if _, err := inner.BatchLookup(&cursor, keys, nodes, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil, fmt.Errorf("read the table of a service: %w", err)
+	n, err := inner.BatchLookup(&cursor, keys, values, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil, fmt.Errorf("read the table of a service: %w", err)
 	}
-	table := make([]uint16, n)
-	for i, slot := range keys {
-		table[slot] = uint16(nodes[i])
-	}
-	return table, nil
+	return keys[:n], values[:n], nil
 }

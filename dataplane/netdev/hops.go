@@ -49,9 +49,15 @@ func (h *Hops) Resolve(addresses []netip.Addr) (hops map[netip.Addr]dataplane.Ho
 	asked := slices.Collect(maps.Keys(h.asked))
 	h.mu.Unlock()
 	found := map[netip.Addr]way{}
-	for _, a := range asked {
-		if w, err := lookUp(a); err == nil {
-			found[a] = w
+	if len(asked) > 0 {
+		// Without a socket nothing is found, as without routes.
+		if socket, err := netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
+			for _, a := range asked {
+				if w, err := lookUp(socket, a); err == nil {
+					found[a] = w
+				}
+			}
+			socket.Close()
 		}
 	}
 	h.mu.Lock()
@@ -80,8 +86,8 @@ func (h *Hops) Resolve(addresses []netip.Addr) (hops map[netip.Addr]dataplane.Ho
 
 // lookUp looks up an address. For one without a multipath route the kernel's choice is the matching
 // route itself, except for an address of this node.
-func lookUp(a netip.Addr) (w way, err error) {
-	matching, err := netlink.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+func lookUp(socket *netlink.Handle, a netip.Addr) (w way, err error) {
+	matching, err := socket.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err == nil && len(matching) == 0 {
 		err = syscall.ENETUNREACH
 	}
@@ -92,7 +98,7 @@ func lookUp(a netip.Addr) (w way, err error) {
 	if route.Type == unix.RTN_UNICAST && len(route.MultiPath) == 0 && route.Via == nil {
 		return way{hop: hopOf(a, route)}, nil
 	}
-	if w.hop, err = Resolve(a); err != nil {
+	if w.hop, err = resolve(socket, a); err != nil {
 		return w, err
 	}
 	for _, n := range route.MultiPath {

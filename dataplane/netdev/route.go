@@ -150,7 +150,11 @@ func routeKey(r netlink.Route) string {
 
 // Resolve reports how the node reaches an outer address: by which uplink and next hop.
 func Resolve(a netip.Addr) (dataplane.Hop, error) {
-	routes, err := netlink.RouteGet(a.AsSlice())
+	return resolve(&netlink.Handle{}, a)
+}
+
+func resolve(socket *netlink.Handle, a netip.Addr) (dataplane.Hop, error) {
+	routes, err := socket.RouteGet(a.AsSlice())
 	if err != nil {
 		return dataplane.Hop{}, fmt.Errorf("find the way to %s: %w", a, err)
 	}

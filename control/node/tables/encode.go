@@ -8,10 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"iter"
 	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -26,14 +29,20 @@ import (
 )
 
 const (
-	// cacheVersion is that of cacheBody. A body of another version is not read: what a field has
-	// come to mean is not known.
-	cacheVersion = 1
-	// MaxEncoded is the largest file in bytes. 10,000 port blocks and 10,000 endpoints are 7 MiB.
+	// cacheVersion is that of cacheBody. A body of another version is not read, as the meaning of
+	// its fields is unknown; but wholeVersion, in one piece without parts.
+	cacheVersion = 2
+	wholeVersion = 1
+	// MaxEncoded is the largest file in bytes. 10,000 port blocks and 10,000 endpoints are 7 MiB in
+	// all.
 	MaxEncoded = 64 << 20
+	// serviceParts are the parts of the kinds with most objects, by hash of the Service's name: of
+	// 250,000 endpoints, each has 3 MiB.
+	serviceParts = 16
 )
 
-// cacheHead is the first line of the file, cacheBody the second; both are JSON.
+// cacheHead is the first line of the file, cacheBody the second; both are JSON. A part is a
+// cacheBody, too.
 type cacheHead struct {
 	Version int    `json:"version"`
 	Node    string `json:"node"`
@@ -44,10 +53,14 @@ type cacheHead struct {
 // cacheBody is Objects as they are stored: only what is read of each kind, sorted, so that equal
 // objects are equal bytes. No Secret is part of it.
 type cacheBody struct {
-	Config        map[string]string                   `json:"config"` // as in the ConfigMap
-	Nodes         []corev1.Node                       `json:"nodes"`
-	NodeIndexes   []pelagov1alpha1.NodeIndex          `json:"nodeIndexes"`
-	Peers         []pelagov1alpha1.Peer               `json:"peers"`
+	// Parts are the names of files with the other fields. A name contains the SHA-256 of the
+	// content.
+	Parts []string `json:"parts,omitempty"`
+
+	Config        map[string]string                   `json:"config,omitempty"` // as in the ConfigMap
+	Nodes         []corev1.Node                       `json:"nodes,omitempty"`
+	NodeIndexes   []pelagov1alpha1.NodeIndex          `json:"nodeIndexes,omitempty"`
+	Peers         []pelagov1alpha1.Peer               `json:"peers,omitempty"`
 	PortBlocks    []pelagov1alpha1.PortBlock          `json:"portBlocks,omitempty"`
 	ClusterEgress *submarinerv1.ClusterGlobalEgressIP `json:"clusterEgress,omitempty"`
 	EgressIPs     []submarinerv1.GlobalEgressIP       `json:"egressIPs,omitempty"`
@@ -76,47 +89,73 @@ type cacheExportTo struct {
 	To   string               `json:"to"`
 }
 
-// Encode returns the content of a file with the objects; boot is the boot id of the kernel that has
-// their tables.
-func Encode(objs Objects, boot string) ([]byte, error) {
-	body, err := json.Marshal(bodyOf(objs))
+// Encode returns the content of a file with the objects, whose parts it passes to put; boot is the
+// boot id of the kernel that has their tables. A part is encoded after the former one was put, and
+// one with a known name needs no writing.
+func Encode(objs Objects, boot string, put func(name string, content []byte) error) ([]byte, error) {
+	var index cacheBody
+	for kind, body := range partsOf(objs) {
+		content, err := json.Marshal(body())
+		if err != nil {
+			return nil, err
+		}
+		if string(content) == "{}" {
+			continue
+		}
+		if len(content) > MaxEncoded {
+			return nil, fmt.Errorf("part %s: %d bytes are more than the %d that would be read", kind, len(content), MaxEncoded)
+		}
+		name := partName(kind, content)
+		if err := put(name, content); err != nil {
+			return nil, err
+		}
+		index.Parts = append(index.Parts, name)
+	}
+	body, err := json.Marshal(index)
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(body)
-	head, err := json.Marshal(cacheHead{Version: cacheVersion, Node: objs.Name, Boot: boot, SHA256: hex.EncodeToString(sum[:])})
+	head, err := json.Marshal(cacheHead{Version: cacheVersion, Node: objs.Name, Boot: boot, SHA256: sumOf(body)})
 	if err != nil {
 		return nil, err
 	}
-	out := slices.Concat(head, []byte("\n"), body, []byte("\n"))
-	if len(out) > MaxEncoded {
-		return nil, fmt.Errorf("%d bytes are more than the %d that would be read", len(out), MaxEncoded)
-	}
-	return out, nil
+	return slices.Concat(head, []byte("\n"), body, []byte("\n")), nil
 }
 
-// Decode is the inverse of Encode on the node of that name. If the node has rebooted since, it
-// leaves out what did not survive that: pods have other addresses now, and the agent may have given
-// the node's port blocks to others.
-func Decode(content []byte, node, boot string) (Objects, error) {
+func sumOf(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+func partName(kind string, content []byte) string { return kind + "-" + sumOf(content) }
+
+// Decode is the inverse of Encode on the node of that name; get returns a part. If the node has
+// rebooted since, it leaves out what did not survive that: pods have other addresses now, and the
+// agent may have given the node's port blocks to others.
+func Decode(content []byte, node, boot string, get func(name string) ([]byte, error)) (Objects, error) {
 	first, rest, _ := bytes.Cut(content, []byte("\n"))
 	var head cacheHead
 	if err := json.Unmarshal(first, &head); err != nil {
 		return Objects{}, fmt.Errorf("it is broken: %w", err)
 	}
-	if head.Version != cacheVersion {
+	if head.Version != cacheVersion && head.Version != wholeVersion {
 		return Objects{}, fmt.Errorf("it has version %d, this program reads %d", head.Version, cacheVersion)
 	}
 	if head.Node != node {
 		return Objects{}, fmt.Errorf("it is that of node %q, this is %q", head.Node, node)
 	}
 	second, end, whole := bytes.Cut(rest, []byte("\n"))
-	if sum := sha256.Sum256(second); !whole || len(end) > 0 || hex.EncodeToString(sum[:]) != head.SHA256 {
+	if !whole || len(end) > 0 || sumOf(second) != head.SHA256 {
 		return Objects{}, errors.New("it is broken: its content does not fit its checksum")
 	}
 	var body cacheBody
 	if err := json.Unmarshal(second, &body); err != nil {
 		return Objects{}, fmt.Errorf("it is broken: %w", err)
+	}
+	for _, name := range body.Parts {
+		if err := body.addPart(name, get); err != nil {
+			return Objects{}, fmt.Errorf("part %s: %w", name, err)
+		}
 	}
 	objs, err := body.objects(node)
 	if err == nil && head.Boot != boot {
@@ -126,28 +165,121 @@ func Decode(content []byte, node, boot string) (Objects, error) {
 	return objs, err
 }
 
-func bodyOf(objs Objects) cacheBody {
-	b := cacheBody{
-		Config: objs.Config.Data(), Datapaths: objs.Datapaths, ClusterEgress: objs.ClusterEgress, PodNodes: map[string][]netip.Addr{},
-		NodeIndexes: sorted(objs.NodeIndexes, func(n *pelagov1alpha1.NodeIndex) *metav1.ObjectMeta { return &n.ObjectMeta }),
-		Peers:       sorted(objs.Peers, func(p *pelagov1alpha1.Peer) *metav1.ObjectMeta { return &p.ObjectMeta }),
-		PortBlocks:  sorted(objs.PortBlocks, func(p *pelagov1alpha1.PortBlock) *metav1.ObjectMeta { return &p.ObjectMeta }),
-		EgressIPs:   sorted(objs.EgressIPs, func(g *submarinerv1.GlobalEgressIP) *metav1.ObjectMeta { return &g.ObjectMeta }),
-		IngressIPs:  sorted(objs.IngressIPs, func(g *submarinerv1.GlobalIngressIP) *metav1.ObjectMeta { return &g.ObjectMeta }),
+// addPart adds the fields of a part. Only Services and their slices are in several parts.
+func (b *cacheBody) addPart(name string, get func(name string) ([]byte, error)) error {
+	content, err := get(name)
+	if err != nil {
+		return err
 	}
-	for i := range objs.Nodes {
-		b.Nodes = append(b.Nodes, essentialNode(&objs.Nodes[i]))
+	if kind, _, _ := strings.Cut(name, "-"); partName(kind, content) != name {
+		return errors.New("it is broken: its content does not fit its checksum")
 	}
-	for i := range objs.Pods {
-		b.Pods = append(b.Pods, essentialPod(&objs.Pods[i]))
+	services, endpoints, imports, imported := b.Services, b.Slices, b.Imports, b.Imported
+	b.Services, b.Slices, b.Imports, b.Imported = nil, nil, nil, nil
+	if err := json.Unmarshal(content, b); err != nil {
+		return fmt.Errorf("it is broken: %w", err)
 	}
-	for i := range objs.Policies {
-		b.Policies = append(b.Policies, essentialPolicy(&objs.Policies[i]))
+	b.Services, b.Slices = append(services, b.Services...), append(endpoints, b.Slices...)
+	b.Imports, b.Imported = append(imports, b.Imports...), append(imported, b.Imported...)
+	return nil
+}
+
+// partsOf yields the parts, by kind. A part is made when it is needed, since that of all objects is
+// as large as they are.
+func partsOf(objs Objects) iter.Seq2[string, func() cacheBody] {
+	return func(yield func(string, func() cacheBody) bool) {
+		for _, p := range []struct {
+			kind string
+			body func() cacheBody
+		}{
+			{"config", func() cacheBody {
+				b := cacheBody{Config: objs.Config.Data(), Datapaths: objs.Datapaths, Exports: slices.SortedFunc(maps.Keys(objs.Exports), byName)}
+				for _, name := range slices.SortedFunc(maps.Keys(objs.ExportTo), byName) {
+					b.ExportTo = append(b.ExportTo, cacheExportTo{name, objs.ExportTo[name]})
+				}
+				return b
+			}},
+			{"nodes", func() (b cacheBody) {
+				for i := range objs.Nodes {
+					b.Nodes = append(b.Nodes, essentialNode(&objs.Nodes[i]))
+				}
+				b.Nodes = sorted(b.Nodes, func(n *corev1.Node) *metav1.ObjectMeta { return &n.ObjectMeta })
+				return b
+			}},
+			{"nodeindexes", func() cacheBody {
+				return cacheBody{NodeIndexes: sorted(objs.NodeIndexes, func(n *pelagov1alpha1.NodeIndex) *metav1.ObjectMeta { return &n.ObjectMeta })}
+			}},
+			{"peers", func() cacheBody {
+				return cacheBody{Peers: sorted(objs.Peers, func(p *pelagov1alpha1.Peer) *metav1.ObjectMeta { return &p.ObjectMeta })}
+			}},
+			{"portblocks", func() cacheBody {
+				return cacheBody{PortBlocks: sorted(objs.PortBlocks, func(p *pelagov1alpha1.PortBlock) *metav1.ObjectMeta { return &p.ObjectMeta })}
+			}},
+			{"egressips", func() cacheBody {
+				return cacheBody{
+					ClusterEgress: objs.ClusterEgress,
+					EgressIPs:     sorted(objs.EgressIPs, func(g *submarinerv1.GlobalEgressIP) *metav1.ObjectMeta { return &g.ObjectMeta }),
+				}
+			}},
+			{"ingressips", func() cacheBody {
+				return cacheBody{IngressIPs: sorted(objs.IngressIPs, func(g *submarinerv1.GlobalIngressIP) *metav1.ObjectMeta { return &g.ObjectMeta })}
+			}},
+			{"pods", func() (b cacheBody) {
+				for i := range objs.Pods {
+					b.Pods = append(b.Pods, essentialPod(&objs.Pods[i]))
+				}
+				b.Pods = sorted(b.Pods, func(p *corev1.Pod) *metav1.ObjectMeta { return &p.ObjectMeta })
+				return b
+			}},
+			{"policies", func() (b cacheBody) {
+				for i := range objs.Policies {
+					b.Policies = append(b.Policies, essentialPolicy(&objs.Policies[i]))
+				}
+				b.Policies = sorted(b.Policies, func(p *networkingv1.NetworkPolicy) *metav1.ObjectMeta { return &p.ObjectMeta })
+				return b
+			}},
+			{"podnodes", func() cacheBody {
+				b := cacheBody{PodNodes: map[string][]netip.Addr{}}
+				for address, node := range objs.PodNodes {
+					b.PodNodes[node] = append(b.PodNodes[node], address)
+				}
+				for _, addresses := range b.PodNodes {
+					slices.SortFunc(addresses, netip.Addr.Compare)
+				}
+				return b
+			}},
+		} {
+			if !yield(p.kind, p.body) {
+				return
+			}
+		}
+		services, imports := byPart(maps.Keys(Exposed(objs))), byPart(maps.Keys(objs.Imports))
+		for i := range serviceParts {
+			if !yield("services", func() cacheBody { return objs.servicesBody(services[i]) }) ||
+				!yield("imports", func() cacheBody { return objs.importsBody(imports[i]) }) {
+				return
+			}
+		}
 	}
-	b.Policies = sorted(b.Policies, func(p *networkingv1.NetworkPolicy) *metav1.ObjectMeta { return &p.ObjectMeta })
-	b.Nodes = sorted(b.Nodes, func(n *corev1.Node) *metav1.ObjectMeta { return &n.ObjectMeta })
-	b.Pods = sorted(b.Pods, func(p *corev1.Pod) *metav1.ObjectMeta { return &p.ObjectMeta })
-	for _, name := range slices.SortedFunc(maps.Keys(Exposed(objs)), byName) {
+}
+
+// byPart divides the names of Services among the parts, sorted.
+func byPart(names iter.Seq[types.NamespacedName]) (out [serviceParts][]types.NamespacedName) {
+	for name := range names {
+		h := fnv.New32a()
+		// fnv never fails to write.
+		_, _ = h.Write([]byte(name.Namespace + "/" + name.Name))
+		i := h.Sum32() % serviceParts
+		out[i] = append(out[i], name)
+	}
+	for _, part := range out {
+		slices.SortFunc(part, byName)
+	}
+	return out
+}
+
+func (objs Objects) servicesBody(names []types.NamespacedName) (b cacheBody) {
+	for _, name := range names {
 		if s := objs.Services[name]; s != nil {
 			b.Services = append(b.Services, corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
@@ -159,11 +291,11 @@ func bodyOf(objs Objects) cacheBody {
 			b.Slices = append(b.Slices, essentialSlice(&s, name))
 		}
 	}
-	b.Exports = slices.SortedFunc(maps.Keys(objs.Exports), byName)
-	for _, name := range slices.SortedFunc(maps.Keys(objs.ExportTo), byName) {
-		b.ExportTo = append(b.ExportTo, cacheExportTo{name, objs.ExportTo[name]})
-	}
-	for _, name := range slices.SortedFunc(maps.Keys(objs.Imports), byName) {
+	return b
+}
+
+func (objs Objects) importsBody(names []types.NamespacedName) (b cacheBody) {
+	for _, name := range names {
 		b.Imports = append(b.Imports, cacheImport{name, objs.Imports[name]})
 		for _, s := range sorted(objs.Imported[name], func(s *discoveryv1.EndpointSlice) *metav1.ObjectMeta { return &s.ObjectMeta }) {
 			essential := essentialSlice(&s, name)
@@ -173,12 +305,6 @@ func bodyOf(objs Objects) cacheBody {
 			}
 			b.Imported = append(b.Imported, essential)
 		}
-	}
-	for address, node := range objs.PodNodes {
-		b.PodNodes[node] = append(b.PodNodes[node], address)
-	}
-	for _, addresses := range b.PodNodes {
-		slices.SortFunc(addresses, netip.Addr.Compare)
 	}
 	return b
 }
@@ -273,6 +399,7 @@ func Reduce(obj any) (any, error) {
 		return &n, nil
 	case *discoveryv1.EndpointSlice:
 		s := essentialSlice(o, types.NamespacedName{Namespace: o.Namespace})
+		shareValues(s.Endpoints)
 		s.ResourceVersion, s.Labels, s.Annotations = o.ResourceVersion, map[string]string{}, map[string]string{}
 		for _, key := range []string{discoveryv1.LabelServiceName, mcs.LabelServiceName, mcs.LabelSourceCluster} {
 			if v, ok := o.Labels[key]; ok {
@@ -309,16 +436,48 @@ func essentialSlice(s *discoveryv1.EndpointSlice, service types.NamespacedName) 
 		},
 		AddressType: s.AddressType, Ports: s.Ports,
 	}
-	for _, e := range s.Endpoints {
-		essential := discoveryv1.Endpoint{
-			Addresses: e.Addresses, NodeName: e.NodeName, Conditions: e.Conditions,
-		}
+	if len(s.Endpoints) == 0 {
+		return out
+	}
+	out.Endpoints = make([]discoveryv1.Endpoint, len(s.Endpoints))
+	refs := make([]corev1.ObjectReference, len(s.Endpoints))
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		out.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Conditions: e.Conditions}
 		if e.TargetRef != nil {
-			essential.TargetRef = &corev1.ObjectReference{Kind: e.TargetRef.Kind, Name: e.TargetRef.Name}
+			refs[i] = corev1.ObjectReference{Kind: e.TargetRef.Kind, Name: e.TargetRef.Name}
+			out.Endpoints[i].TargetRef = &refs[i]
 		}
-		out.Endpoints = append(out.Endpoints, essential)
 	}
 	return out
+}
+
+const podKind = "Pod"
+
+// The values that the conditions of reduced endpoints refer to; they are never changed.
+var isTrue, isFalse = true, false
+
+// shareValues makes the endpoints of a slice refer to one value where they have the same: a cluster
+// has hundreds of thousands, and a decoded one has each value to itself.
+func shareValues(endpoints []discoveryv1.Endpoint) {
+	shared := func(v *bool) *bool {
+		switch {
+		case v == nil:
+			return nil
+		case *v:
+			return &isTrue
+		}
+		return &isFalse
+	}
+	for i := range endpoints {
+		e := &endpoints[i]
+		e.Conditions = discoveryv1.EndpointConditions{
+			Ready: shared(e.Conditions.Ready), Serving: shared(e.Conditions.Serving), Terminating: shared(e.Conditions.Terminating),
+		}
+		if e.TargetRef != nil && e.TargetRef.Kind == podKind {
+			e.TargetRef.Kind = podKind
+		}
+	}
 }
 
 // sorted returns a copy ordered by namespace and name: caches list in any order.

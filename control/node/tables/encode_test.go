@@ -3,6 +3,7 @@ package tables_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -28,6 +29,22 @@ import (
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
+// store holds parts by name.
+type store map[string][]byte
+
+func (s store) put(name string, content []byte) error {
+	s[name] = content
+	return nil
+}
+
+func (s store) get(name string) ([]byte, error) {
+	content, ok := s[name]
+	if !ok {
+		return nil, errors.New("it is missing")
+	}
+	return content, nil
+}
+
 // Every field of Objects is stored, but for those that are no objects of the API.
 func TestEverythingIsSaved(t *testing.T) {
 	objs, _ := clusterset.Full(true)
@@ -37,11 +54,12 @@ func TestEverythingIsSaved(t *testing.T) {
 			t.Errorf("Objects.%s is empty here: add it to this test, and to cacheBody if it comes from the API server", name)
 		}
 	}
-	content, err := tables.Encode(objs, "boot")
+	parts := store{}
+	content, err := tables.Encode(objs, "boot", parts.put)
 	if err != nil {
 		t.Fatal(err)
 	}
-	back, err := tables.Decode(content, "n1", "boot")
+	back, err := tables.Decode(content, "n1", "boot", parts.get)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +69,7 @@ func TestEverythingIsSaved(t *testing.T) {
 			t.Errorf("Objects.%s did not come back", name)
 		}
 	}
-	again, err := tables.Encode(back, "boot")
+	again, err := tables.Encode(back, "boot", parts.put)
 	if err != nil || !bytes.Equal(content, again) {
 		t.Errorf("what came back is saved as something else (%v):\n%s\n%s", err, content, again)
 	}
@@ -107,11 +125,12 @@ func TestSavedObjectsMakeTheSameTables(t *testing.T) {
 				Endpoints: []discoveryv1.Endpoint{clusterset.Endpoint(fmt.Sprintf("p%d", i), objs.Name, fmt.Sprintf("10.7.3.%d", i), rapid.Bool().Draw(t, "ready"))},
 			})
 		}
-		content, err := tables.Encode(objs, "boot")
+		parts := store{}
+		content, err := tables.Encode(objs, "boot", parts.put)
 		if err != nil {
 			t.Fatal(err)
 		}
-		back, err := tables.Decode(content, objs.Name, "boot")
+		back, err := tables.Decode(content, objs.Name, "boot", parts.get)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +150,7 @@ func TestSavedObjectsMakeTheSameTables(t *testing.T) {
 		shuffle(shuffled.Nodes)
 		shuffle(shuffled.Pods)
 		shuffle(shuffled.PortBlocks)
-		if again, err := tables.Encode(shuffled, "boot"); err != nil || !bytes.Equal(content, again) {
+		if again, err := tables.Encode(shuffled, "boot", parts.put); err != nil || !bytes.Equal(content, again) {
 			t.Fatalf("the same objects in another order are saved as something else (%v)", err)
 		}
 	})
@@ -145,7 +164,8 @@ func shuffle[T any](all []T) {
 // secret is not on it.
 func TestWhatIsNotSaved(t *testing.T) {
 	objs, _ := clusterset.Full(true)
-	before, err := tables.Encode(objs, "boot")
+	parts := store{}
+	before, err := tables.Encode(objs, "boot", parts.put)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +176,7 @@ func TestWhatIsNotSaved(t *testing.T) {
 	objs.Pods[0].Annotations = map[string]string{"token": "secret-3"}
 	objs.Services[types.NamespacedName{Namespace: "sample", Name: "internal"}] = &corev1.Service{}
 	objs.Services[types.NamespacedName{Namespace: "sample", Name: "web"}].Annotations = map[string]string{"x": "secret-4"}
-	after, err := tables.Encode(objs, "boot")
+	after, err := tables.Encode(objs, "boot", parts.put)
 	if err != nil || !bytes.Equal(before, after) {
 		t.Errorf("saved anew (%v): -before +after\n%s", err, cmp.Diff(string(before), string(after)))
 	}
@@ -166,8 +186,9 @@ func TestWhatIsNotSaved(t *testing.T) {
 // given them to others.
 func TestSavedObjectsOfAnotherBoot(t *testing.T) {
 	objs, host := clusterset.Full(true)
-	content := saved(t, objs, func(*tables.Objects) {})
-	back, err := tables.Decode(content, "n1", "the next boot")
+	parts := store{}
+	content := saved(t, objs, parts, func(*tables.Objects) {})
+	back, err := tables.Decode(content, "n1", "the next boot", parts.get)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,26 +227,32 @@ func TestSavedObjectsAreSmall(t *testing.T) {
 	for i := range places {
 		objs.PodNodes[netip.AddrFrom4([4]byte{10, 8, byte(i >> 8), byte(i)})] = fmt.Sprintf("node-%d", i%100)
 	}
+	parts := store{}
 	begin := time.Now()
-	content, err := tables.Encode(objs, "boot")
+	content, err := tables.Encode(objs, "boot", parts.put)
 	encoded := time.Since(begin)
 	if err != nil {
 		t.Fatal(err)
 	}
 	begin = time.Now()
-	back, err := tables.Decode(content, "n1", "boot")
-	t.Logf("%d bytes, made in %s, read in %s", len(content), encoded, time.Since(begin))
+	back, err := tables.Decode(content, "n1", "boot", parts.get)
+	size, largest := len(content), 0
+	for _, part := range parts {
+		size, largest = size+len(part), max(largest, len(part))
+	}
+	t.Logf("%d bytes, the largest part %d, made in %s, read in %s", size, largest, encoded, time.Since(begin))
 	if err != nil || len(back.PortBlocks) != len(objs.PortBlocks) || len(back.Slices[name]) != len(objs.Slices[name]) || len(back.PodNodes) != len(objs.PodNodes) {
 		t.Errorf("read %d blocks, %d slices, %d places, %v", len(back.PortBlocks), len(back.Slices[name]), len(back.PodNodes), err)
 	}
-	if len(content) > 8<<20 {
-		t.Errorf("%d bytes, want at most 8 MiB", len(content))
+	if size > 8<<20 {
+		t.Errorf("%d bytes, want at most 8 MiB", size)
 	}
 }
 
 func TestSavedObjectsThatAreRefused(t *testing.T) {
 	objs, _ := clusterset.Full(true)
-	good, err := tables.Encode(objs, "boot")
+	parts := store{}
+	good, err := tables.Encode(objs, "boot", parts.put)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,25 +280,100 @@ func TestSavedObjectsThatAreRefused(t *testing.T) {
 		"cut short":            {good[:len(good)-20], "does not fit its checksum"},
 		"the end of line lost": {good[:len(good)-1], "does not fit its checksum"},
 		"more behind it":       {append(slices.Clone(good), "{}\n"...), "does not fit its checksum"},
-		"one bit":              {bytes.Replace(good, []byte("120.1.0.7"), []byte("120.1.0.6"), 1), "does not fit its checksum"},
+		"one bit":              {bytes.Replace(good, []byte("nodes-"), []byte("nodos-"), 1), "does not fit its checksum"},
 		"another node":         {withHead(func(h *tables.CacheHead) { h.Node = "n2" }), `that of node "n2", this is "n1"`},
 		"another version":      {withHead(func(h *tables.CacheHead) { h.Version++ }), fmt.Sprintf("version %d, this program reads %d", tables.CacheVersion+1, tables.CacheVersion)},
 		"no version":           {withHead(func(h *tables.CacheHead) { h.Version = 0 }), "version 0"},
-		"a config without hub": {saved(t, objs, func(o *tables.Objects) { o.Config.HubID = "" }), "hub-id"},
+		"a config without hub": {saved(t, objs, parts, func(o *tables.Objects) { o.Config.HubID = "" }), "hub-id"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if _, err := tables.Decode(tt.content, "n1", "boot"); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := tables.Decode(tt.content, "n1", "boot", parts.get); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("decoded with error %v, want one with %q", err, tt.want)
 			}
 		})
 	}
 }
 
-func saved(t *testing.T, objs tables.Objects, change func(*tables.Objects)) []byte {
+// A part that is missing or not as it was written is refused.
+func TestSavedPartsThatAreRefused(t *testing.T) {
+	objs, _ := clusterset.Full(true)
+	parts := store{}
+	content := saved(t, objs, parts, func(*tables.Objects) {})
+	for name, part := range parts {
+		delete(parts, name)
+		if _, err := tables.Decode(content, "n1", "boot", parts.get); err == nil || !strings.Contains(err.Error(), "part "+name+": it is missing") {
+			t.Errorf("without %s: %v", name, err)
+		}
+		for _, broken := range [][]byte{nil, part[1:], part[:len(part)-1], append(slices.Clone(part), ' ')} {
+			parts[name] = broken
+			if _, err := tables.Decode(content, "n1", "boot", parts.get); err == nil || !strings.Contains(err.Error(), "part "+name+": it is broken") {
+				t.Errorf("%d of %d bytes of %s: %v", len(broken), len(part), name, err)
+			}
+		}
+		parts[name] = part
+	}
+	if _, err := tables.Decode(content, "n1", "boot", parts.get); err != nil {
+		t.Error(err)
+	}
+}
+
+// A change is written to its part alone.
+func TestOnlyChangedPartsAreNew(t *testing.T) {
+	objs, _ := clusterset.Full(true)
+	for i := range 100 {
+		name := types.NamespacedName{Namespace: "sample", Name: fmt.Sprintf("more-%d", i)}
+		objs.Exports[name] = true
+		objs.Services[name] = &corev1.Service{}
+		objs.Slices[name] = []discoveryv1.EndpointSlice{{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}}
+	}
+	parts := store{}
+	saved(t, objs, parts, func(*tables.Objects) {})
+	for kind, change := range map[string]func(*tables.Objects){
+		"peers": func(o *tables.Objects) { o.Peers = nil },
+		"nodes": func(o *tables.Objects) { o.Nodes = o.Nodes[1:] },
+		"services": func(o *tables.Objects) {
+			o.Slices = maps.Clone(o.Slices)
+			delete(o.Slices, types.NamespacedName{Namespace: "sample", Name: "more-17"})
+		},
+	} {
+		fresh := store{}
+		saved(t, objs, fresh, change)
+		maps.DeleteFunc(fresh, func(name string, _ []byte) bool { return parts[name] != nil })
+		for name := range fresh {
+			if len(fresh) > 1 || !strings.HasPrefix(name, kind+"-") {
+				t.Errorf("a change of %s writes %s, one of %d", kind, name, len(fresh))
+			}
+		}
+		if kind == "services" && len(fresh) != 1 {
+			t.Errorf("a change of a Service is in %d parts", len(fresh))
+		}
+	}
+}
+
+// The file of the former version is read: it was in one piece.
+func TestSavedInOnePiece(t *testing.T) {
+	objs, _ := clusterset.Full(true)
+	whole, err := tables.EncodeWhole(objs, "boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := tables.Decode(whole, "n1", "boot", store{}.get)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := store{}, store{}
+	saved(t, objs, want, func(*tables.Objects) {})
+	saved(t, back, got, func(*tables.Objects) {})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-saved +read\n%s", diff)
+	}
+}
+
+func saved(t *testing.T, objs tables.Objects, parts store, change func(*tables.Objects)) []byte {
 	t.Helper()
 	change(&objs)
-	content, err := tables.Encode(objs, "boot")
+	content, err := tables.Encode(objs, "boot", parts.put)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,13 +26,17 @@ func Wanted(objs Objects) bool { return WantedGateways(objs)[objs.Name] }
 // NodeIndex is enough: that node decides when it can leave, and the programs avoid it if it is
 // dead.
 func WantedGateways(objs Objects) map[string]bool {
-	reported := map[string]*pelagov1alpha1.NodeIndex{}
+	reported := map[string]*pelagov1alpha1.NodeIndex{} // of the few that may serve
 	for i := range objs.NodeIndexes {
-		reported[objs.NodeIndexes[i].Name] = &objs.NodeIndexes[i]
+		if n := &objs.NodeIndexes[i]; topology.GatewayReady(n) {
+			reported[n.Name] = n
+		}
 	}
-	nodes := make(map[string]*corev1.Node, len(objs.Nodes))
+	nodes := make(map[string]*corev1.Node, len(reported))
 	for i := range objs.Nodes {
-		nodes[objs.Nodes[i].Name] = &objs.Nodes[i]
+		if n := &objs.Nodes[i]; reported[n.Name] != nil {
+			nodes[n.Name] = n
+		}
 	}
 	return topology.WantedGateways(objs.Nodes, func(name string) bool {
 		node, index := nodes[name], reported[name]

@@ -166,11 +166,13 @@ type parsedEndpoint struct {
 }
 
 // SliceCache keeps what one reconcile has parsed of EndpointSlices, and collected of them by port
-// of a Service, for the next: most do not change. The nil cache does both anew. It is not safe for
+// of a Service and by ServiceImport, for the next: most do not change. The nil cache does all anew. It is not safe for
 // concurrent use.
 type SliceCache struct {
 	endpoints dataplane.Generations[sliceVersion, []parsedEndpoint]
 	backings  dataplane.Generations[portName, *cachedBacking]
+	vips      dataplane.Generations[types.NamespacedName, *cachedVIPs]
+	vipInputs vipInputs // of vips
 }
 
 type sliceVersion struct{ namespace, name, resourceVersion string }
@@ -203,23 +205,16 @@ func (c *SliceCache) backing(b *builder, name types.NamespacedName, port corev1.
 		v, _ := b.backing(name, port, proto) // not kept
 		return &v
 	}
-	of, nodes, versions := b.objs.Slices[name], &b.objs.NodeIndexes[0], 0
+	of, nodes := b.objs.Slices[name], &b.objs.NodeIndexes[0]
 	key := portName{name, port.Name}
-	if old, ok := c.backings.Former(key); ok && old.nodes == nodes && slices.EqualFunc(old.slices, of, func(v sliceVersion, s discoveryv1.EndpointSlice) bool {
-		return v == versionOf(&s)
-	}) {
+	if old, ok := c.backings.Former(key); ok && old.nodes == nodes && sameVersions(old.slices, of) {
 		c.backings.Put(key, old)
 		return &old.backing
 	}
 	v, onNodes := b.backing(name, port, proto)
 	fresh := &cachedBacking{backing: v, nodes: nodes}
-	for i := range of {
-		fresh.slices = append(fresh.slices, versionOf(&of[i]))
-		if of[i].ResourceVersion != "" {
-			versions++
-		}
-	}
-	if onNodes && versions == len(of) {
+	var versioned bool
+	if fresh.slices, versioned = versionsOf(of); onNodes && versioned {
 		c.backings.Put(key, fresh)
 	}
 	return &fresh.backing
@@ -227,6 +222,28 @@ func (c *SliceCache) backing(b *builder, name types.NamespacedName, port corev1.
 
 func versionOf(s *discoveryv1.EndpointSlice) sliceVersion {
 	return sliceVersion{s.Namespace, s.Name, s.ResourceVersion}
+}
+
+// versionsOf returns the versions of slices, and whether each has one.
+func versionsOf(of []discoveryv1.EndpointSlice) (versions []sliceVersion, ok bool) {
+	ok = true
+	for i := range of {
+		versions = append(versions, versionOf(&of[i]))
+		ok = ok && of[i].ResourceVersion != ""
+	}
+	return versions, ok
+}
+
+func sameVersions(versions []sliceVersion, of []discoveryv1.EndpointSlice) bool {
+	if len(versions) != len(of) {
+		return false
+	}
+	for i := range of {
+		if versions[i] != versionOf(&of[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 // parse returns the endpoints with an IPv4 address, which must not be changed.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 
@@ -17,6 +18,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 )
@@ -134,6 +136,7 @@ func (b *builder) vips() {
 	if len(b.objs.Imports) > 0 {
 		s.VIPs, s.Hairpins = map[dataplane.ServiceKey]dataplane.VIP{}, map[netip.Addr]netip.Addr{}
 	}
+	b.host.Slices.beginVIPs(b)
 	owners := map[netip.Addr]types.NamespacedName{}
 	for _, name := range slices.SortedFunc(maps.Keys(b.objs.Imports), byName) {
 		i := b.objs.Imports[name]
@@ -147,15 +150,98 @@ func (b *builder) vips() {
 			continue
 		}
 		owners[i.IP] = name
-		for key, servers := range b.servers(name, i) {
-			s.VIPs[key] = b.vip(name, i, servers)
-		}
+		v := b.host.Slices.vipsOf(b, name, i)
+		maps.Copy(s.VIPs, v.ports)
+		maps.Copy(s.Hairpins, v.hairpins)
+		b.out.Problems = append(b.out.Problems, v.problems...)
 	}
 }
 
+// importVIPs is what the tables have of one ServiceImport.
+type importVIPs struct {
+	ports    map[dataplane.ServiceKey]dataplane.VIP
+	hairpins map[netip.Addr]netip.Addr
+	problems []string
+}
+
+// vipsOf returns what the tables have of an import.
+func (b *builder) vipsOf(name types.NamespacedName, i Import) importVIPs {
+	v := importVIPs{ports: map[dataplane.ServiceKey]dataplane.VIP{}, hairpins: map[netip.Addr]netip.Addr{}}
+	before := b.out.Problems
+	b.out.Problems = nil
+	for key, servers := range b.servers(name, i, v.hairpins) {
+		v.ports[key] = b.vip(name, i, servers)
+	}
+	v.problems, b.out.Problems = b.out.Problems, before
+	return v
+}
+
+// vipInputs are what all importVIPs depend on, besides the import's own slices. Lists and maps of
+// objects are replaced when one changes: it is the same one if its first element, or the map, is.
+type vipInputs struct {
+	node    string
+	config  config.Config
+	imports map[types.NamespacedName]Import
+	ingress *submarinerv1.GlobalIngressIP
+	// Of the peers, which the caller may have copied.
+	clusters map[string]uint16
+	prefixes map[string][]netip.Prefix
+	routes   map[netip.Prefix]uint16
+}
+
+func (i vipInputs) same(o vipInputs) bool {
+	return i.node == o.node && i.ingress == o.ingress && reflect.ValueOf(i.imports).Pointer() == reflect.ValueOf(o.imports).Pointer() &&
+		maps.Equal(i.clusters, o.clusters) && maps.EqualFunc(i.prefixes, o.prefixes, slices.Equal[[]netip.Prefix]) &&
+		maps.Equal(i.routes, o.routes) && reflect.DeepEqual(i.config, o.config)
+}
+
+// cachedVIPs are importVIPs, and what they were collected from.
+type cachedVIPs struct {
+	importVIPs
+	service       *corev1.Service
+	own, imported []sliceVersion
+}
+
+// beginVIPs drops all importVIPs if something has changed that any may depend on.
+func (c *SliceCache) beginVIPs(b *builder) {
+	if c == nil {
+		return
+	}
+	now := vipInputs{
+		node: b.objs.Name, config: b.objs.Config, imports: b.objs.Imports, clusters: b.clusters, prefixes: b.prefixes, routes: b.out.State.Routes,
+	}
+	if len(b.objs.IngressIPs) > 0 {
+		now.ingress = &b.objs.IngressIPs[0]
+	}
+	c.vips.Begin()
+	if !now.same(c.vipInputs) {
+		c.vips.Begin()
+	}
+	c.vipInputs = now
+}
+
+// vipsOf returns b.vipsOf(name, i), whose maps and slices must not be changed.
+func (c *SliceCache) vipsOf(b *builder, name types.NamespacedName, i Import) importVIPs {
+	if c == nil {
+		return b.vipsOf(name, i)
+	}
+	service, own, imported := b.objs.Services[name], b.objs.Slices[name], b.objs.Imported[name]
+	if old, ok := c.vips.Former(name); ok && old.service == service && sameVersions(old.own, own) && sameVersions(old.imported, imported) {
+		c.vips.Put(name, old)
+		return old.importVIPs
+	}
+	fresh := &cachedVIPs{importVIPs: b.vipsOf(name, i), service: service}
+	var ok1, ok2 bool
+	fresh.own, ok1 = versionsOf(own)
+	if fresh.imported, ok2 = versionsOf(imported); ok1 && ok2 {
+		c.vips.Put(name, fresh)
+	}
+	return fresh.importVIPs
+}
+
 // servers returns, for each port of the import, the clusters that have backends of it, sorted by
-// index.
-func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.ServiceKey][]server {
+// index. It adds the global IP of this cluster's service to hairpins (State.Hairpins).
+func (b *builder) servers(name types.NamespacedName, of Import, hairpins map[netip.Addr]netip.Addr) map[dataplane.ServiceKey][]server {
 	out := map[dataplane.ServiceKey][]server{}
 	for _, p := range of.Ports {
 		// one without backends is a port all the same
@@ -188,7 +274,7 @@ func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.Se
 			if v.Own {
 				v.Ready = b.backends(name, ptr.Deref(p.Name, ""), local)
 				if global, ok := b.globalIP(name); ok && !local {
-					b.out.State.Hairpins[v.Address] = global
+					hairpins[v.Address] = global
 				}
 			}
 			if v.Ready > 0 && (v.Own || !of.Local) {
