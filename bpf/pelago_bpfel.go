@@ -38,7 +38,7 @@ type PelagoAffinityChoice struct {
 	_       structs.HostLayout
 	Used    uint64
 	Cluster uint32
-	Pad     uint32
+	Pod     uint32
 }
 
 type PelagoAffinityKey struct {
@@ -622,6 +622,12 @@ type PelagoVip struct {
 	Slots    [512]uint8
 }
 
+type PelagoVipPodKey struct {
+	_   structs.HostLayout
+	Vip PelagoServiceKey
+	Pod uint32
+}
+
 type PelagoVipRange struct {
 	_       structs.HostLayout
 	Address uint32
@@ -639,7 +645,7 @@ type PelagoVipTarget struct {
 	_       structs.HostLayout
 	Address uint32
 	Cluster uint16
-	Pad     uint16
+	Port    uint16
 }
 
 // Names of all BPF objects in the ELF.
@@ -673,6 +679,7 @@ const (
 	PelagoMapPathLines             = "path_lines"
 	PelagoMapPaths                 = "paths"
 	PelagoMapPeers                 = "peers"
+	PelagoMapPodEnds               = "pod_ends"
 	PelagoMapRefusals              = "refusals"
 	PelagoMapRoutes                = "routes"
 	PelagoMapServices              = "services"
@@ -684,11 +691,13 @@ const (
 	PelagoMapUplinks               = "uplinks"
 	PelagoMapUsage                 = "usage"
 	PelagoMapVipBackings           = "vip_backings"
+	PelagoMapVipPods               = "vip_pods"
 	PelagoMapVipRanges             = "vip_ranges"
 	PelagoMapVips                  = "vips"
 	PelagoProgAdvertise            = "advertise"
 	PelagoProgEdgeIn               = "edge_in"
 	PelagoProgEdgeOut              = "edge_out"
+	PelagoProgPodEnd               = "pod_end"
 	PelagoProgPodIn                = "pod_in"
 	PelagoProgPodOut               = "pod_out"
 	PelagoProgSweepFlows           = "sweep_flows"
@@ -802,6 +811,7 @@ type PelagoProgramSpecs struct {
 	Advertise   *ebpf.ProgramSpec `ebpf:"advertise"`
 	EdgeIn      *ebpf.ProgramSpec `ebpf:"edge_in"`
 	EdgeOut     *ebpf.ProgramSpec `ebpf:"edge_out"`
+	PodEnd      *ebpf.ProgramSpec `ebpf:"pod_end"`
 	PodIn       *ebpf.ProgramSpec `ebpf:"pod_in"`
 	PodOut      *ebpf.ProgramSpec `ebpf:"pod_out"`
 	SweepFlows  *ebpf.ProgramSpec `ebpf:"sweep_flows"`
@@ -845,6 +855,7 @@ type PelagoMapSpecs struct {
 	PathLines     *ebpf.MapSpec `ebpf:"path_lines"`
 	Paths         *ebpf.MapSpec `ebpf:"paths"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	PodEnds       *ebpf.MapSpec `ebpf:"pod_ends"`
 	Refusals      *ebpf.MapSpec `ebpf:"refusals"`
 	Routes        *ebpf.MapSpec `ebpf:"routes"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
@@ -856,6 +867,7 @@ type PelagoMapSpecs struct {
 	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VipBackings   *ebpf.MapSpec `ebpf:"vip_backings"`
+	VipPods       *ebpf.MapSpec `ebpf:"vip_pods"`
 	VipRanges     *ebpf.MapSpec `ebpf:"vip_ranges"`
 	Vips          *ebpf.MapSpec `ebpf:"vips"`
 }
@@ -969,6 +981,7 @@ type PelagoMaps struct {
 	PathLines     *ebpf.Map `ebpf:"path_lines"`
 	Paths         *ebpf.Map `ebpf:"paths"`
 	Peers         *ebpf.Map `ebpf:"peers"`
+	PodEnds       *ebpf.Map `ebpf:"pod_ends"`
 	Refusals      *ebpf.Map `ebpf:"refusals"`
 	Routes        *ebpf.Map `ebpf:"routes"`
 	Services      *ebpf.Map `ebpf:"services"`
@@ -980,6 +993,7 @@ type PelagoMaps struct {
 	Uplinks       *ebpf.Map `ebpf:"uplinks"`
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VipBackings   *ebpf.Map `ebpf:"vip_backings"`
+	VipPods       *ebpf.Map `ebpf:"vip_pods"`
 	VipRanges     *ebpf.Map `ebpf:"vip_ranges"`
 	Vips          *ebpf.Map `ebpf:"vips"`
 }
@@ -1013,6 +1027,7 @@ func (m *PelagoMaps) Close() error {
 		m.PathLines,
 		m.Paths,
 		m.Peers,
+		m.PodEnds,
 		m.Refusals,
 		m.Routes,
 		m.Services,
@@ -1024,6 +1039,7 @@ func (m *PelagoMaps) Close() error {
 		m.Uplinks,
 		m.Usage,
 		m.VipBackings,
+		m.VipPods,
 		m.VipRanges,
 		m.Vips,
 	)
@@ -1098,6 +1114,7 @@ type PelagoPrograms struct {
 	Advertise   *ebpf.Program `ebpf:"advertise"`
 	EdgeIn      *ebpf.Program `ebpf:"edge_in"`
 	EdgeOut     *ebpf.Program `ebpf:"edge_out"`
+	PodEnd      *ebpf.Program `ebpf:"pod_end"`
 	PodIn       *ebpf.Program `ebpf:"pod_in"`
 	PodOut      *ebpf.Program `ebpf:"pod_out"`
 	SweepFlows  *ebpf.Program `ebpf:"sweep_flows"`
@@ -1115,6 +1132,7 @@ func (p *PelagoPrograms) Close() error {
 		p.Advertise,
 		p.EdgeIn,
 		p.EdgeOut,
+		p.PodEnd,
 		p.PodIn,
 		p.PodOut,
 		p.SweepFlows,

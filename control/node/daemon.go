@@ -131,6 +131,8 @@ type Daemon struct {
 	maglev              dataplane.MaglevCache
 	slices              tables.SliceCache
 	podDevices          netdev.PodDevices
+	// podEnds are the pods' own ends of their devices, by the interface index of the node's end.
+	podEnds map[int]loader.PodEnd
 	cni                 cniResults
 	unreachableClusters status.UnreachableClusters
 	problems            map[string]bool // logged, and present in the last reconcile

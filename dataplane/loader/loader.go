@@ -175,6 +175,7 @@ func (l *Loader) Programs() map[string]*ebpf.Program {
 		bpf.PelagoProgWireIn: l.objs.WireIn, bpf.PelagoProgWireOut: l.objs.WireOut, bpf.PelagoProgSweepFlows: l.objs.SweepFlows,
 		bpf.PelagoProgUplinkXdp: l.objs.UplinkXdp, bpf.PelagoProgAdvertise: l.objs.Advertise,
 		bpf.PelagoProgPodOut: l.objs.PodOut, bpf.PelagoProgPodIn: l.objs.PodIn,
+		bpf.PelagoProgPodEnd: l.objs.PodEnd,
 	} {
 		if p != nil {
 			out[name] = p

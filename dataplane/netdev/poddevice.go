@@ -34,6 +34,10 @@ type PodDevice struct {
 	// Endpoint is the node's end of the pod's own veth pair, with the pod's MAC address; without an
 	// interface index if there is none, or it is not known.
 	Endpoint dataplane.Endpoint
+	// Namespace is the file of the pod's network namespace, Index the interface index of the pod's end
+	// of Endpoint in it; empty: not known.
+	Namespace string
+	Index     int
 	// Switched: the end is a port of a switch other than a bridge with the pods' route. Its
 	// pipeline, such as the policies of a CNI on Open vSwitch, must not be bypassed.
 	Switched bool
@@ -49,9 +53,10 @@ type PodDevices struct {
 
 // podEnd is a pod's device in its own network namespace.
 type podEnd struct {
-	kind  string
-	index int
-	mac   [6]byte
+	kind      string
+	namespace string // file
+	index     int
+	mac       [6]byte
 	// host is the interface index of its other end on the node, netns the id of the pod's namespace
 	// there; for veth and netkit pairs only.
 	host, netns int
@@ -146,7 +151,10 @@ func (p podPlace) decide() PodDevice {
 	case p.own.kind != kindVeth:
 		return p.shares()
 	}
-	v := PodDevice{Endpoint: dataplane.Endpoint{Ifindex: uint32(p.end.index), MAC: p.own.mac}}
+	v := PodDevice{
+		Endpoint:  dataplane.Endpoint{Ifindex: uint32(p.end.index), MAC: p.own.mac},
+		Namespace: p.own.namespace, Index: p.own.index,
+	}
 	switch {
 	case p.end.master == 0:
 		v.Source = uint32(p.end.index)
@@ -291,7 +299,7 @@ func devicesOf(path string, host map[int]netlink.Link) (map[netip.Addr]podEnd, e
 	}
 	out := map[netip.Addr]podEnd{}
 	for _, l := range links {
-		end := podEnd{kind: l.Type(), index: l.Attrs().Index}
+		end := podEnd{kind: l.Type(), namespace: path, index: l.Attrs().Index}
 		switch end.kind {
 		case kindVeth, kindNetkit:
 			end.host, end.netns = l.Attrs().ParentIndex, id

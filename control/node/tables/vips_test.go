@@ -151,11 +151,14 @@ func TestAffinityOfExports(t *testing.T) {
 				i.Affinity = tt.merged
 				objs.Imports[web] = i
 			}
-			services := tables.Desired(objs, host).State.Services
-			if len(services) == 0 {
+			state := tables.Desired(objs, host).State
+			if len(state.Services) == 0 {
 				t.Fatal("the Service is not exposed")
 			}
-			for key, s := range services {
+			for key, s := range state.Services {
+				if _, vip := state.VIPs[key]; vip {
+					continue // follows the import
+				}
 				if s.ClientIP != tt.want {
 					t.Errorf("%v: clients keep their backend: %t, want %t", key, s.ClientIP, tt.want)
 				}
