@@ -193,7 +193,7 @@ func (d *Daemon) attach(s dataplane.State, host tables.Host, xdp XDP) error {
 		Edge: int(host.Edge), Uplinks: uplinks(s, host), Receivers: receivers, Wires: host.Wire.Devices, Pods: podDevices(s),
 	}
 	for _, device := range devices.Pods {
-		if end, ok := d.podEnds[device]; ok {
+		if end, ok := d.podEnds[device]; ok && len(s.VIPs) > 0 {
 			devices.PodEnds = append(devices.PodEnds, end)
 		}
 	}

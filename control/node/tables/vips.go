@@ -312,7 +312,9 @@ func (b *builder) vipPods(port dataplane.ServiceKey, pods []netip.AddrPort) []ne
 	slices.SortFunc(out, netip.AddrPort.Compare)
 	out = slices.CompactFunc(out, func(a, b netip.AddrPort) bool { return a.Addr() == b.Addr() })
 	if len(out) > maxVIPPods {
-		weight := func(p netip.AddrPort) uint32 { return dataplane.Mix(binary.BigEndian.Uint32(p.Addr().AsSlice()), uint32(b.self)) }
+		weight := func(p netip.AddrPort) uint32 {
+			return dataplane.Mix(binary.BigEndian.Uint32(p.Addr().AsSlice()), uint32(b.self))
+		}
 		slices.SortStableFunc(out, func(a, b netip.AddrPort) int { return cmp.Compare(weight(b), weight(a)) })
 		out = out[:maxVIPPods]
 		slices.SortFunc(out, netip.AddrPort.Compare)
