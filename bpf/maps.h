@@ -170,8 +170,8 @@ struct {
 } blocks SEC(".maps");
 
 /*
- * key: address, port, protocol of an exported service; value: its sizes. Writer: loader. Reader:
- * edge, gateway.
+ * key: address, port, protocol of an exported service, or of a ClusterSetIP that this cluster
+ * serves; value: its sizes. Writer: loader. Reader: edge, gateway.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -183,8 +183,8 @@ struct {
 } services SEC(".maps");
 
 /*
- * key: service and index below service.backends; value: a ready pod on this node. Writer: loader.
- * Reader: edge.
+ * key: service and index below service.backends; value: a ready pod on this node; of a ClusterSetIP,
+ * one of this cluster. Writer: loader. Reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -256,8 +256,35 @@ struct {
 } vip_backings SEC(".maps");
 
 /*
- * key: client and port of a ClusterSetIP with session affinity; value: the cluster of its last
- * connection. LRU: losing one costs one client its affinity. Writer, reader: edge.
+ * key: port of a ClusterSetIP and a ready pod of this cluster that serves it; value: port of the pod.
+ * The same pods are in `backends`, by index. Writer: loader. Reader: edge.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct vip_pod_key);
+	__type(value, __be16);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} vip_pods SEC(".maps");
+
+/*
+ * key: interface index of a pod's device (`endpoints`); value: 1. The pod's own end of it runs
+ * pod_end, so pod_in leaves answers of ClusterSetIPs to that. Writer: loader, once pod_end is
+ * attached. Reader: edge.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} pod_ends SEC(".maps");
+
+/*
+ * key: client and port of a ClusterSetIP with session affinity; value: the cluster, and the pod if
+ * it is this cluster's, of its last connection. LRU: losing one costs one client its affinity. Writer, reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -38,7 +38,7 @@ type PelagoAffinityChoice struct {
 	_       structs.HostLayout
 	Used    uint64
 	Cluster uint32
-	Pad     uint32
+	Pod     uint32
 }
 
 type PelagoAffinityKey struct {
@@ -650,6 +650,12 @@ type PelagoVip struct {
 	Slots    [512]uint8
 }
 
+type PelagoVipPodKey struct {
+	_   structs.HostLayout
+	Vip PelagoServiceKey
+	Pod uint32
+}
+
 type PelagoVipRange struct {
 	_       structs.HostLayout
 	Address uint32
@@ -667,7 +673,7 @@ type PelagoVipTarget struct {
 	_       structs.HostLayout
 	Address uint32
 	Cluster uint16
-	Pad     uint16
+	Port    uint16
 }
 
 // Names of all BPF objects in the ELF.
@@ -701,6 +707,7 @@ const (
 	PelagoMapPathLines             = "path_lines"
 	PelagoMapPaths                 = "paths"
 	PelagoMapPeers                 = "peers"
+	PelagoMapPodEnds               = "pod_ends"
 	PelagoMapRefusals              = "refusals"
 	PelagoMapRoutes                = "routes"
 	PelagoMapSelftests             = "selftests"
@@ -713,11 +720,13 @@ const (
 	PelagoMapUplinks               = "uplinks"
 	PelagoMapUsage                 = "usage"
 	PelagoMapVipBackings           = "vip_backings"
+	PelagoMapVipPods               = "vip_pods"
 	PelagoMapVipRanges             = "vip_ranges"
 	PelagoMapVips2                 = "vips2"
 	PelagoProgAdvertise            = "advertise"
 	PelagoProgEdgeIn               = "edge_in"
 	PelagoProgEdgeOut              = "edge_out"
+	PelagoProgPodEnd               = "pod_end"
 	PelagoProgPodIn                = "pod_in"
 	PelagoProgPodOut               = "pod_out"
 	PelagoProgSweepFlows           = "sweep_flows"
@@ -834,6 +843,7 @@ type PelagoProgramSpecs struct {
 	Advertise   *ebpf.ProgramSpec `ebpf:"advertise"`
 	EdgeIn      *ebpf.ProgramSpec `ebpf:"edge_in"`
 	EdgeOut     *ebpf.ProgramSpec `ebpf:"edge_out"`
+	PodEnd      *ebpf.ProgramSpec `ebpf:"pod_end"`
 	PodIn       *ebpf.ProgramSpec `ebpf:"pod_in"`
 	PodOut      *ebpf.ProgramSpec `ebpf:"pod_out"`
 	SweepFlows  *ebpf.ProgramSpec `ebpf:"sweep_flows"`
@@ -877,6 +887,7 @@ type PelagoMapSpecs struct {
 	PathLines     *ebpf.MapSpec `ebpf:"path_lines"`
 	Paths         *ebpf.MapSpec `ebpf:"paths"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	PodEnds       *ebpf.MapSpec `ebpf:"pod_ends"`
 	Refusals      *ebpf.MapSpec `ebpf:"refusals"`
 	Routes        *ebpf.MapSpec `ebpf:"routes"`
 	Selftests     *ebpf.MapSpec `ebpf:"selftests"`
@@ -889,6 +900,7 @@ type PelagoMapSpecs struct {
 	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VipBackings   *ebpf.MapSpec `ebpf:"vip_backings"`
+	VipPods       *ebpf.MapSpec `ebpf:"vip_pods"`
 	VipRanges     *ebpf.MapSpec `ebpf:"vip_ranges"`
 	Vips2         *ebpf.MapSpec `ebpf:"vips2"`
 }
@@ -1005,6 +1017,7 @@ type PelagoMaps struct {
 	PathLines     *ebpf.Map `ebpf:"path_lines"`
 	Paths         *ebpf.Map `ebpf:"paths"`
 	Peers         *ebpf.Map `ebpf:"peers"`
+	PodEnds       *ebpf.Map `ebpf:"pod_ends"`
 	Refusals      *ebpf.Map `ebpf:"refusals"`
 	Routes        *ebpf.Map `ebpf:"routes"`
 	Selftests     *ebpf.Map `ebpf:"selftests"`
@@ -1017,6 +1030,7 @@ type PelagoMaps struct {
 	Uplinks       *ebpf.Map `ebpf:"uplinks"`
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VipBackings   *ebpf.Map `ebpf:"vip_backings"`
+	VipPods       *ebpf.Map `ebpf:"vip_pods"`
 	VipRanges     *ebpf.Map `ebpf:"vip_ranges"`
 	Vips2         *ebpf.Map `ebpf:"vips2"`
 }
@@ -1050,6 +1064,7 @@ func (m *PelagoMaps) Close() error {
 		m.PathLines,
 		m.Paths,
 		m.Peers,
+		m.PodEnds,
 		m.Refusals,
 		m.Routes,
 		m.Selftests,
@@ -1062,6 +1077,7 @@ func (m *PelagoMaps) Close() error {
 		m.Uplinks,
 		m.Usage,
 		m.VipBackings,
+		m.VipPods,
 		m.VipRanges,
 		m.Vips2,
 	)
@@ -1139,6 +1155,7 @@ type PelagoPrograms struct {
 	Advertise   *ebpf.Program `ebpf:"advertise"`
 	EdgeIn      *ebpf.Program `ebpf:"edge_in"`
 	EdgeOut     *ebpf.Program `ebpf:"edge_out"`
+	PodEnd      *ebpf.Program `ebpf:"pod_end"`
 	PodIn       *ebpf.Program `ebpf:"pod_in"`
 	PodOut      *ebpf.Program `ebpf:"pod_out"`
 	SweepFlows  *ebpf.Program `ebpf:"sweep_flows"`
@@ -1156,6 +1173,7 @@ func (p *PelagoPrograms) Close() error {
 		p.Advertise,
 		p.EdgeIn,
 		p.EdgeOut,
+		p.PodEnd,
 		p.PodIn,
 		p.PodOut,
 		p.SweepFlows,

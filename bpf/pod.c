@@ -4,10 +4,10 @@
 /*
  * Programs on a pod's own device (the node's end of its veth pair) if its datapath is hybrid or
  * fast, or the clusterset has ClusterSetIPs. Ingress: packets of known flows, in fast mode of new
- * flows too, enter the overlay here; those to a ClusterSetIP that this cluster serves go to its
- * ClusterIP; everything else takes the stack and, if it is for another cluster, edge_out. Egress:
- * translates the answers of that ClusterIP back, and records what the stack has let pass to the
- * pod.
+ * flows too, enter the overlay here; those to a ClusterSetIP that this cluster serves go to one of
+ * its pods; everything else takes the stack and, if it is for another cluster, edge_out. Egress:
+ * translates the answers of that pod back, unless the pod's own end does (pod_end), and records what
+ * the stack has let pass to the pod.
  */
 #include "edge.h"
 #include "bypass.h"
@@ -58,25 +58,47 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 }
 
 enum vip_port {
-	VIP_PORT_FIRST = 1024, /* ports that no client draws: those below 32768, Linux's first ephemeral port */
+	VIP_PORT_LOW = 512,	/* to 1023: shown of clients' ports below 1024 */
+	VIP_PORT_FIRST = 16384, /* to 32767: of the others. Linux's ephemeral ports begin at 32768 */
 	VIP_PORTS = 32768 - VIP_PORT_FIRST,
-	VIP_PORT_TRIES = 8,
+	VIP_PORT_TRIES = 32,
 };
 
 /*
  * The source port that this cluster's own service sees in a connection to its ClusterSetIP. Not the
- * client's: the client may use that port for a connection to the ClusterIP itself, or to another
- * ClusterSetIP of the service, which conntrack and pod_in could not tell from this one. A port below
- * 1024 stays below (RFC 4787 REQ-3a), and that of SCTP cannot change. At the last try, the client's.
+ * client's: the client may use that port for a connection to the pod or the ClusterIP itself, or to
+ * another ClusterSetIP of the service, which conntrack and pod_in could not tell from this one. A port
+ * below 1024 stays below (RFC 4787 REQ-3a), and that of SCTP cannot change. The answers are known by
+ * these ports (vip_may_answer()).
  */
 static __always_inline __be16 vip_port(const struct flow_key *key, __u32 try)
 {
 	__u32 hash;
 
-	if (key->proto == PROTO_SCTP || bpf_ntohs(key->sport) < VIP_PORT_FIRST || try == VIP_PORT_TRIES - 1)
+	if (key->proto == PROTO_SCTP)
 		return key->sport;
+	if (bpf_ntohs(key->sport) < 1024)
+		return key->sport | bpf_htons(VIP_PORT_LOW);
 	hash = hash_mix(hash_mix(key->saddr, key->daddr), ((__u32)key->sport << 16 | key->dport) + try);
 	return bpf_htons(VIP_PORT_FIRST + hash % VIP_PORTS);
+}
+
+/*
+ * Fills the translation of an answer of a pod to itself, as client of a ClusterSetIP that it serves.
+ * Returns 0 if the packet is none.
+ */
+static __always_inline int vip_out_answer(struct packet *p, const struct node_settings *s, struct tuple *t)
+{
+	struct flow_key key;
+	struct flow *f;
+
+	flow_key_of(&key, p, DIRECTION_IN);
+	f = flow_find(&key);
+	if (!f || f->cluster != s->cluster || f->daddr != p->saddr)
+		return 0;
+	flow_touch(f, p, now_ns());
+	*t = (struct tuple){ .saddr = f->saddr, .daddr = f->daddr, .sport = f->sport, .dport = f->dport };
+	return 1;
 }
 
 /*
@@ -110,10 +132,14 @@ static __always_inline int vip_out(struct packet *p, const struct node_settings 
 		t->dport = f->dport;
 		return 1;
 	}
+	if (vip_out_answer(p, s, t))
+		return 1;
 	if (!packet_opens_flow(p) || vip_pick(p, VIP_OWN, &to) != VERDICT_CONTINUE || to.cluster != s->cluster)
 		return 0;
 	t->daddr = to.address;
-	t->dport = p->dport;
+	t->dport = to.port ?: p->dport;
+	if (to.address == p->saddr)
+		pod.own_ip = p->daddr; /* its own backend: it would drop packets from itself */
 	for (__u32 try = 0; try < VIP_PORT_TRIES && v == VERDICT_DROP_TUPLE_CLASH; try++) {
 		t->saddr = 0; /* not that of a mapping */
 		p->sport = vip_port(&key, try);
@@ -156,7 +182,11 @@ int pod_out(struct __sk_buff *skb)
 			fragment_store(&p);
 		if (rewrite(skb, &p, &t, DIRECTION_OUT))
 			return finish(skb, HOOK_POD_OUT, VERDICT_DROP_INTERNAL);
-		return finish(skb, HOOK_POD_OUT, VERDICT_OWN_SERVICE);
+		if (t.daddr != p.saddr)
+			return finish(skb, HOOK_POD_OUT, VERDICT_OWN_SERVICE);
+		count_verdict(skb, HOOK_POD_OUT, VERDICT_OWN_SERVICE);
+		bpf_skb_change_type(skb, PACKET_HOST); /* on a bridge the frame was to another device */
+		return deliver_to_pod(skb, HOOK_POD_OUT, pod);
 	}
 	now = now_ns();
 	ip = ctx_at(skb, HOOK_POD_OUT, ETH_LEN, sizeof(*ip));
@@ -190,33 +220,52 @@ static __always_inline int vip_in_ended(const struct flow_key *key, const struct
 	return other && (other->tcp & TCP_SEEN_RST);
 }
 
+/* The headers of a packet to a pod: IPv4, and if that has no options the ports. */
+struct to_pod {
+	struct ipv4 ip;
+	__be16 ports[2];
+};
+
+/*
+ * Reports whether a packet to a pod may be an answer of a pod of this cluster to a client of a
+ * ClusterSetIP: by its port (vip_port()), so that most packets cost no look-up. An ICMP error may come
+ * from a router.
+ */
+static __always_inline int vip_may_answer(const struct to_pod *h)
+{
+	__u16 port = bpf_ntohs(h->ports[1]);
+
+	if ((h->ip.proto != PROTO_TCP && h->ip.proto != PROTO_UDP) || h->ip.version_ihl != 0x45 ||
+	    (h->ip.frag & bpf_htons(0x1fff)))
+		return 1;
+	return port < 1024 ? port >= VIP_PORT_LOW : port >= VIP_PORT_FIRST && port < VIP_PORT_FIRST + VIP_PORTS;
+}
+
 /*
  * Translates back what this cluster's own service answers to a client of its ClusterSetIP, ICMP
- * errors included.
+ * errors included. VERDICT_CONTINUE: the packet is no such answer.
  */
-static __always_inline int vip_in(struct __sk_buff *skb, const struct node_settings *s, struct packet *p)
+static __always_inline enum verdict vip_in(struct __sk_buff *skb, const struct node_settings *s, struct packet *p)
 {
 	struct flow_key key;
 	struct tuple t;
 	struct flow *f;
 
 	if (p->fragment == LATER_FRAGMENT && fragment_load(p) != VERDICT_CONTINUE)
-		return ACTION_NEXT;
+		return VERDICT_CONTINUE;
 	flow_key_of(&key, p, DIRECTION_IN);
 	f = flow_find(&key);
 	if (!f || f->cluster != s->cluster)
-		return ACTION_NEXT;
+		return VERDICT_CONTINUE;
 	if (vip_in_ended(&key, f, p)) {
 		flow_evict(&key);
-		return ACTION_NEXT;
+		return VERDICT_CONTINUE;
 	}
 	if (p->fragment == FIRST_FRAGMENT)
 		fragment_store(p);
 	flow_touch(f, p, now_ns());
 	t = (struct tuple){ .saddr = f->saddr, .daddr = f->daddr, .sport = f->sport, .dport = f->dport };
-	if (rewrite(skb, p, &t, DIRECTION_IN))
-		return finish(skb, HOOK_POD_IN, VERDICT_DROP_INTERNAL);
-	return finish(skb, HOOK_POD_IN, VERDICT_OWN_SERVICE);
+	return rewrite(skb, p, &t, DIRECTION_IN) ? VERDICT_DROP_INTERNAL : VERDICT_OWN_SERVICE;
 }
 
 /* Records for hybrid mode that the stack has let a packet of a flow pass to the pod. */
@@ -246,24 +295,52 @@ SEC("tc")
 int pod_in(struct __sk_buff *skb)
 {
 	struct node_settings *s = get_settings();
+	__u32 device = skb->ifindex;
 	struct packet p = {};
 	struct endpoint *pod;
-	struct ipv4 *ip;
-	int backing;
+	struct to_pod *h;
+	enum verdict v;
+	int answers;
 
 	if (!s || skb->protocol != bpf_htons(ETH_P_IP))
 		return ACTION_NEXT;
-	ip = ctx_at(skb, HOOK_POD_IN, ETH_LEN, sizeof(*ip));
-	if (!ip)
+	h = ctx_at(skb, HOOK_POD_IN, ETH_LEN, sizeof(*h));
+	if (!h)
 		return ACTION_NEXT;
-	pod = bpf_map_lookup_elem(&endpoints, &ip->daddr);
-	/* An ICMP error may come from a router. */
-	backing = ip->proto == PROTO_ICMP || bpf_map_lookup_elem(&vip_backings, &ip->saddr);
-	if (!pod || (!backing && pod->datapath != DATAPATH_HYBRID) || parse_skb(skb, ETH_LEN, &p) != VERDICT_CONTINUE)
+	pod = bpf_map_lookup_elem(&endpoints, &h->ip.daddr);
+	if (!pod)
 		return ACTION_NEXT;
-	if (backing)
-		return vip_in(skb, s, &p);
-	if (!p.error && !p.fragment)
+	answers = (vip_may_answer(h) || bpf_map_lookup_elem(&vip_backings, &h->ip.saddr)) &&
+		  !bpf_map_lookup_elem(&pod_ends, &device);
+	if ((!answers && pod->datapath != DATAPATH_HYBRID) || parse_skb(skb, ETH_LEN, &p) != VERDICT_CONTINUE)
+		return ACTION_NEXT;
+	v = answers ? vip_in(skb, s, &p) : VERDICT_CONTINUE;
+	if (v != VERDICT_CONTINUE)
+		return finish(skb, HOOK_POD_IN, v);
+	if (pod->datapath == DATAPATH_HYBRID && !p.error && !p.fragment)
 		record_passed(skb, &p);
 	return ACTION_NEXT;
+}
+
+/*
+ * Ingress of the pod's own end, in its network namespace: translates answers back where nothing runs
+ * afterwards. pod_in cannot where a CNI redirects packets past the node's end, and runs before the
+ * programs of the CNI where it does not.
+ */
+SEC("tc")
+int pod_end(struct __sk_buff *skb)
+{
+	struct node_settings *s = get_settings();
+	struct packet p = {};
+	struct to_pod *h;
+	enum verdict v;
+
+	if (!s || skb->protocol != bpf_htons(ETH_P_IP))
+		return ACTION_NEXT;
+	h = ctx_at(skb, HOOK_POD_IN, ETH_LEN, sizeof(*h));
+	if (!h || !(vip_may_answer(h) || bpf_map_lookup_elem(&vip_backings, &h->ip.saddr)) ||
+	    parse_skb(skb, ETH_LEN, &p) != VERDICT_CONTINUE)
+		return ACTION_NEXT;
+	v = vip_in(skb, s, &p);
+	return v == VERDICT_CONTINUE ? ACTION_NEXT : finish(skb, HOOK_POD_IN, v);
 }

@@ -303,7 +303,7 @@ enum affinity {
 };
 
 struct service {
-	__u32 backends; /* ready backends on this node, in map `backends` */
+	__u32 backends; /* ready backends on this node, of a ClusterSetIP in this cluster, in map `backends` */
 	__u32 slots;	/* size of its table in map `tables2`; 0 = none here */
 	__u32 affinity; /* enum affinity */
 };
@@ -345,7 +345,7 @@ ASSERT_SIZE(struct vip_range, 8);
 struct vip_target {
 	__be32 address; /* of the service there; in this cluster its ClusterIP */
 	__u16 cluster;	/* index */
-	__u16 pad;
+	__be16 port;	/* 0 in the map; of a pick, with the address of a pod of this cluster: its port */
 };
 ASSERT_SIZE(struct vip_target, 8);
 
@@ -375,9 +375,15 @@ ASSERT_SIZE(struct affinity_key, 12);
 struct affinity_choice {
 	__u64 used; /* by its last new connection, coarse ns since boot */
 	__u32 cluster;
-	__u32 pad;
+	__be32 pod; /* of this cluster, that served it; 0: none. Formerly padding, always 0 */
 };
 ASSERT_SIZE(struct affinity_choice, 16);
+
+struct vip_pod_key {
+	struct service_key vip;
+	__be32 pod;
+};
+ASSERT_SIZE(struct vip_pod_key, sizeof(struct affinity_key)); /* vip_pick_pod() uses one for both */
 
 /* ---- flows ---- */
 enum direction {

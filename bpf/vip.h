@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ClusterSetIPs (KEP-1645): which cluster serves a new connection. The choice stays in the flow
- * entry, whose destination is then the address of the service in that cluster. A flow whose cluster
- * is this one is translated at the pod's own device and continues in the node's stack to the
- * ClusterIP. A source without such a device takes the service's global IP, by way of a gateway
- * (hairpin).
+ * ClusterSetIPs (KEP-1645): which cluster serves a new connection, and if it is this one, which
+ * pod. The choice stays in the flow entry, whose destination is then the address of the service in
+ * that cluster, or of the pod. A flow whose cluster is this one is translated at the client's own
+ * device and continues in the node's stack to the pod. A source without such a device takes the
+ * service's global IP, by way of a gateway (hairpin).
  */
 #pragma once
 #include "encap.h"
@@ -21,13 +21,14 @@ static __always_inline int is_vip(__be32 address)
 }
 
 /*
- * Reports whether a flow goes to a ClusterSetIP and is translated to a ClusterIP of this cluster
- * (own: its index) at the pod's own device. One to the service's global IP has another source
- * address. f: the entry of key, of DIRECTION_OUT.
+ * Reports whether a flow goes to a ClusterSetIP and is translated to a pod of this cluster (own: its
+ * index), or to a ClusterIP, at the client's own device. One to the service's global IP has another
+ * source address. f: the entry of key, of DIRECTION_OUT.
  */
 static __always_inline int flow_to_own_vip(const struct flow_key *key, const struct flow *f, __u16 own)
 {
-	return f->cluster == own && f->primary && f->daddr != key->daddr && f->saddr == key->saddr;
+	return f->cluster == own && f->primary && f->daddr != key->daddr &&
+	       (f->saddr == key->saddr || f->daddr == key->saddr);
 }
 
 /* The global IP of the service with a ClusterIP of this cluster; 0: none. */
@@ -39,7 +40,7 @@ static __always_inline __be32 vip_hairpin(__be32 cluster_ip)
 }
 
 enum vip_use {
-	VIP_OWN = 1,	 /* this cluster's service may be the target, at its ClusterIP */
+	VIP_OWN = 1,	 /* this cluster's service may be the target: one of its pods, else its ClusterIP */
 	VIP_PEEK = 2,	 /* no connection follows: session affinity does not record the pick */
 	VIP_HAIRPIN = 4, /* this cluster's service may be the target, at its global IP */
 };
@@ -110,6 +111,12 @@ struct vip_client {
 	};
 };
 
+/* Reports whether session affinity of so many seconds still counts. */
+static __always_inline int affinity_lasts(const struct affinity_choice *former, __u32 seconds)
+{
+	return former && now_ns() - former->used < seconds * SECOND;
+}
+
 /*
  * Chooses the target of a new connection; returns its position plus 1. With session affinity the
  * client's previous cluster, else that of the slot, else any that is reachable. If no cluster is
@@ -121,7 +128,7 @@ static __always_inline __u32 vip_choose(const struct node_settings *s, const str
 
 	if (v->affinity) {
 		const struct affinity_choice *former = bpf_map_lookup_elem(&affinities, &c->key);
-		__u32 n = former && now_ns() - former->used < v->affinity * SECOND ? vip_find(v, former->cluster) : 0;
+		__u32 n = affinity_lasts(former, v->affinity) ? vip_find(v, former->cluster) : 0;
 
 		if (n && vip_usable(v, n - 1, hash, c->use))
 			return n;
@@ -146,6 +153,47 @@ static __always_inline __u32 vip_choose(const struct node_settings *s, const str
 			doubtful = n + 1;
 	}
 	return doubtful;
+}
+
+/*
+ * Replaces the ClusterIP in *to by a ready pod of this cluster, with its port. With session affinity
+ * (seconds) the client's previous pod, else that of the hash. Without any the ClusterIP stays: that
+ * is SCTP whose port would change, or tables of an older version.
+ */
+__noinline int vip_pick_pod(const struct packet *p, __u32 affinity, struct vip_target *to)
+{
+	struct vip_pod_key key = {};
+	const struct affinity_choice *former;
+	const struct backend *pod = 0;
+	const struct service *s;
+	const __be16 *port;
+
+	if (!p || !to)
+		return 0;
+	key.vip.address = p->daddr;
+	key.vip.port = p->dport;
+	key.vip.proto = p->proto;
+	if (affinity) {
+		key.pod = p->saddr; /* as struct affinity_key */
+		former = bpf_map_lookup_elem(&affinities, &key);
+		if (affinity_lasts(former, affinity) && former->pod) {
+			key.pod = former->pod;
+			port = bpf_map_lookup_elem(&vip_pods, &key);
+			if (port) {
+				to->address = key.pod;
+				to->port = *port;
+				return 0;
+			}
+		}
+	}
+	s = bpf_map_lookup_elem(&services, &key.vip);
+	if (s)
+		pod = lb_pick_backend(&key.vip, s, service_hash(s, p, p->saddr));
+	if (!pod)
+		return 0;
+	to->address = pod->address;
+	to->port = pod->port;
+	return 0;
 }
 
 /*
@@ -174,13 +222,18 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 use, struct vip_t
 	if (!n || n > VIP_TARGETS)
 		return VERDICT_DROP_NO_BACKEND;
 	*to = *vip_target_at(v, n - 1);
-	if (to->cluster == s->cluster && !(use & VIP_OWN)) {
-		to->address = vip_hairpin(to->address);
+	if (to->cluster == s->cluster) {
+		if (use & VIP_OWN)
+			vip_pick_pod(p, v->affinity, to);
+		else
+			to->address = vip_hairpin(to->address);
 		if (!to->address)
 			return VERDICT_DROP_NO_BACKEND;
 	}
 	if (v->affinity && !(use & VIP_PEEK)) {
-		c.choice = (struct affinity_choice){ .used = now_ns(), .cluster = to->cluster };
+		c.choice = (struct affinity_choice){ .used = now_ns(),
+						     .cluster = to->cluster,
+						     .pod = to->port ? to->address : 0 };
 		bpf_map_update_elem(&affinities, &c.key, &c.choice, BPF_ANY);
 	}
 	return VERDICT_CONTINUE;
@@ -205,26 +258,38 @@ static __always_inline int vip_moves(const struct packet *p, __u32 cluster, __u3
 
 enum vip_flow {
 	VIP_FLOW_STAYS = 0,
-	VIP_FLOW_ENDED = 1, /* its connection is over, or its cluster withdrew the service */
+	VIP_FLOW_ENDED = 1, /* its connection is over, or its cluster or pod serves the port no more */
 	VIP_FLOW_CUT = 2,   /* its cluster is not reached */
 };
 
-/* Whether a cluster still serves a port of a ClusterSetIP and is reached. */
-__noinline int vip_reach(const struct flow_key *of, __u32 cluster)
+/*
+ * Whether the cluster, and if it is this one the pod, of a flow still serves a port of a ClusterSetIP
+ * and is reached.
+ */
+__noinline int vip_reach(const struct flow_key *of, const struct flow *f)
 {
 	const struct node_settings *s = get_settings();
-	struct service_key key = {};
+	struct vip_pod_key key = {};
+	const __be16 *port;
 	struct vip *v;
+	__u32 n;
 
-	if (!of || !s)
+	if (!of || !f || !s)
 		return VIP_FLOW_STAYS;
-	key.address = of->daddr;
-	key.port = of->dport;
-	key.proto = of->proto;
-	v = bpf_map_lookup_elem(&vips2, &key);
-	if (!v || !vip_find(v, cluster))
+	key.vip.address = of->daddr;
+	key.vip.port = of->dport;
+	key.vip.proto = of->proto;
+	v = bpf_map_lookup_elem(&vips2, &key.vip);
+	n = v ? vip_find(v, f->cluster) : 0;
+	if (!n || n > VIP_TARGETS)
 		return VIP_FLOW_ENDED;
-	return cluster == s->cluster || vip_reaches(s, cluster, 0) ? VIP_FLOW_STAYS : VIP_FLOW_CUT;
+	if (f->cluster != s->cluster)
+		return vip_reaches(s, f->cluster, 0) ? VIP_FLOW_STAYS : VIP_FLOW_CUT;
+	if (!flow_to_own_vip(of, f, s->cluster) || f->daddr == vip_target_at(v, n - 1)->address)
+		return VIP_FLOW_STAYS; /* at the global IP, or the ClusterIP */
+	key.pod = f->daddr;
+	port = bpf_map_lookup_elem(&vip_pods, &key);
+	return port && *port == f->dport ? VIP_FLOW_STAYS : VIP_FLOW_ENDED;
 }
 
 /* The state of a flow to a ClusterSetIP, for vip_chooses_again(). */
@@ -242,14 +307,14 @@ __noinline int vip_flow_state(const struct flow_key *of, const struct flow *f, c
 	} else if (now_ns() - f->seen <= SECOND) {
 		return VIP_FLOW_STAYS;
 	}
-	return vip_reach(of, f->cluster);
+	return vip_reach(of, f);
 }
 
 /*
  * Reports whether the flow of a packet to a ClusterSetIP must choose its cluster again. TCP: on a
- * SYN, if the connection on the tuple is over or its cluster no longer serves the port; a handshake
- * interrupted by the failure of a cluster continues with another one. Other protocols: if the
- * cluster no longer serves the port, which is checked once a second. use: enum vip_use.
+ * SYN, if the connection on the tuple is over or its cluster, or this cluster's pod, no longer serves
+ * the port; a handshake interrupted by the failure of a cluster continues with another one. Other
+ * protocols: if it no longer serves the port, which is checked once a second. use: enum vip_use.
  */
 static __always_inline int vip_chooses_again(const struct flow_key *key, const struct flow *f, const struct packet *p,
 					     __u32 use)

@@ -25,6 +25,7 @@ type Steps[S any] struct {
 	Audiences func(k netip.Addr, v *ClusterSet) S
 	Blocks    func(k BlockKey, v *uint16) S
 	Services  func(k ServiceKey, v *Service) S
+	VIPPods   func(k VIPPod, v *uint16) S
 	VIPs      func(k ServiceKey, v *VIP) S
 	Backings  func(k netip.Addr, v *netip.Addr) S // State.Backings
 }
@@ -47,6 +48,7 @@ func Diff[S any](have, want State, steps Steps[S]) []S {
 	diffMap(d, steps.Clusters, have.Clusters, want.Clusters, cmp.Compare[uint16], sameGateways)
 	diffMap(d, steps.Peers, have.Peers, want.Peers, netip.Addr.Compare, same)
 	diffMap(d, steps.Blocks, have.Blocks, want.Blocks, compareBlock, same)
+	diffMap(d, steps.VIPPods, have.VIPPods, want.VIPPods, compareVIPPod, same)
 	diffMap(d, steps.Services, have.Services, want.Services, compareService, sameService)
 	diffMap(d, steps.Audiences, have.Audiences, want.Audiences, netip.Addr.Compare, same)
 	diffMap(d, steps.Globals, have.Globals, want.Globals, netip.Addr.Compare, same)
@@ -134,6 +136,10 @@ func comparePrefix(a, b netip.Prefix) int {
 
 func compareBlock(a, b BlockKey) int {
 	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.First, b.First))
+}
+
+func compareVIPPod(a, b VIPPod) int {
+	return cmp.Or(compareService(a.VIP, b.VIP), a.Pod.Compare(b.Pod))
 }
 
 func compareService(a, b ServiceKey) int {

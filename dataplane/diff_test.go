@@ -126,6 +126,7 @@ var steps = Steps[step]{
 	Audiences: stepOf("audiences", func(s *State) *map[netip.Addr]ClusterSet { return &s.Audiences }),
 	Blocks:    stepOf("blocks", func(s *State) *map[BlockKey]uint16 { return &s.Blocks }),
 	Services:  stepOf("services", func(s *State) *map[ServiceKey]Service { return &s.Services }),
+	VIPPods:   stepOf("vip pods", func(s *State) *map[VIPPod]uint16 { return &s.VIPPods }),
 	VIPs:      stepOf("vips", func(s *State) *map[ServiceKey]VIP { return &s.VIPs }),
 	// no field of State
 	Backings: stepOf("backings", func(*State) *map[netip.Addr]netip.Addr { return &map[netip.Addr]netip.Addr{} }),

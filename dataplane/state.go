@@ -62,8 +62,11 @@ type State struct {
 	Audiences map[netip.Addr]ClusterSet
 	// Blocks leads from a port block to the index of its node (gateways only).
 	Blocks map[BlockKey]uint16
-	// Services are the exported ports.
+	// Services are the exported ports, and those of ClusterSetIPs that this cluster serves
+	// (ServeVIP).
 	Services map[ServiceKey]Service
+	// VIPPods are the ports of the pods in Services that serve ClusterSetIPs.
+	VIPPods map[VIPPod]uint16
 	// VIPRange is the range of ClusterSetIPs, VIPs are those in use, by port.
 	VIPRange netip.Prefix
 	VIPs     map[ServiceKey]VIP
@@ -304,7 +307,7 @@ type ServiceKey struct {
 // Service is an exported port.
 type Service struct {
 	// Backends are the ready pods on this node and, on a gateway, the ready endpoints outside the
-	// cluster, sorted.
+	// cluster, sorted. Of a ClusterSetIP: those of the cluster.
 	Backends []netip.AddrPort
 	// Table leads from a slot to a node index (gateways only); see Maglev.
 	Table []uint16
@@ -323,8 +326,32 @@ type VIP struct {
 	Affinity uint32
 }
 
+// VIPPod is a ready pod of this cluster that serves a port of a ClusterSetIP.
+type VIPPod struct {
+	VIP ServiceKey
+	Pod netip.Addr
+}
+
+// ServeVIP has pods of this cluster serve a port of a ClusterSetIP, for clients with an entry in
+// Endpoints. Without any, these take the ClusterIP of the target.
+func (s *State) ServeVIP(port ServiceKey, v Service) {
+	if len(v.Backends) == 0 {
+		return
+	}
+	if s.Services == nil {
+		s.Services = map[ServiceKey]Service{}
+	}
+	if s.VIPPods == nil {
+		s.VIPPods = map[VIPPod]uint16{}
+	}
+	s.Services[port] = v
+	for _, b := range v.Backends {
+		s.VIPPods[VIPPod{port, b.Addr()}] = b.Port()
+	}
+}
+
 // VIPTarget is a cluster that serves a port of a ClusterSetIP. This cluster's own is at its
-// ClusterIP (see State.Hairpins), a remote one at an address that State.Routes leads to.
+// ClusterIP (see ServeVIP, State.Hairpins), a remote one at an address that State.Routes leads to.
 type VIPTarget struct {
 	Cluster uint16 // index
 	Address netip.Addr

@@ -122,17 +122,19 @@ type Daemon struct {
 	step    atomic.Pointer[time.Time] // when the loop of Run began its last step
 
 	// Of the loop of Run alone.
-	reconciled          time.Time     // when the last reconcile ended
-	took                time.Duration // how long it took
-	kernel              kernel
-	flows               flows
-	gateway             gateway
-	endpoints           endpoints
-	selftest            selftest
-	leftOut             leftOut
-	maglev              dataplane.MaglevCache
-	slices              tables.SliceCache
-	podDevices          netdev.PodDevices
+	reconciled time.Time     // when the last reconcile ended
+	took       time.Duration // how long it took
+	kernel     kernel
+	flows      flows
+	gateway    gateway
+	endpoints  endpoints
+	selftest   selftest
+	leftOut    leftOut
+	maglev     dataplane.MaglevCache
+	slices     tables.SliceCache
+	podDevices netdev.PodDevices
+	// podEnds are the pods' own ends of their devices, by the interface index of the node's end.
+	podEnds             map[int]loader.PodEnd
 	cni                 cniResults
 	unreachableClusters status.UnreachableClusters
 	problems            map[string]bool // logged, and present in the last reconcile

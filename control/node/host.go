@@ -67,6 +67,7 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 		host.Problems = append(host.Problems, err.Error()) // of single namespaces
 	}
 	d.selftest.devices = devices
+	d.podEnds = podEnds(devices)
 	host.Devices, host.Unserved, host.Limited = map[netip.Addr]uint32{}, map[netip.Addr]string{}, map[netip.Addr]string{}
 	for a, v := range devices {
 		if v.Source == 0 {

@@ -192,6 +192,11 @@ func (d *Daemon) attach(s dataplane.State, host tables.Host, xdp XDP) error {
 	devices := loader.Devices{
 		Edge: int(host.Edge), Uplinks: uplinks(s, host), Receivers: receivers, Wires: host.Wire.Devices, Pods: podDevices(s),
 	}
+	for _, device := range devices.Pods {
+		if end, ok := d.podEnds[device]; ok && len(s.VIPs) > 0 {
+			devices.PodEnds = append(devices.PodEnds, end)
+		}
+	}
 	devices.XDP = xdp.devices(s.Settings.Gateway, devices.Uplinks, deviceKind)
 	attached := fmt.Sprint(devices)
 	if !k.reapply && attached == k.attached {
@@ -217,6 +222,9 @@ func (d *Daemon) attachAgain() error {
 	}
 	if err != nil {
 		return err
+	}
+	if found.PodEnds != nil {
+		d.log.Warn("answers of ClusterSetIPs are translated at the node's ends of pods' devices only", "error", found.PodEnds)
 	}
 	k.unattached = map[uint32]string{}
 	for ifindex, err := range found.Uplinks {
@@ -298,6 +306,17 @@ func podDevices(s dataplane.State) []int {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// podEnds returns the pods' own ends of their devices, by the interface index of the node's end.
+func podEnds(devices map[netip.Addr]netdev.PodDevice) map[int]loader.PodEnd {
+	out := map[int]loader.PodEnd{}
+	for _, v := range devices {
+		if device := int(v.Endpoint.Ifindex); device != 0 && v.Namespace != "" {
+			out[device] = loader.PodEnd{Device: device, Namespace: v.Namespace, Index: v.Index}
+		}
+	}
+	return out
 }
 
 // apply writes the tables and removes the flows that they do not allow any more. What fails is

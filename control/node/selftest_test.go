@@ -23,7 +23,7 @@ import (
 func TestSelftestDue(t *testing.T) {
 	now := time.Now()
 	found := observe.SelftestReport{Findings: []observe.SelftestFinding{{Pod: "default/web"}}}
-	for name, tt := range map[string]struct {
+	for name, tt := range map[string]*struct {
 		state   selftest
 		changed bool
 		now     string // revision of the programs

@@ -66,7 +66,7 @@ var dumps = []struct {
 		return out
 	}},
 	{"blocks", "port block: index of its node; on gateways", func(n Node) []Row { return rowsOf(n.State.Blocks) }},
-	{"services", "exported port: local backends, and on gateways the weights of the nodes", func(n Node) (out []Row) {
+	{"services", "exported port: local backends, and on gateways the weights of the nodes; port of a ClusterSetIP: the pods of this cluster", func(n Node) (out []Row) {
 		for _, s := range n.Services {
 			out = append(out, Row{Key: fmt.Sprintf("%s/%s", s.Address, s.Protocol), Value: s})
 		}

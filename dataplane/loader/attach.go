@@ -63,8 +63,10 @@ type Devices struct {
 	Receivers []int
 	// Wires are the tunnels of an encrypted wire; they have no Ethernet header.
 	Wires []int
-	// Pods are the devices of the State's Endpoints.
-	Pods []int
+	// Pods are the devices of the State's Endpoints, PodEnds the other ends of those whose namespace is
+	// known.
+	Pods    []int
+	PodEnds []PodEnd
 	// XDP are the uplinks whose driver is to run uplink_xdp; Attach returns why some cannot.
 	XDP []int
 }
@@ -75,6 +77,9 @@ type Report struct {
 	XDP []error
 	// Displaced are the filters of others that were executed before ours until this call.
 	Displaced []string
+	// PodEnds is why pod_end could not be attached to some of Devices.PodEnds: answers of
+	// ClusterSetIPs are then translated at the node's end alone.
+	PodEnds error
 	// Uplinks are those of Devices.Uplinks that lack a program, and why: what they lead to must not
 	// be in the tables.
 	Uplinks map[int]error
@@ -125,6 +130,7 @@ func (l *Loader) Attach(d Devices) (r Report, err error) {
 		}
 		attach(ifindex, podHooks)
 	}
+	r.PodEnds = l.attachPodEnds(d.PodEnds)
 	r.XDP = l.attachXDP(d.XDP) // last, since it passes packets to uplink_in
 
 	pins, err := l.linkPins()
@@ -132,7 +138,7 @@ func (l *Loader) Attach(d Devices) (r Report, err error) {
 		return r, errors.Join(append(errs, err)...)
 	}
 	for _, pin := range pins {
-		if !wanted[pin] && !strings.HasPrefix(pin, "link_"+xdpHook+"_") {
+		if !wanted[pin] && !strings.HasPrefix(pin, "link_"+xdpHook+"_") && !strings.HasPrefix(pin, "link_"+podEndHook+"_") {
 			if err := os.Remove(filepath.Join(l.pinPath, pin)); err != nil {
 				errs = append(errs, fmt.Errorf("detach %s: %w", pin, err))
 			}
@@ -158,7 +164,8 @@ func (l *Loader) Attached() (map[string][]int, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read pin %s: %w", pin, err)
 		}
-		if alive(filepath.Join(l.pinPath, pin), ifindex) {
+		// The link of a pod's end has its interface index in the pod's namespace.
+		if name[:i] == podEndHook || alive(filepath.Join(l.pinPath, pin), ifindex) {
 			out[name[:i]] = append(out[name[:i]], ifindex)
 		}
 	}

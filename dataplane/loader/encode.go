@@ -241,6 +241,14 @@ func decodeVIPRange(v bpf.PelagoVipRange) netip.Prefix {
 	return netip.PrefixFrom(addr(v.Address), bits.OnesCount32(v.Mask))
 }
 
+func encodeVIPPod(k dataplane.VIPPod) bpf.PelagoVipPodKey {
+	return bpf.PelagoVipPodKey{Vip: encodeServiceKey(k.VIP), Pod: be32(k.Pod)}
+}
+
+func decodeVIPPod(k bpf.PelagoVipPodKey) dataplane.VIPPod {
+	return dataplane.VIPPod{VIP: decodeServiceKey(k.Vip), Pod: addr(k.Pod)}
+}
+
 func encodeVIP(p dataplane.VIP) bpf.PelagoVip {
 	v := bpf.PelagoVip{Count: uint32(len(p.Targets)), Affinity: p.Affinity}
 	for i, t := range p.Targets {

@@ -230,6 +230,7 @@ func (l *Loader) programs() map[string]**ebpf.Program {
 		bpf.PelagoProgWireIn: &l.objs.WireIn, bpf.PelagoProgWireOut: &l.objs.WireOut,
 		bpf.PelagoProgSweepFlows: &l.objs.SweepFlows, bpf.PelagoProgAdvertise: &l.objs.Advertise,
 		bpf.PelagoProgUplinkXdp: &l.objs.UplinkXdp, bpf.PelagoProgPodOut: &l.objs.PodOut, bpf.PelagoProgPodIn: &l.objs.PodIn,
+		bpf.PelagoProgPodEnd: &l.objs.PodEnd,
 	}
 }
 

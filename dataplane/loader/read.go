@@ -54,6 +54,8 @@ func (l *Loader) Read() (dataplane.State, error) {
 	errs = append(errs, err)
 	s.Blocks, err = t.blocks.read()
 	errs = append(errs, err)
+	s.VIPPods, err = t.vipPods.read()
+	errs = append(errs, err)
 	s.VIPs, err = t.vips.read()
 	errs = append(errs, err)
 	s.Hairpins, err = t.backings.read()

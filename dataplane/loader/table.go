@@ -56,6 +56,7 @@ type tables struct {
 	audiences table[netip.Addr, dataplane.ClusterSet, uint32, bpf.PelagoAudience]
 	blocks    table[dataplane.BlockKey, uint16, bpf.PelagoBlockKey, bpf.PelagoBlock]
 	vips      table[dataplane.ServiceKey, dataplane.VIP, bpf.PelagoServiceKey, bpf.PelagoVip]
+	vipPods   table[dataplane.VIPPod, uint16, bpf.PelagoVipPodKey, uint16]
 	backings  table[netip.Addr, netip.Addr, uint32, uint32]
 }
 
@@ -80,6 +81,8 @@ func tablesOf(m *bpf.PelagoMaps) (t tables) {
 	t.blocks.decodeValue = func(v bpf.PelagoBlock) uint16 { return v.Node }
 	t.vips.m, t.vips.encodeKey, t.vips.decodeKey = m.Vips2, encodeServiceKey, decodeServiceKey
 	t.vips.encodeValue, t.vips.decodeValue = encodeVIP, decodeVIP
+	t.vipPods.m, t.vipPods.encodeKey, t.vipPods.decodeKey = m.VipPods, encodeVIPPod, decodeVIPPod
+	t.vipPods.encodeValue, t.vipPods.decodeValue = be16, port
 	t.backings = byAddress(m.VipBackings, be32, addr)
 	return t
 }
@@ -111,7 +114,7 @@ func (l *Loader) steps() dataplane.Steps[step] {
 		Services: func(k dataplane.ServiceKey, v *dataplane.Service) step { return step{service: &serviceChange{k, v}} },
 		Routes:   t.routes.step, Clusters: t.clusters.step, Peers: t.peers.step, Sources: t.sources.step, Externals: t.externals.step,
 		Endpoints: t.endpoints.step, Egresses: t.egresses.step, Globals: t.globals.step, Audiences: t.audiences.step,
-		Blocks: t.blocks.step, VIPs: t.vips.step, Backings: t.backings.step,
+		Blocks: t.blocks.step, VIPPods: t.vipPods.step, VIPs: t.vips.step, Backings: t.backings.step,
 	}
 }
 

@@ -39,8 +39,10 @@ type PodDevice struct {
 	Switched bool
 	// Problem is why Source or Endpoint is missing, for an operator.
 	Problem string
-	// Namespace is the path of the pod's network namespace; empty: it is not known.
+	// Namespace is the path of the pod's network namespace, Index the interface index of the pod's own
+	// end of Endpoint in it; empty: not known.
 	Namespace string
+	Index     int
 }
 
 // PodDevices finds the devices of pods. The zero value is ready; it remembers what it read.
@@ -153,7 +155,7 @@ func (p podPlace) decide() PodDevice {
 	case p.own.kind != kindVeth:
 		return p.shares()
 	}
-	v := PodDevice{Endpoint: dataplane.Endpoint{Ifindex: uint32(p.end.index), MAC: p.own.mac}}
+	v := PodDevice{Endpoint: dataplane.Endpoint{Ifindex: uint32(p.end.index), MAC: p.own.mac}, Index: p.own.index}
 	switch {
 	case p.end.master == 0:
 		v.Source = uint32(p.end.index)

@@ -159,8 +159,8 @@ func (t Tables) route(a netip.Addr) (cluster uint16, ok bool) {
 	return cluster, true
 }
 
-// atClusterIP is the address of this cluster's service for a client with a device in Endpoints,
-// atGlobalIP for others; an invalid one: it may not be picked.
+// atClusterIP is the address of this cluster's service for a client with a device in Endpoints (see
+// ownPod), atGlobalIP for others; an invalid one: it may not be picked.
 func atClusterIP(clusterIP netip.Addr) netip.Addr { return clusterIP }
 
 func (t Tables) atGlobalIP(clusterIP netip.Addr) netip.Addr { return t.State.Hairpins[clusterIP] }
@@ -202,6 +202,22 @@ func (t Tables) pickTarget(p Packet, own func(clusterIP netip.Addr) netip.Addr) 
 		}
 	}
 	return to, ok
+}
+
+// ownPod is vip_pick_pod() of bpf/vip.h for a client without a former pod: the pod of this cluster
+// for a packet to a ClusterSetIP, else clusterIP.
+func (t Tables) ownPod(p Packet, clusterIP netip.AddrPort) netip.AddrPort {
+	s := t.State.Services[p.service()]
+	if len(s.Backends) == 0 {
+		return clusterIP
+	}
+	t.note("services", p.service().Describe(), "%d pods of this cluster", len(s.Backends))
+	return pickBackend(s, p.serviceHash(s))
+}
+
+// pickBackend is lb_pick_backend() of bpf/lb.h; the service has one.
+func pickBackend(s dataplane.Service, hash uint32) netip.AddrPort {
+	return s.Backends[dataplane.Mix(hash, uint32(bpf.PelagoSeedSEED_BACKEND))%uint32(len(s.Backends))]
 }
 
 // pickNode is lb_pick_node() of bpf/lb.h; 0: none.

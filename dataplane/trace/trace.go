@@ -162,7 +162,7 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	if vip {
 		if _, ok := t.State.Endpoints[p.Source.Addr()]; ok {
 			if to, ok := t.pickTarget(p, atClusterIP); ok && to.Cluster == t.State.Settings.Cluster {
-				p.Destination = netip.AddrPortFrom(to.Address, d.Port())
+				p.Destination = t.ownPod(p, netip.AddrPortFrom(to.Address, d.Port()))
 				return Step{Hook: bpf.PelagoHookHOOK_POD_OUT.String(), Verdict: bpf.PelagoVerdictVERDICT_OWN_SERVICE.String(), Packet: p}
 			}
 		}
@@ -456,11 +456,14 @@ func (r *reception) service() (dataplane.Service, bool) {
 	return s, ok
 }
 
-func (r *reception) serviceHash(s dataplane.Service) uint32 {
+func (r *reception) serviceHash(s dataplane.Service) uint32 { return r.packet.serviceHash(s) }
+
+// serviceHash is service_hash() of bpf/lb.h.
+func (p Packet) serviceHash(s dataplane.Service) uint32 {
 	if s.ClientIP {
-		return dataplane.Mix(be32(r.packet.Source.Addr()), be32(r.packet.Destination.Addr()))
+		return dataplane.Mix(be32(p.Source.Addr()), be32(p.Destination.Addr()))
 	}
-	return r.packet.hash()
+	return p.hash()
 }
 
 // deliver is deliver() of bpf/deliver.h for a packet that opens a flow.
@@ -491,8 +494,7 @@ func (r *reception) deliver() bpf.PelagoVerdict {
 		if len(service.Backends) == 0 {
 			return r.deliverElsewhere(service)
 		}
-		n := dataplane.Mix(r.serviceHash(service), uint32(bpf.PelagoSeedSEED_BACKEND)) % uint32(len(service.Backends))
-		r.packet.Destination = service.Backends[n]
+		r.packet.Destination = pickBackend(service, r.serviceHash(service))
 	default:
 		if r.packet.Destination, ok = r.mappedIn(r.packet); !ok {
 			r.packet.Destination = destination

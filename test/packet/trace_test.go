@@ -100,6 +100,9 @@ func drawState(t *rapid.T, cluster int, node uint16) dataplane.State {
 		weight := rapid.IntRange(-1, 2)
 		s.Routes = map[netip.Prefix]uint16{netip.MustParsePrefix("120.2.0.0/24"): 2, netip.MustParsePrefix("120.3.0.0/24"): 3}
 		withVIP(&s, [3]int{weight.Draw(t, "own"), weight.Draw(t, "second"), weight.Draw(t, "third")})
+		if rapid.Bool().Draw(t, "own pods") {
+			servedBy(ownPods...)(&s)
+		}
 		if rapid.Bool().Draw(t, "hairpin") {
 			s.Hairpins = map[netip.Addr]netip.Addr{backing: global(1, 20)}
 		}

@@ -116,7 +116,7 @@ var changes = dataplane.Steps[change]{
 	Peers: ofKey[netip.Addr, dataplane.Peer], Sources: ofKey[netip.Addr, dataplane.Source], Externals: ofKey[netip.Prefix, dataplane.Source],
 	Endpoints: ofKey[netip.Addr, dataplane.Endpoint], Egresses: ofKey[netip.Addr, []uint16], Globals: ofKey[netip.Addr, dataplane.Global],
 	Audiences: ofKey[netip.Addr, dataplane.ClusterSet], Blocks: ofKey[dataplane.BlockKey, uint16],
-	Services: ofKey[dataplane.ServiceKey, dataplane.Service], VIPs: ofKey[dataplane.ServiceKey, dataplane.VIP], Backings: ofKey[netip.Addr, netip.Addr],
+	Services: ofKey[dataplane.ServiceKey, dataplane.Service], VIPPods: ofKey[dataplane.VIPPod, uint16], VIPs: ofKey[dataplane.ServiceKey, dataplane.VIP], Backings: ofKey[netip.Addr, netip.Addr],
 }
 
 // What a gateway pays for 10,000 pods whenever something changes: the tables, and the difference to

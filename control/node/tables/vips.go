@@ -2,6 +2,7 @@ package tables
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -247,8 +248,7 @@ func (b *builder) servers(name types.NamespacedName, of Import, hairpins map[net
 		// one without backends is a port all the same
 		out[dataplane.ServiceKey{Address: of.IP, Port: p.Port, Protocol: p.Protocol}] = nil
 	}
-	// for the own cluster: its kube-proxy follows its own Service, whatever the clusters have
-	// agreed on
+	// for the own cluster: its own Service decides as well, whatever the clusters have agreed on
 	local := of.Local
 	if s := b.objs.Services[name]; s != nil && ptr.Deref(s.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal {
 		local = true
@@ -272,7 +272,9 @@ func (b *builder) servers(name types.NamespacedName, of Import, hairpins map[net
 				out[key] = nil // saved by a version that did not store ports
 			}
 			if v.Own {
-				v.Ready = b.backends(name, ptr.Deref(p.Name, ""), local)
+				pods := b.backends(name, ptr.Deref(p.Name, ""), local)
+				v.Ready = len(pods)
+				b.out.State.ServeVIP(key, dataplane.Service{Backends: b.vipPods(key, pods), ClientIP: of.Affinity > 0})
 				if global, ok := b.globalIP(name); ok && !local {
 					hairpins[v.Address] = global
 				}
@@ -371,12 +373,37 @@ func (b *builder) vip(name types.NamespacedName, i Import, servers []server) dat
 	return out
 }
 
-// backends counts the backends of a service port in this cluster, local: on this node.
-func (b *builder) backends(name types.NamespacedName, portName string, local bool) (n int) {
+// backends returns the backends of a service port in this cluster, local: on this node.
+func (b *builder) backends(name types.NamespacedName, portName string, local bool) (out []netip.AddrPort) {
 	for e := range b.host.Slices.backendEndpoints(b.objs.Slices[name], portName) {
 		if !local || e.node == b.objs.Name {
-			n++
+			out = append(out, e.address)
 		}
 	}
-	return n
+	return out
+}
+
+// maxVIPPods bounds the pods of this cluster among which a node divides connections to a port of a
+// ClusterSetIP.
+const maxVIPPods = 256
+
+// vipPods returns those of pods that serve a port of a ClusterSetIP at this node, sorted. Of many it
+// takes those with the highest weights by rendezvous hashing: each node others, and a change of one
+// pod changes at most one of them.
+func (b *builder) vipPods(port dataplane.ServiceKey, pods []netip.AddrPort) []netip.AddrPort {
+	out := slices.Clone(pods)
+	if port.Protocol == sctp { // whose ports are not translated
+		out = slices.DeleteFunc(out, func(p netip.AddrPort) bool { return p.Port() != port.Port })
+	}
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	out = slices.CompactFunc(out, func(a, b netip.AddrPort) bool { return a.Addr() == b.Addr() })
+	if len(out) > maxVIPPods {
+		weight := func(p netip.AddrPort) uint32 {
+			return dataplane.Mix(binary.BigEndian.Uint32(p.Addr().AsSlice()), uint32(b.self))
+		}
+		slices.SortStableFunc(out, func(a, b netip.AddrPort) int { return cmp.Compare(weight(b), weight(a)) })
+		out = out[:maxVIPPods]
+		slices.SortFunc(out, netip.AddrPort.Compare)
+	}
+	return out
 }

@@ -151,11 +151,14 @@ func TestAffinityOfExports(t *testing.T) {
 				i.Affinity = tt.merged
 				objs.Imports[web] = i
 			}
-			services := tables.Desired(objs, host).State.Services
-			if len(services) == 0 {
+			state := tables.Desired(objs, host).State
+			if len(state.Services) == 0 {
 				t.Fatal("the Service is not exposed")
 			}
-			for key, s := range services {
+			for key, s := range state.Services {
+				if _, vip := state.VIPs[key]; vip {
+					continue // follows the import
+				}
 				if s.ClientIP != tt.want {
 					t.Errorf("%v: clients keep their backend: %t, want %t", key, s.ClientIP, tt.want)
 				}
@@ -290,5 +293,81 @@ func TestHairpins(t *testing.T) {
 				t.Errorf("hairpins -want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// The pods of the own cluster that serve a ClusterSetIP at a node.
+func TestVIPPods(t *testing.T) {
+	port := dataplane.ServiceKey{Address: ip("243.0.16.1"), Port: 80, Protocol: 6}
+	local := ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	many := func(n int) func(*tables.Objects) {
+		return func(o *tables.Objects) {
+			slice := &o.Slices[web][0]
+			for i := range n {
+				slice.Endpoints = append(slice.Endpoints, clusterset.Endpoint("more", "n1", netip.AddrFrom4([4]byte{10, 7, byte(4 + i/256), byte(i)}).String(), true))
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		node   string
+		change func(*tables.Objects)
+		want   []string
+		number int // if want is not given
+	}{
+		{name: "ready ones on all nodes", node: "n1", want: []string{"10.7.1.5:8080", "10.7.2.5:8080"}},
+		{name: "Local by the Service", node: "n1", want: []string{"10.7.1.5:8080"}, change: func(o *tables.Objects) { o.Services[web].Spec.InternalTrafficPolicy = local }},
+		{name: "Local by the import", node: "n2", want: []string{"10.7.2.5:8080"}, change: func(o *tables.Objects) {
+			i := o.Imports[web]
+			i.Local = true
+			o.Imports[web] = i
+		}},
+		{name: "the own cluster does not serve it", node: "n1", change: func(o *tables.Objects) { o.Imported[web] = o.Imported[web][1:] }},
+		{name: "as many as a node uses", node: "n1", change: many(254), number: 256},
+		{name: "more", node: "n1", change: many(300), number: 256},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			objs, host := clusterset.Globalnet(tt.node)
+			clusterset.Export(&objs, metav1.ConditionTrue)
+			clusterset.Import(&objs)
+			if tt.change != nil {
+				tt.change(&objs)
+			}
+			state := tables.Desired(objs, host).State
+			var got []string
+			for _, b := range state.Services[port].Backends {
+				got = append(got, b.String())
+				if p := state.VIPPods[dataplane.VIPPod{VIP: port, Pod: b.Addr()}]; p != b.Port() {
+					t.Errorf("port %d of %s among the pods by address", p, b)
+				}
+			}
+			if len(state.VIPPods) != len(got) {
+				t.Errorf("%d pods by address, %d by number", len(state.VIPPods), len(got))
+			}
+			if tt.number > 0 {
+				if len(got) != tt.number {
+					t.Errorf("%d pods; want %d", len(got), tt.number)
+				}
+			} else if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("pods -want +got\n%s", diff)
+			}
+		})
+	}
+	// Nodes use different ones of many.
+	of := func(node string) map[dataplane.VIPPod]uint16 {
+		objs, host := clusterset.Globalnet(node)
+		clusterset.Export(&objs, metav1.ConditionTrue)
+		clusterset.Import(&objs)
+		many(1000)(&objs)
+		return tables.Desired(objs, host).State.VIPPods
+	}
+	same, other := 0, of("n2")
+	for p := range of("n1") {
+		if _, ok := other[p]; ok {
+			same++
+		}
+	}
+	if same < 30 || same > 110 { // a quarter of 256 is expected
+		t.Errorf("two nodes have %d of 256 pods in common, of 1002", same)
 	}
 }

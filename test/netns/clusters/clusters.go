@@ -44,6 +44,8 @@ type Options struct {
 	// VPN is the index of the node of each cluster that all others reach by a VPN; 0: none
 	// (vpn.go).
 	VPN uint16
+	// ClusterSetIPs: all pods' devices have programs, as where the clusterset has ClusterSetIPs.
+	ClusterSetIPs bool
 }
 
 // Set is the two clusters.
@@ -55,6 +57,7 @@ type Set struct {
 	datapath dataplane.Datapath
 	cni      CNI
 	vpn      uint16
+	vips     bool
 }
 
 // Cluster is one of them.
@@ -73,6 +76,8 @@ type Cluster struct {
 	RouteServices bool
 	// Mapped, Open: see dataplane.Source.
 	Mapped, Open bool
+	// VIPs are ports of ClusterSetIPs that this cluster serves alone.
+	VIPs map[dataplane.ServiceKey]*VIP
 }
 
 // Service is an exported port and where its backends are.
@@ -98,7 +103,7 @@ func (c *Cluster) Global(n byte) netip.Addr {
 func New(t testing.TB, o Options) *Set {
 	t.Helper()
 	netns.Require(t)
-	s := &Set{Router: netns.ForTest(t, "router"), bpffs: bpffs.Mount(t), xdp: o.XDP, datapath: o.Datapath, cni: o.CNI, vpn: o.VPN}
+	s := &Set{Router: netns.ForTest(t, "router"), bpffs: bpffs.Mount(t), xdp: o.XDP, datapath: o.Datapath, cni: o.CNI, vpn: o.VPN, vips: o.ClusterSetIPs}
 	must(t, s.Router.Sysctl("net/ipv4/ip_forward", "1"))
 	if s.vpn != 0 {
 		s.addVPN(t)

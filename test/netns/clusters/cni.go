@@ -1,10 +1,15 @@
 package clusters
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
 	"github.com/pelago-net/pelago/test/netns"
@@ -25,6 +30,43 @@ const (
 	// another port, to which all pods are routed. The switch is a bridge here.
 	Switch CNI = "switch"
 )
+
+// redirect delivers packets from all devices of the pod's node to the pod past the node's end of its
+// device, as Cilium does with BPF host routing. Programs that precede are executed.
+func (p *Pod) redirect(t testing.TB) {
+	t.Helper()
+	a := p.Address.As4()
+	mac := append(p.Endpoint.MAC[:], 0, 0)
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadAbs(12, asm.Half), asm.JNE.Imm(asm.R0, 0x0800, "next"),
+		asm.LoadAbs(14+16, asm.Word), asm.LoadImm(asm.R1, int64(binary.BigEndian.Uint32(a[:])), asm.DWord), asm.JNE.Reg(asm.R0, asm.R1, "next"),
+		asm.LoadImm(asm.R1, int64(binary.NativeEndian.Uint64(mac)), asm.DWord), asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord),
+		asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R2, 0), asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -8), asm.Mov.Imm(asm.R4, 6),
+		asm.Mov.Imm(asm.R5, 0), asm.FnSkbStoreBytes.Call(),
+		asm.Mov.Imm(asm.R1, int32(p.Endpoint.Ifindex)), asm.Mov.Imm(asm.R2, 0), asm.FnRedirectPeer.Call(), asm.Return(),
+		asm.Mov.Imm(asm.R0, -1).WithSymbol("next"), asm.Return(),
+	}})
+	must(t, err)
+	t.Cleanup(func() { must(t, program.Close()) })
+	devices := slices.Clone(p.Node.uplinks)
+	for _, other := range p.Node.Pods {
+		devices = append(devices, other.host())
+	}
+	for _, name := range devices {
+		must(t, p.Node.Do(func() error {
+			index, err := p.Node.NS.Index(name)
+			if err != nil {
+				return err
+			}
+			l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: link.Tail()})
+			if err == nil {
+				t.Cleanup(func() { must(t, l.Close()) })
+			}
+			return err
+		}))
+	}
+}
 
 // deliveryTable has the routes by which SharedVeth delivers.
 const deliveryTable = "77"

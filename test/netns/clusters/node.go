@@ -35,6 +35,7 @@ type Node struct {
 	// datapath of the pods.
 	datapath dataplane.Datapath
 	cni      CNI
+	vips     bool
 	// uplinks are its devices.
 	uplinks []string
 }
@@ -50,12 +51,14 @@ type Pod struct {
 	Source uint32
 	// Endpoint is the pod's device, where packets may bypass the node's stack.
 	Endpoint dataplane.Endpoint
+	// End is the pod's own end of it.
+	End loader.PodEnd
 }
 
 func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, opts loader.Options) {
 	t.Helper()
 	n := &Node{
-		NS: netns.ForTest(t, fmt.Sprintf("c%dn%d", c.Index, index)), Cluster: c, Index: index, opts: opts, xdp: s.xdp, datapath: s.datapath, cni: s.cni,
+		NS: netns.ForTest(t, fmt.Sprintf("c%dn%d", c.Index, index)), Cluster: c, Index: index, opts: opts, xdp: s.xdp, datapath: s.datapath, cni: s.cni, vips: s.vips,
 		Address: netip.AddrFrom4([4]byte{172, 16, byte(c.Index), byte(index)}),
 		PinPath: filepath.Join(s.bpffs, fmt.Sprintf("c%dn%d", c.Index, index)),
 		Blocks:  []uint16{1024 + 256*(index-1)},
@@ -143,13 +146,15 @@ func (p *Pod) learn(t testing.TB) {
 	must(t, p.Node.Do(func() error {
 		var finder netdev.PodDevices
 		found, err := finder.Find([]netip.Addr{p.Address}, nil, netdev.NamespacesDir)
-		p.Source, p.Endpoint = found[p.Address].Source, found[p.Address].Endpoint
+		v := found[p.Address]
+		p.Source, p.Endpoint = v.Source, v.Endpoint
+		p.End = loader.PodEnd{Device: int(v.Endpoint.Ifindex), Namespace: v.Namespace, Index: v.Index}
 		return err
 	}))
 	if p.Source == 0 || p.Endpoint.Ifindex == 0 {
 		t.Fatalf("the device of pod %s is not known", p.Address)
 	}
-	if p.Endpoint.Datapath = p.Node.datapath; p.Endpoint.Datapath == dataplane.Strict {
+	if p.Endpoint.Datapath = p.Node.datapath; p.Endpoint.Datapath == dataplane.Strict && !p.Node.vips {
 		p.Endpoint = dataplane.Endpoint{} // no programs
 	}
 }
@@ -186,8 +191,10 @@ func (n *Node) Apply(t testing.TB) {
 			if err := netdev.LenientConntrack(); err != nil {
 				return err
 			}
-			for _, p := range n.Pods {
-				devices.Pods = append(devices.Pods, int(p.Endpoint.Ifindex))
+		}
+		for _, p := range n.Pods {
+			if p.Endpoint.Ifindex != 0 {
+				devices.Pods, devices.PodEnds = append(devices.Pods, int(p.Endpoint.Ifindex)), append(devices.PodEnds, p.End)
 			}
 		}
 		if n.xdp && n.switches() {
@@ -197,7 +204,7 @@ func (n *Node) Apply(t testing.TB) {
 		for _, failed := range found.Uplinks {
 			err = errors.Join(err, failed)
 		}
-		if err := errors.Join(append(found.XDP, err)...); err != nil {
+		if err := errors.Join(append(found.XDP, err, found.PodEnds)...); err != nil {
 			return err
 		}
 		state, err := n.State()
@@ -237,6 +244,9 @@ func (n *Node) config() netdev.Config {
 	}
 	if !n.Cluster.Plain {
 		c.Prefixes = append(c.Prefixes, n.Cluster.GlobalCIDR())
+	}
+	if n.vips {
+		c.Prefixes = append(c.Prefixes, vipRange)
 	}
 	if n.switches() {
 		c.CablePort = 4500

@@ -71,6 +71,9 @@ func (n *Node) State() (dataplane.State, error) {
 		s.Services[key] = service.seenBy(n)
 		s.Globals[key.Address] = dataplane.Global{Kind: dataplane.GlobalService}
 	}
+	if n.vips {
+		n.clusterSetIPs(&s)
+	}
 	if n.switches() {
 		n.gateway(&s, hop)
 		n.external(&s, uplink)
