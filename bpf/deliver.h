@@ -311,8 +311,8 @@ static __always_inline enum verdict deliver_elsewhere(const struct node_settings
 	if (!s->gateway)
 		return fwd_bounce(s, p, rx, VERDICT_DROP_NO_BACKEND, fwd);
 	if (!(rx->flags & OVERLAY_BOUNCED))
-		node = lb_pick_live_node(p, s->node, rx->now) ?:
-			       lb_pick_node(key, service, service_hash(service, p, p->saddr), s->node);
+		node = lb_pick_live_node(p, rx->client, s->node, rx->now) ?:
+			       lb_pick_node(key, service, service_hash(service, p, rx->client), s->node);
 	if (!encap_to_node(s, node, &fwd->to))
 		return VERDICT_DROP_NO_BACKEND;
 	fwd->node = 0;
@@ -406,7 +406,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 
 		if (!service)
 			return drop_answered(skb, s, p, rx, fwd, VERDICT_DROP_NO_SERVICE);
-		b = lb_pick_backend(&service_key, service, service_hash(service, p, p->saddr));
+		b = lb_pick_backend(&service_key, service, p, rx->client, rx->now);
 		if (!b) {
 			v = deliver_elsewhere(s, p, rx, &service_key, service, fwd);
 			return v == VERDICT_BOUNCED ? fwd_send(skb, s, rx, fwd, v) :
@@ -449,6 +449,7 @@ static __always_inline int rx_packet(struct __sk_buff *skb, const struct node_se
 		p.sport = ports[0];
 		p.dport = ports[1];
 	}
+	rx->client = encap_read_client(skb, rx->hook);
 	v = fwd_decide(s, &p, rx, &fwd);
 	if (v == VERDICT_DELIVERED)
 		return deliver(skb, s, &p, rx, &fwd);

@@ -232,9 +232,9 @@ static __always_inline void flow_use_out(const struct flow_key *key, struct flow
 static __always_inline int edge_send(struct __sk_buff *skb, const struct node_settings *s, enum hook hook,
 				     struct packet *p, const struct tuple *t, __u16 node, __u16 cluster, __u64 now)
 {
+	__u32 client = encap_client(p->saddr), hash;
 	struct encap to = {};
 	enum verdict v;
-	__u32 hash;
 
 	if (rewrite(skb, p, t, DIRECTION_OUT))
 		return finish(skb, hook, VERDICT_DROP_INTERNAL);
@@ -251,7 +251,8 @@ static __always_inline int edge_send(struct __sk_buff *skb, const struct node_se
 	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !encap_fits(skb, hook, &to, ENCAP_LEN))
 		return finish(skb, hook, VERDICT_DROP_TOO_BIG);
 	if (encap_push(skb, p, &to, node,
-		       (p->fragment ? OVERLAY_FRAGMENT : 0) | (cluster == s->cluster ? OVERLAY_SWITCH : 0), hash))
+		       (p->fragment ? OVERLAY_FRAGMENT : 0) | (cluster == s->cluster ? OVERLAY_SWITCH : 0), hash,
+		       client))
 		return finish(skb, hook, VERDICT_DROP_INTERNAL);
 	count_verdict(skb, hook, VERDICT_SENT);
 	path_take(skb, s, &to, now);

@@ -7,8 +7,9 @@
  *  |     type      |       node index (16)         | ver |  flags  |
  *
  * VXLAN framing (RFC 7348) with its reserved fields in use. The inner Ethernet header is ours as
- * well: its destination is the fixed address of every pelago0; its source carries the L4 ports of a
- * fragment.
+ * well: its destination is 02:50 and four bytes that tell clients behind one egress IP apart for
+ * session affinity, or the fixed address of every pelago0, whose last four bytes mean "unknown"; its
+ * source carries the L4 ports of a fragment.
  */
 #pragma once
 #include <linux/types.h>
