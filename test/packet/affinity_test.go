@@ -17,6 +17,14 @@ func client(n uint32) func(*Overlay) {
 	return func(o *Overlay) { binary.BigEndian.PutUint32(o.InnerDestination[2:], 0x10000+n) }
 }
 
+// sentBy names the sender of an overlay packet as its node does.
+func sentBy(address string) func(*Overlay) {
+	a := ip(address).As4()
+	return func(o *Overlay) {
+		binary.NativeEndian.PutUint32(o.InnerDestination[2:], dataplane.Mix(binary.NativeEndian.Uint32(a[:]), uint32(bpf.PelagoSeedSEED_CLIENT)))
+	}
+}
+
 // forgetChoices removes the backends that clients are kept at, as if their timeout had passed.
 func (k *Kernel) forgetChoices(t testing.TB) (n int) {
 	t.Helper()
