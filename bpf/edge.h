@@ -248,7 +248,7 @@ static __always_inline int edge_send(struct __sk_buff *skb, const struct node_se
 	v = encap_find_exit(s, cluster, hash, now, &to);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, hook, v);
-	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !encap_fits(skb, hook, &to, ENCAP_LEN))
+	if ((!skb->gso_size && skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX) || !encap_fits(skb, hook, &to, ENCAP_LEN))
 		return finish(skb, hook, VERDICT_DROP_TOO_BIG);
 	if (encap_push(skb, p, &to, node,
 		       (p->fragment ? OVERLAY_FRAGMENT : 0) | (cluster == s->cluster ? OVERLAY_SWITCH : 0), hash,
