@@ -200,12 +200,12 @@ static __always_inline void flow_learn_node(const struct flow_key *key, struct f
 }
 
 /*
- * Decapsulates a non-GSO packet, or one over 64 KiB, and injects it into pelago0. The mark proves to edge_in that it was
- * validated: nothing runs in between, and a veth pair clears the mark of a pod's packets.
- * Redirection clears skb->priority. The checksum state is kept, minus the level that a device may
- * have verified for the outer UDP header; the outer ECN field is merged into the inner one (RFC
- * 6040 section 4.2, normal mode). pod: the device of the pod if the packet bypasses the stack,
- * else 0.
+ * Decapsulates a non-GSO packet, or one over 64 KiB, and injects it into pelago0. The mark proves
+ * to edge_in that it was validated: nothing runs in between, and a veth pair clears the mark of a
+ * pod's packets. Redirection clears skb->priority. The checksum state is kept, minus the level that
+ * a device may have verified for the outer UDP header; the outer ECN field is merged into the inner
+ * one (RFC 6040 section 4.2, normal mode). pod: the device of the pod if the packet bypasses the
+ * stack, else 0.
  */
 static __always_inline int deliver_direct(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
 					  const struct endpoint *pod)
