@@ -95,6 +95,15 @@ static __always_inline __u32 ctx_segments(void *ctx, enum hook hook)
 	return is_xdp(hook) ? 1 : ((struct __sk_buff *)ctx)->gso_segs;
 }
 
+/*
+ * Reports whether a frame is a GSO packet. Not by gso_segs, which bpf_skb_adjust_room() clears and
+ * a veth pair passes on.
+ */
+static __always_inline int ctx_is_gso(void *ctx, enum hook hook)
+{
+	return !is_xdp(hook) && ((struct __sk_buff *)ctx)->gso_size;
+}
+
 /* Return codes of TCX; clsact knows the same numbers as TC_ACT_UNSPEC, _OK, _SHOT, _REDIRECT. */
 enum action {
 	ACTION_NEXT = -1,

@@ -200,12 +200,12 @@ static __always_inline void flow_learn_node(const struct flow_key *key, struct f
 }
 
 /*
- * Decapsulates a non-GSO packet and injects it into pelago0. The mark proves to edge_in that it was
- * validated: nothing runs in between, and a veth pair clears the mark of a pod's packets.
- * Redirection clears skb->priority. The checksum state is kept, minus the level that a device may
- * have verified for the outer UDP header; the outer ECN field is merged into the inner one (RFC
- * 6040 section 4.2, normal mode). pod: the device of the pod if the packet bypasses the stack,
- * else 0.
+ * Decapsulates a non-GSO packet, or one over 64 KiB, and injects it into pelago0. The mark proves
+ * to edge_in that it was validated: nothing runs in between, and a veth pair clears the mark of a
+ * pod's packets. Redirection clears skb->priority. The checksum state is kept, minus the level that
+ * a device may have verified for the outer UDP header; the outer ECN field is merged into the inner
+ * one (RFC 6040 section 4.2, normal mode). pod: the device of the pod if the packet bypasses the
+ * stack, else 0.
  */
 static __always_inline int deliver_direct(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
 					  const struct endpoint *pod)
@@ -214,7 +214,8 @@ static __always_inline int deliver_direct(struct __sk_buff *skb, const struct no
 	struct ipv4 *outer = ctx_at(skb, rx->hook, ETH_LEN, sizeof(*outer));
 	int congested = outer && (outer->tos & ECN_MASK) == ECN_CE;
 
-	if (bpf_skb_adjust_room(skb, -ENCAP_LEN, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_NO_CSUM_RESET))
+	if (bpf_skb_adjust_room(skb, -ENCAP_LEN, BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_NO_CSUM_RESET | BPF_F_ADJ_ROOM_FIXED_GSO))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC); /* fails unless the checksum is one that a device verified */
 	if (congested && !bpf_skb_ecn_set_ce(skb))
@@ -311,8 +312,8 @@ static __always_inline enum verdict deliver_elsewhere(const struct node_settings
 	if (!s->gateway)
 		return fwd_bounce(s, p, rx, VERDICT_DROP_NO_BACKEND, fwd);
 	if (!(rx->flags & OVERLAY_BOUNCED))
-		node = lb_pick_live_node(p, s->node, rx->now) ?:
-			       lb_pick_node(key, service, service_hash(service, p, p->saddr), s->node);
+		node = lb_pick_live_node(p, rx->client, s->node, rx->now) ?:
+			       lb_pick_node(key, service, service_hash(service, p, rx->client), s->node);
 	if (!encap_to_node(s, node, &fwd->to))
 		return VERDICT_DROP_NO_BACKEND;
 	fwd->node = 0;
@@ -406,7 +407,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 
 		if (!service)
 			return drop_answered(skb, s, p, rx, fwd, VERDICT_DROP_NO_SERVICE);
-		b = lb_pick_backend(&service_key, service, service_hash(service, p, p->saddr));
+		b = lb_pick_backend(&service_key, service, p, rx->client, rx->now);
 		if (!b) {
 			v = deliver_elsewhere(s, p, rx, &service_key, service, fwd);
 			return v == VERDICT_BOUNCED ? fwd_send(skb, s, rx, fwd, v) :
@@ -425,9 +426,14 @@ translated:
 	to = bypass_in(skb, p, rx, f, t.daddr);
 	if (rewrite(skb, p, &t, DIRECTION_IN))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
-	/* Not gso_segs, which encap_push() has cleared in what is hairpinned. */
-	return skb->gso_size ? hand_over(skb, s, rx, t.saddr, to ? BYPASS_ALLOWED : 0, VERDICT_DELIVERED) :
-			       deliver_direct(skb, s, rx, to);
+	/*
+	 * Not gso_segs, which encap_push() has cleared in what is hairpinned. The kernel's UDP
+	 * receiver would drop a GSO packet over 64 KiB, whose UDP length is 0; in one from a
+	 * device that does not segment, the tunnel's GSO type stays.
+	 */
+	return skb->gso_size && skb->len - ETH_LEN <= IPV4_MAX ?
+		       hand_over(skb, s, rx, t.saddr, to ? BYPASS_ALLOWED : 0, VERDICT_DELIVERED) :
+		       deliver_direct(skb, s, rx, to);
 }
 
 /* Forwards or delivers a validated packet. */
@@ -449,6 +455,7 @@ static __always_inline int rx_packet(struct __sk_buff *skb, const struct node_se
 		p.sport = ports[0];
 		p.dport = ports[1];
 	}
+	rx->client = encap_read_client(skb, rx->hook);
 	v = fwd_decide(s, &p, rx, &fwd);
 	if (v == VERDICT_DELIVERED)
 		return deliver(skb, s, &p, rx, &fwd);

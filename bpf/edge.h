@@ -57,6 +57,25 @@ static const __u16 strides[16] = {
 };
 
 /*
+ * The ports of each block that a source may use, its first ones: the more flows the source has, in
+ * proportion to the node's ports of its egress IP, the fewer. The rest is for sources with fewer
+ * flows, so no source takes all ports towards a destination (RFC 6888 REQ-4). Mappings have a limit
+ * of their own (mapping_find()).
+ */
+#define BLOCK_PORTS (1 << BLOCK_BITS)
+#define PORTS_MEDIUM (BLOCK_PORTS - BLOCK_PORTS / 16) /* more flows than an eighth of the ports */
+#define PORTS_HEAVY (BLOCK_PORTS - BLOCK_PORTS / 8)   /* more than half of them */
+
+static __always_inline __u32 block_ports(const struct egress *e, __s64 flows)
+{
+	__s64 ports = (__s64)e->count << BLOCK_BITS;
+
+	if (flows * 8 <= ports)
+		return BLOCK_PORTS;
+	return flows * 2 <= ports ? PORTS_MEDIUM : PORTS_HEAVY;
+}
+
+/*
  * Takes the address by value: in flow_open_client() the verifier rejects a pointer into an
  * argument.
  */
@@ -98,13 +117,15 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 	struct flow f, *winner;
 	struct egress *e = 0;
 	__u64 now = now_ns();
-	__u32 ports, start, stride, i;
+	__u32 size, ports, start, stride, i;
+	__s64 count;
 	int err = -1;
 
 	if (!p || !of || !src || !t)
 		return VERDICT_DROP_INTERNAL;
 	key = *of;
-	if (usage_count(&key, FLOW_CLIENT, cluster, (void *)&answer_key) >= source_quota)
+	count = usage_count(&key, FLOW_CLIENT, cluster, (void *)&answer_key);
+	if (count >= source_quota)
 		return VERDICT_DROP_QUOTA;
 	flow_make_answer(&f, &key, FLOW_CLIENT, cluster, device_of(src), now);
 	if (t->saddr) {
@@ -124,24 +145,25 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 			e = egress_of(src->egress_ip);
 		if (!e || !e->count)
 			return VERDICT_DROP_NO_EGRESS;
-		ports = e->count << BLOCK_BITS;
+		size = key.direction & DIRECTION_MAPPING ? BLOCK_PORTS : block_ports(e, count);
+		ports = e->count * size;
 		start = hash_mix(flow_hash(p), bpf_get_prandom_u32()); /* hard to guess (RFC 6056) */
 		stride = strides[start >> 28];
 		t->sport = 0;
 		flow_key_answer(&answer_key, &key, t);
 		/* The port that the client has chosen first: easier to follow in captures. */
-		if (egress_has(e, bpf_ntohs(p->sport))) {
+		if ((bpf_ntohs(p->sport) & (BLOCK_PORTS - 1)) < size && egress_has(e, bpf_ntohs(p->sport))) {
 			t->sport = p->sport;
 			answer_key.dport = p->sport;
 			err = flow_claim(&answer_key, &f, now, 0);
 		}
 		for (i = 0; err && i < CLAIM_TRIES; i++) {
 			__u32 n = (start % ports + i * stride) % ports;
-			__u32 block = n >> BLOCK_BITS;
+			__u32 block = n / size & 0xff; /* the verifier does not bound a quotient */
 
-			if (block >= MAX_BLOCKS)
+			if (n >= MAX_BLOCKS * BLOCK_PORTS || block >= MAX_BLOCKS)
 				return VERDICT_DROP_INTERNAL;
-			t->sport = bpf_htons(e->first[block] + (n & ((1 << BLOCK_BITS) - 1)));
+			t->sport = bpf_htons(e->first[block] + n % size);
 			answer_key.dport = t->sport;
 			err = flow_claim(&answer_key, &f, now, i >= PRESSURE_AFTER);
 			if (err != -EEXIST)
@@ -232,9 +254,9 @@ static __always_inline void flow_use_out(const struct flow_key *key, struct flow
 static __always_inline int edge_send(struct __sk_buff *skb, const struct node_settings *s, enum hook hook,
 				     struct packet *p, const struct tuple *t, __u16 node, __u16 cluster, __u64 now)
 {
+	__u32 client = encap_client(p->saddr), hash;
 	struct encap to = {};
 	enum verdict v;
-	__u32 hash;
 
 	if (rewrite(skb, p, t, DIRECTION_OUT))
 		return finish(skb, hook, VERDICT_DROP_INTERNAL);
@@ -248,10 +270,11 @@ static __always_inline int edge_send(struct __sk_buff *skb, const struct node_se
 	v = encap_find_exit(s, cluster, hash, now, &to);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, hook, v);
-	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !encap_fits(skb, hook, &to, ENCAP_LEN))
+	if ((!skb->gso_size && skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX) || !encap_fits(skb, hook, &to, ENCAP_LEN))
 		return finish(skb, hook, VERDICT_DROP_TOO_BIG);
 	if (encap_push(skb, p, &to, node,
-		       (p->fragment ? OVERLAY_FRAGMENT : 0) | (cluster == s->cluster ? OVERLAY_SWITCH : 0), hash))
+		       (p->fragment ? OVERLAY_FRAGMENT : 0) | (cluster == s->cluster ? OVERLAY_SWITCH : 0), hash,
+		       client))
 		return finish(skb, hook, VERDICT_DROP_INTERNAL);
 	count_verdict(skb, hook, VERDICT_SENT);
 	path_take(skb, s, &to, now);

@@ -29,6 +29,28 @@ struct encap {
 	__u32 wire : 8; /* an encrypted wire: the device has no Ethernet header */
 };
 
+/* What replaces the last four bytes of pelago_mac in packets of a local address; 0: nothing. */
+static __always_inline __u32 encap_client(__be32 address)
+{
+	return hash_mix(address, SEED_CLIENT);
+}
+
+/*
+ * The client that the sender of an overlay packet names by encap_client(). 0: unknown, the sender
+ * is of a version that does not name it.
+ */
+static __always_inline __u32 encap_read_client(void *ctx, enum hook hook)
+{
+	struct eth *inner = ctx_at(ctx, hook, OUTER_LEN - sizeof(*inner), sizeof(*inner));
+	__u32 client, none;
+
+	if (!inner)
+		return 0;
+	__builtin_memcpy(&client, &inner->dst[2], sizeof(client));
+	__builtin_memcpy(&none, &pelago_mac[2], sizeof(none));
+	return client == none ? 0 : client;
+}
+
 static __always_inline struct node_settings *get_settings(void)
 {
 	__u32 zero = 0;
@@ -144,10 +166,15 @@ static __always_inline int encap_send_from_stack(struct __sk_buff *skb, const st
 	return encap_send(skb, s, to);
 }
 
-/* Fills the outer headers; len is the length of the outer IPv4 packet. */
+/*
+ * Fills the outer headers; len is the length of the outer IPv4 packet. That of a GSO packet over 64
+ * KiB (BIG TCP) is 0 in the headers, as the kernel has it: segmentation writes that of each segment.
+ */
 static __always_inline void encap_make_outer(struct outer *o, const struct encap *to, __u32 len, __u8 tos,
 					     __be16 source_port)
 {
+	if (len > IPV4_MAX)
+		len = 0;
 	o->eth.proto = bpf_htons(ETH_P_IP);
 	o->ip.version_ihl = 0x45;
 	o->ip.tos = tos;
@@ -162,17 +189,16 @@ static __always_inline void encap_make_outer(struct outer *o, const struct encap
 				 csum_words(to->source) + csum_words(to->hop.address));
 	o->udp.source = source_port;
 	o->udp.dest = to->port;
-	o->udp.len = bpf_htons(len - sizeof(struct ipv4));
+	o->udp.len = len ? bpf_htons(len - sizeof(struct ipv4)) : 0;
 }
 
 /*
  * Pushes the overlay header in front of the IPv4 packet of a frame. Segments of a GSO packet
- * inherit it. The outer UDP checksum is 0 (RFC 6935; IPv4 only).
+ * inherit it. The outer UDP checksum is 0 (RFC 6935; IPv4 only). client: encap_client(), or 0.
  */
 static __always_inline int encap_push(struct __sk_buff *skb, const struct packet *p, const struct encap *to, __u16 node,
-				      __u8 flags, __u32 hash)
+				      __u8 flags, __u32 hash, __u32 client)
 {
-	__u32 inner_len = skb->len - ETH_LEN;
 	struct outer o = {};
 
 	if (bpf_skb_adjust_room(skb, ENCAP_LEN, BPF_ADJ_ROOM_MAC,
@@ -184,9 +210,11 @@ static __always_inline int encap_push(struct __sk_buff *skb, const struct packet
 	 * DSCP and ECN are carried (RFC 2983 uniform, RFC 6040 normal mode); the port is entropy
 	 * (RFC 7348 section 5).
 	 */
-	encap_make_outer(&o, to, inner_len + ENCAP_LEN, p->tos, bpf_htons(0xc000 | (hash & 0x3fff)));
+	encap_make_outer(&o, to, skb->len - ETH_LEN, p->tos, bpf_htons(0xc000 | (hash & 0x3fff)));
 	overlay_set(&o.overlay, to->token, PACKET_FORWARD, node, flags);
 	__builtin_memcpy(o.inner.dst, pelago_mac, sizeof(o.inner.dst));
+	if (client)
+		__builtin_memcpy(&o.inner.dst[2], &client, sizeof(client));
 	o.inner.src[0] = 0x02;
 	if (flags & OVERLAY_FRAGMENT) {
 		__builtin_memcpy(&o.inner.src[2], &p->sport, 2);

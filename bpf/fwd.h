@@ -15,6 +15,7 @@ struct rx {
 	__u16 peer_node;    /* index of the sender */
 	__u16 peer_cluster; /* from_cable: of the sender's cluster */
 	enum hook hook;	    /* where it came in */
+	__u32 client;	    /* encap_read_client(), set by who forwards or delivers */
 	__u64 now;
 };
 
@@ -108,7 +109,7 @@ static __always_inline enum verdict fwd_in(const struct node_settings *s, const 
 
 		if (!service)
 			return VERDICT_DROP_NO_SERVICE;
-		node = lb_pick_node(&key, service, service_hash(service, p, p->saddr), except);
+		node = lb_pick_node(&key, service, service_hash(service, p, rx->client), except);
 		if (!node)
 			return VERDICT_DROP_NO_BACKEND;
 		picked = 1;
@@ -121,7 +122,7 @@ static __always_inline enum verdict fwd_in(const struct node_settings *s, const 
 	fwd->flags = rx->flags & ~OVERLAY_SWITCH;
 	rank = path_rank_to(fwd->to.slot, fwd->to.hop.address, rx->now);
 	if (rank >= RANK_GONE && picked && fwd_may_open(p) && path_dead(fwd->to.hop.address, rx->now)) {
-		node = lb_pick_live_node(p, except, rx->now);
+		node = lb_pick_live_node(p, rx->client, except, rx->now);
 		if (node == s->node)
 			return VERDICT_DELIVERED;
 		if (encap_to_node(s, node, &fwd->to))

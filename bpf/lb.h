@@ -17,6 +17,7 @@ enum seed {
 	SEED_REMOTE = 0x5bd1e995,
 	SEED_BACKEND = 0x27d4eb2f,
 	SEED_TUNNEL = 0x68bc21eb,
+	SEED_CLIENT = 0x02e5be93,
 };
 
 enum slot_step {
@@ -26,7 +27,8 @@ enum slot_step {
 /* Tries in a Maglev table. */
 enum slot_tries {
 	NODE_TRIES = 8,
-	LIVE_TRIES = 64, /* of a node with 19 of 20 slots, so many miss another one once in 27 times */
+	LIVE_TRIES = 64,       /* of a node with 19 of 20 slots, so many miss another one once in 27 times */
+	STICKY_BACKENDS = 256, /* backends of a node among which a client of session affinity picks one */
 };
 
 /* The hash by which a flow picks gateways. */
@@ -190,11 +192,14 @@ __noinline __u32 lb_pick_remote(const struct cluster *c, __u32 cluster, __u32 ha
 	return rank < RANK_BAD ? pick : pick | PICK_DOUBTFUL;
 }
 
-/* With session affinity (ClientIP) the ports of the client do not count. */
-static __always_inline __u32 service_hash(const struct service *s, const struct packet *p, __be32 client)
+/*
+ * With session affinity the ports of the client do not count. client: tells the clients behind the
+ * source address apart; 0: unknown.
+ */
+static __always_inline __u32 service_hash(const struct service *s, const struct packet *p, __u32 client)
 {
-	if (s->affinity == AFFINITY_CLIENT_IP)
-		return hash_mix(client, p->daddr);
+	if (s->affinity)
+		return hash_mix(client ? hash_mix(p->saddr, client) : p->saddr, p->daddr);
 	return flow_hash(p);
 }
 
@@ -236,7 +241,7 @@ static __always_inline __u32 lb_pick_node(const struct service_key *key, const s
  * sending it packets, since nodes probe their gateways. A global function, to save the caller's
  * stack.
  */
-__noinline __u32 lb_pick_live_node(const struct packet *p, __u32 except, __u64 now)
+__noinline __u32 lb_pick_live_node(const struct packet *p, __u32 client, __u32 except, __u64 now)
 {
 	struct service_key key = {};
 	struct node_settings *settled;
@@ -254,7 +259,7 @@ __noinline __u32 lb_pick_live_node(const struct packet *p, __u32 except, __u64 n
 	table = bpf_map_lookup_elem(&tables2, &key);
 	if (!settled || !s || !s->slots || !table)
 		return 0;
-	hash = service_hash(s, p, p->saddr);
+	hash = service_hash(s, p, client);
 	for (int i = 0; i < LIVE_TRIES; i++) {
 		__u32 index = table_node(table, (hash + i * STEP_SLOT) % s->slots);
 		struct node *n;
@@ -271,8 +276,93 @@ __noinline __u32 lb_pick_live_node(const struct packet *p, __u32 except, __u64 n
 	return 0;
 }
 
+/* A backend as one number. */
+static __always_inline __u64 backend_number(const struct backend *b)
+{
+	return (__u64)b->address << 16 | b->port;
+}
+
+/*
+ * The weight of a backend for a client of a service with session affinity, above its index plus 1
+ * in the low 32 bits; 0: no backend has the index. former: backend_number() of the client's
+ * previous one, which weighs most. A global function: in the loop of its caller, Linux 6.18 walks
+ * more than the million instructions that it allows.
+ */
+__noinline __u64 lb_weigh_backend(const struct packet *p, __u32 index, __u32 hash, __u64 former)
+{
+	struct backend_key k = {};
+	struct backend *b;
+	__u32 weight;
+
+	if (!p)
+		return 0;
+	k.service.address = p->daddr;
+	k.service.port = p->dport;
+	k.service.proto = p->proto;
+	k.index = index;
+	b = bpf_map_lookup_elem(&backends, &k);
+	if (!b)
+		return 0;
+	weight = former == backend_number(b) ? ~0U : hash_mix(hash_mix(hash, b->address), b->port);
+	return (__u64)weight << 32 | (index + 1);
+}
+
+/*
+ * The backend for a client of a service with session affinity; returns its index plus 1, 0 if none
+ * exists. The client's previous one, if its last connection was opened within s->affinity seconds
+ * and the backend is still ready; else by rendezvous hashing, so that a backend that comes or goes
+ * moves only its own clients. Of more backends than the loop reads, each client has a part. Races
+ * with other CPUs: they pick the same, unless the backends change in between. In the worst case two
+ * connections of one client go to two backends.
+ */
+__noinline __u32 lb_pick_sticky(const struct packet *p, __u32 client, __u64 now)
+{
+	struct backend_choice *former, choice = {};
+	struct choice_key key = {};
+	struct backend_key k = {};
+	__u64 best = 0, number = 0;
+	__u32 hash, first, count;
+	struct service *s;
+	struct backend *b;
+
+	if (!p)
+		return 0;
+	key.service.address = p->daddr;
+	key.service.port = p->dport;
+	key.service.proto = p->proto;
+	key.source = p->saddr;
+	key.client = client;
+	s = bpf_map_lookup_elem(&services, &key.service);
+	if (!s || !s->backends)
+		return 0;
+	former = bpf_map_lookup_elem(&choices, &key);
+	if (former && now - former->used < s->affinity * SECOND)
+		number = backend_number(&former->backend);
+	hash = service_hash(s, p, client) ^ SEED_BACKEND;
+	first = hash_mix(hash, 0) % ((s->backends + STICKY_BACKENDS - 1) / STICKY_BACKENDS) * STICKY_BACKENDS;
+	count = s->backends - first;
+	for (__u32 i = 0; i < STICKY_BACKENDS; i++) {
+		__u64 weight = i < count ? lb_weigh_backend(p, first + i, hash, number) : 0;
+
+		if (!weight)
+			break;
+		if (weight > best)
+			best = weight;
+	}
+	k.service = key.service;
+	k.index = (__u32)best - 1;
+	b = bpf_map_lookup_elem(&backends, &k);
+	if (!b)
+		return 0;
+	choice.used = now;
+	choice.backend = *b;
+	bpf_map_update_elem(&choices, &key, &choice, BPF_ANY);
+	return best;
+}
+
+/* The backend for a new flow. client: see service_hash(). */
 static __always_inline const struct backend *lb_pick_backend(const struct service_key *key, const struct service *s,
-							     __u32 hash)
+							     const struct packet *p, __u32 client, __u64 now)
 {
 	struct backend_key k = { .service = *key };
 
@@ -280,8 +370,8 @@ static __always_inline const struct backend *lb_pick_backend(const struct servic
 		return 0;
 	/*
 	 * Rehashed: the node was picked by the same hash, whose low bits are not uniform on one
-	 * node.
+	 * node. If no pick comes back, the index is one of no backend.
 	 */
-	k.index = hash_mix(hash, SEED_BACKEND) % s->backends;
+	k.index = s->affinity ? lb_pick_sticky(p, client, now) - 1 : hash_mix(flow_hash(p), SEED_BACKEND) % s->backends;
 	return bpf_map_lookup_elem(&backends, &k);
 }

@@ -256,6 +256,19 @@ struct {
 } vip_backings SEC(".maps");
 
 /*
+ * key: exported service with session affinity and its client; value: the backend, on this node, of
+ * the client's last connection. LRU: losing one costs a client its backend only if another backend
+ * has come since. Writer, reader: edge.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct choice_key);
+	__type(value, struct backend_choice);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} choices SEC(".maps");
+
+/*
  * key: port of a ClusterSetIP and a ready pod of this cluster that serves it; value: port of the pod.
  * The same pods are in `backends`, by index. Writer: loader. Reader: edge.
  */
@@ -284,7 +297,8 @@ struct {
 
 /*
  * key: client and port of a ClusterSetIP with session affinity; value: the cluster, and the pod if
- * it is this cluster's, of its last connection. LRU: losing one costs one client its affinity. Writer, reader: edge.
+ * it is this cluster's, of its last connection. LRU: losing one costs one client its affinity. Writer,
+ * reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

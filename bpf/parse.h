@@ -266,7 +266,7 @@ static __always_inline enum verdict parse_ipv4(void *ctx, enum hook hook, __u32 
 		return VERDICT_DROP_MALFORMED;
 	header = (ip->version_ihl & 0x0f) * 4;
 	len = bpf_ntohs(ip->len);
-	if (!len && ctx_segments(ctx, hook) > 1)
+	if (!len && ctx_is_gso(ctx, hook))
 		len = end - l3; /* GSO packet over 64 KiB (BIG TCP) */
 	if (header < sizeof(*ip) || len < header || l3 + len > end)
 		return VERDICT_DROP_MALFORMED;

@@ -22,7 +22,6 @@ KEEP(enum, peer_kind);
 KEEP(enum, source_flag);
 KEEP(enum, global_kind);
 KEEP(enum, global_flag);
-KEEP(enum, affinity);
 KEEP(enum, direction);
 KEEP(enum, flow_role);
 KEEP(enum, tcp_seen);

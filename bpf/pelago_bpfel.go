@@ -27,13 +27,6 @@ type PelagoAdvertisement struct {
 	Lossy       [16]uint64
 }
 
-type PelagoAffinity uint32
-
-const (
-	PelagoAffinityAFFINITY_NONE      PelagoAffinity = 0
-	PelagoAffinityAFFINITY_CLIENT_IP PelagoAffinity = 1
-)
-
 type PelagoAffinityChoice struct {
 	_       structs.HostLayout
 	Used    uint64
@@ -59,6 +52,12 @@ type PelagoBackend struct {
 	Pad     uint16
 }
 
+type PelagoBackendChoice struct {
+	_       structs.HostLayout
+	Used    uint64
+	Backend PelagoBackend
+}
+
 type PelagoBackendKey struct {
 	_       structs.HostLayout
 	Service PelagoServiceKey
@@ -75,6 +74,13 @@ type PelagoBlockKey struct {
 	_       structs.HostLayout
 	Address uint32
 	Block   uint32
+}
+
+type PelagoChoiceKey struct {
+	_       structs.HostLayout
+	Service PelagoServiceKey
+	Source  uint32
+	Client  uint32
 }
 
 type PelagoCluster struct {
@@ -478,6 +484,7 @@ const (
 	PelagoSeedSEED_REMOTE  PelagoSeed = 1540483477
 	PelagoSeedSEED_BACKEND PelagoSeed = 668265263
 	PelagoSeedSEED_TUNNEL  PelagoSeed = 1757159915
+	PelagoSeedSEED_CLIENT  PelagoSeed = 48610963
 )
 
 type PelagoSelftest struct {
@@ -531,8 +538,9 @@ const (
 type PelagoSlotTries uint32
 
 const (
-	PelagoSlotTriesNODE_TRIES PelagoSlotTries = 8
-	PelagoSlotTriesLIVE_TRIES PelagoSlotTries = 64
+	PelagoSlotTriesNODE_TRIES      PelagoSlotTries = 8
+	PelagoSlotTriesLIVE_TRIES      PelagoSlotTries = 64
+	PelagoSlotTriesSTICKY_BACKENDS PelagoSlotTries = 256
 )
 
 type PelagoSource struct {
@@ -688,6 +696,7 @@ const (
 	PelagoMapBlocks                = "blocks"
 	PelagoMapCallers               = "callers"
 	PelagoMapCalls                 = "calls"
+	PelagoMapChoices               = "choices"
 	PelagoMapClusters              = "clusters"
 	PelagoMapCounters2             = "counters2"
 	PelagoMapEgresses              = "egresses"
@@ -746,7 +755,6 @@ const (
 	PelagoVarHasConntrack          = "has_conntrack"
 	PelagoVarIcmpTimeout           = "icmp_timeout"
 	PelagoVarKeepAdvertisement     = "keep_advertisement"
-	PelagoVarKeepAffinity          = "keep_affinity"
 	PelagoVarKeepCounterLimit      = "keep_counter_limit"
 	PelagoVarKeepDatapath          = "keep_datapath"
 	PelagoVarKeepDirection         = "keep_direction"
@@ -868,6 +876,7 @@ type PelagoMapSpecs struct {
 	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Callers       *ebpf.MapSpec `ebpf:"callers"`
 	Calls         *ebpf.MapSpec `ebpf:"calls"`
+	Choices       *ebpf.MapSpec `ebpf:"choices"`
 	Clusters      *ebpf.MapSpec `ebpf:"clusters"`
 	Counters2     *ebpf.MapSpec `ebpf:"counters2"`
 	Egresses      *ebpf.MapSpec `ebpf:"egresses"`
@@ -918,7 +927,6 @@ type PelagoVariableSpecs struct {
 	HasConntrack          *ebpf.VariableSpec `ebpf:"has_conntrack"`
 	IcmpTimeout           *ebpf.VariableSpec `ebpf:"icmp_timeout"`
 	KeepAdvertisement     *ebpf.VariableSpec `ebpf:"keep_advertisement"`
-	KeepAffinity          *ebpf.VariableSpec `ebpf:"keep_affinity"`
 	KeepCounterLimit      *ebpf.VariableSpec `ebpf:"keep_counter_limit"`
 	KeepDatapath          *ebpf.VariableSpec `ebpf:"keep_datapath"`
 	KeepDirection         *ebpf.VariableSpec `ebpf:"keep_direction"`
@@ -998,6 +1006,7 @@ type PelagoMaps struct {
 	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Callers       *ebpf.Map `ebpf:"callers"`
 	Calls         *ebpf.Map `ebpf:"calls"`
+	Choices       *ebpf.Map `ebpf:"choices"`
 	Clusters      *ebpf.Map `ebpf:"clusters"`
 	Counters2     *ebpf.Map `ebpf:"counters2"`
 	Egresses      *ebpf.Map `ebpf:"egresses"`
@@ -1045,6 +1054,7 @@ func (m *PelagoMaps) Close() error {
 		m.Blocks,
 		m.Callers,
 		m.Calls,
+		m.Choices,
 		m.Clusters,
 		m.Counters2,
 		m.Egresses,
@@ -1096,7 +1106,6 @@ type PelagoVariables struct {
 	HasConntrack          *ebpf.Variable `ebpf:"has_conntrack"`
 	IcmpTimeout           *ebpf.Variable `ebpf:"icmp_timeout"`
 	KeepAdvertisement     *ebpf.Variable `ebpf:"keep_advertisement"`
-	KeepAffinity          *ebpf.Variable `ebpf:"keep_affinity"`
 	KeepCounterLimit      *ebpf.Variable `ebpf:"keep_counter_limit"`
 	KeepDatapath          *ebpf.Variable `ebpf:"keep_datapath"`
 	KeepDirection         *ebpf.Variable `ebpf:"keep_direction"`

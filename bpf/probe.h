@@ -160,7 +160,7 @@ static __noinline int gso_probe_send(struct __sk_buff *skb, const struct node_se
 		to.port = bpf_htons(s->cable_port);
 	to.hop.address = to.source;
 	to.source = address;
-	if (encap_push(skb, &p, &to, 0, 0, 0) || bpf_skb_store_bytes(skb, type_at, &type, sizeof(type), 0))
+	if (encap_push(skb, &p, &to, 0, 0, 0, 0) || bpf_skb_store_bytes(skb, type_at, &type, sizeof(type), 0))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
 	count_verdict(skb, HOOK_EDGE_OUT, VERDICT_PROBE);
 	skb->mark = s->probe_mark;

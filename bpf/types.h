@@ -297,15 +297,10 @@ struct service_key {
 };
 ASSERT_SIZE(struct service_key, 8);
 
-enum affinity {
-	AFFINITY_NONE = 0,
-	AFFINITY_CLIENT_IP = 1,
-};
-
 struct service {
 	__u32 backends; /* ready backends on this node, of a ClusterSetIP in this cluster, in map `backends` */
 	__u32 slots;	/* size of its table in map `tables2`; 0 = none here */
-	__u32 affinity; /* enum affinity */
+	__u32 affinity; /* seconds for which a client keeps its backend; 0: none. Formerly 1: without a timeout */
 };
 ASSERT_SIZE(struct service, 12);
 
@@ -331,6 +326,19 @@ struct backend {
 	__u16 pad;
 };
 ASSERT_SIZE(struct backend, 8);
+
+struct choice_key {
+	struct service_key service; /* with session affinity */
+	__be32 source;
+	__u32 client; /* of those with this source address (encap_client()); 0: unknown */
+};
+ASSERT_SIZE(struct choice_key, 16);
+
+struct backend_choice {
+	__u64 used; /* by its last new connection, coarse ns since boot */
+	struct backend backend;
+};
+ASSERT_SIZE(struct backend_choice, 16);
 
 /* ---- ClusterSetIPs ---- */
 

@@ -155,6 +155,16 @@ static __always_inline __u32 vip_choose(const struct node_settings *s, const str
 	return doubtful;
 }
 
+static __always_inline const struct backend *vip_pod(const struct service_key *vip, const struct service *s, __u32 hash)
+{
+	struct backend_key k = { .service = *vip };
+
+	if (!s->backends)
+		return 0;
+	k.index = hash_mix(hash, SEED_BACKEND) % s->backends;
+	return bpf_map_lookup_elem(&backends, &k);
+}
+
 /*
  * Replaces the ClusterIP in *to by a ready pod of this cluster, with its port. With session affinity
  * (seconds) the client's previous pod, else that of the hash. Without any the ClusterIP stays: that
@@ -188,7 +198,7 @@ __noinline int vip_pick_pod(const struct packet *p, __u32 affinity, struct vip_t
 	}
 	s = bpf_map_lookup_elem(&services, &key.vip);
 	if (s)
-		pod = lb_pick_backend(&key.vip, s, service_hash(s, p, p->saddr));
+		pod = vip_pod(&key.vip, s, affinity ? hash_mix(p->saddr, p->daddr) : flow_hash(p));
 	if (!pod)
 		return 0;
 	to->address = pod->address;

@@ -67,13 +67,14 @@ static __always_inline int reflect_frame(struct xdp_md *xdp, const struct node_s
  * Switches a packet in the simple case: no fragment, the path good, and no probe to be sent with
  * the packet, which only tc can do.
  */
-static __always_inline int switch_frame(struct xdp_md *xdp, const struct node_settings *s, const struct rx *rx)
+static __always_inline int switch_frame(struct xdp_md *xdp, const struct node_settings *s, struct rx *rx)
 {
 	struct bpf_fib_lookup way = {};
 	struct packet p = {};
 	struct fwd fwd = {};
 	struct path_line *l;
 
+	rx->client = encap_read_client(xdp, HOOK_UPLINK_XDP);
 	if (parse_xdp(xdp, OUTER_LEN, &p) != VERDICT_CONTINUE || p.fragment ||
 	    fwd_decide(s, &p, rx, &fwd) != VERDICT_SWITCHED || fwd.to.wire)
 		return XDP_PASS;

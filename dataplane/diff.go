@@ -118,7 +118,7 @@ func diffMap[S any, K comparable, V any](d *diff[S], step func(K, *V) S, have, w
 func same[V comparable](a, b V) bool { return a == b }
 
 func sameService(a, b Service) bool {
-	return a.ClientIP == b.ClientIP && slices.Equal(a.Backends, b.Backends) && sameTable(a.Table, b.Table)
+	return a.Affinity == b.Affinity && slices.Equal(a.Backends, b.Backends) && sameTable(a.Table, b.Table)
 }
 
 // sameTable compares tables, which are the same slice where MaglevCache has built them.

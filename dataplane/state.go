@@ -311,8 +311,8 @@ type Service struct {
 	Backends []netip.AddrPort
 	// Table leads from a slot to a node index (gateways only); see Maglev.
 	Table []uint16
-	// ClientIP: one client address keeps its backend.
-	ClientIP bool
+	// Affinity is the time for which a client keeps its backend, in seconds; 0: none.
+	Affinity uint32
 }
 
 // VIP is a port of a ClusterSetIP (KEP-1645).

@@ -7,6 +7,8 @@ type Service struct {
 	Address  netip.AddrPort `json:"address"`
 	Protocol string         `json:"protocol"`
 	ClientIP bool           `json:"clientIP"`
+	// Affinity is the time for which a client keeps its backend, in seconds.
+	Affinity uint32 `json:"affinitySeconds,omitempty"`
 	// Backends are the ready pods on this node.
 	Backends []netip.AddrPort `json:"backends"`
 	// Weights are those of the nodes, sorted by index; only gateways have them.

@@ -116,7 +116,7 @@ func drawState(t *rapid.T) dataplane.State {
 				return netip.AddrPortFrom(drawAddr(t, "backend"), u16(t))
 			}), 0, 5).Draw(t, "backends")
 			table := rapid.SliceOfN(rapid.Uint16Range(1, 9), 0, 300).Draw(t, "table")
-			return dataplane.Service{Backends: backends, Table: table, ClientIP: rapid.Bool().Draw(t, "affinity")}
+			return dataplane.Service{Backends: backends, Table: table, Affinity: rapid.Uint32Range(0, 86400).Draw(t, "affinity")}
 		}),
 	}
 }

@@ -218,11 +218,7 @@ func decodeServiceKey(v bpf.PelagoServiceKey) dataplane.ServiceKey {
 }
 
 func encodeService(s dataplane.Service) bpf.PelagoService {
-	v := bpf.PelagoService{Backends: uint32(len(s.Backends)), Slots: uint32(len(s.Table))}
-	if s.ClientIP {
-		v.Affinity = uint32(bpf.PelagoAffinityAFFINITY_CLIENT_IP)
-	}
-	return v
+	return bpf.PelagoService{Backends: uint32(len(s.Backends)), Slots: uint32(len(s.Table)), Affinity: s.Affinity}
 }
 
 func encodeVIPRange(p netip.Prefix) bpf.PelagoVipRange {

@@ -343,7 +343,7 @@ func TestServices(t *testing.T) {
 	backend := netip.MustParseAddrPort("10.7.2.10:8080")
 	mustApply(t, l, dataplane.State{Services: map[dataplane.ServiceKey]dataplane.Service{
 		{Address: ip("120.1.0.20"), Port: 80, Protocol: 6}: {
-			Backends: []netip.AddrPort{backend}, Table: []uint16{3, 2, 3, 3}, ClientIP: true,
+			Backends: []netip.AddrPort{backend}, Table: []uint16{3, 2, 3, 3}, Affinity: 60,
 		},
 	}})
 	got, err := l.Services()
@@ -351,7 +351,7 @@ func TestServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []dump.Service{{
-		Address: netip.MustParseAddrPort("120.1.0.20:80"), Protocol: "tcp", ClientIP: true, Backends: []netip.AddrPort{backend},
+		Address: netip.MustParseAddrPort("120.1.0.20:80"), Protocol: "tcp", ClientIP: true, Affinity: 60, Backends: []netip.AddrPort{backend},
 		Weights: []dump.NodeWeight{{Node: 2, Share: 0.25}, {Node: 3, Share: 0.75}},
 	}}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {

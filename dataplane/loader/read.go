@@ -134,7 +134,7 @@ func (l *Loader) readServices() (map[dataplane.ServiceKey]dataplane.Service, err
 	var value bpf.PelagoService
 	it := l.objs.Services.Iterate()
 	for it.Next(&key, &value) {
-		service := dataplane.Service{ClientIP: value.Affinity == uint32(bpf.PelagoAffinityAFFINITY_CLIENT_IP)}
+		service := dataplane.Service{Affinity: value.Affinity}
 		for i := range value.Backends {
 			var b bpf.PelagoBackend
 			if err := l.objs.Backends.Lookup(bpf.PelagoBackendKey{Service: key, Index: i}, &b); err != nil {

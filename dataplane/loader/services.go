@@ -248,7 +248,7 @@ func (l *Loader) Services() ([]dump.Service, error) {
 	out := make([]dump.Service, 0, len(read))
 	for key, s := range read {
 		v := dump.Service{
-			Address: netip.AddrPortFrom(key.Address, key.Port), Protocol: dataplane.ProtocolName(key.Protocol), ClientIP: s.ClientIP,
+			Address: netip.AddrPortFrom(key.Address, key.Port), Protocol: dataplane.ProtocolName(key.Protocol), ClientIP: s.Affinity > 0, Affinity: s.Affinity,
 			Backends: append([]netip.AddrPort{}, s.Backends...),
 		}
 		slots := map[uint16]int{}

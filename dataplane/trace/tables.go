@@ -212,11 +212,10 @@ func (t Tables) ownPod(p Packet, clusterIP netip.AddrPort) netip.AddrPort {
 		return clusterIP
 	}
 	t.note("services", p.service().Describe(), "%d pods of this cluster", len(s.Backends))
-	return pickBackend(s, p.serviceHash(s))
-}
-
-// pickBackend is lb_pick_backend() of bpf/lb.h; the service has one.
-func pickBackend(s dataplane.Service, hash uint32) netip.AddrPort {
+	hash := p.hash()
+	if t.State.VIPs[p.service()].Affinity > 0 {
+		hash = dataplane.Mix(be32(p.Source.Addr()), be32(p.Destination.Addr()))
+	}
 	return s.Backends[dataplane.Mix(hash, uint32(bpf.PelagoSeedSEED_BACKEND))%uint32(len(s.Backends))]
 }
 

@@ -58,6 +58,8 @@ type Header struct {
 	Bounced     bool       `json:"bounced"`
 	// for this cluster, sent to a gateway, which picks the node
 	Switch bool `json:"switch"`
+	// Client tells the clients behind the packet's source address apart; 0: unknown.
+	Client uint32 `json:"client,omitempty"`
 }
 
 // Step is the decision of one node's programs about a packet.
@@ -156,7 +158,7 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	}
 	t.note("sources", p.Source.Addr(), "%s", src.Describe())
 	var cluster uint16
-	d := p.Destination
+	d, client := p.Destination, dataplane.Mix(be32(p.Source.Addr()), uint32(bpf.PelagoSeedSEED_CLIENT))
 	mapped := src.Mapped && p.Protocol == dataplane.ProtocolUDP && !src.Own.IsValid()
 	vip := t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr())
 	if vip {
@@ -201,7 +203,7 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	sent, self := step(bpf.PelagoVerdictVERDICT_SENT), t.State.Settings
 	own := cluster == self.Cluster
 	if own && self.Gateway { // received on its own pelago0
-		sent.Header = &Header{Source: self.Address, Destination: self.Address, Port: dataplane.OverlayPort, Token: self.Overlay.Current, Switch: true}
+		sent.Header = &Header{Source: self.Address, Destination: self.Address, Port: dataplane.OverlayPort, Token: self.Overlay.Current, Switch: true, Client: client}
 		return sent
 	}
 	gateway, _ := t.pickGateway(t.gatewayHash(p.hash()), cluster, 0)
@@ -215,7 +217,7 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	} else if sent.Header = t.toNode(gateway); sent.Header == nil {
 		return step(bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_NODE)
 	}
-	sent.Header.Switch = own
+	sent.Header.Switch, sent.Header.Client = own, client
 	return sent
 }
 
@@ -332,7 +334,7 @@ func (r *reception) decide() bpf.PelagoVerdict {
 
 // send sets the headers of the packet sent on.
 func (r *reception) send(to *Header, node uint16, bounced, toGateway bool) {
-	to.Node, to.Bounced, to.Switch = node, bounced, toGateway
+	to.Node, to.Bounced, to.Switch, to.Client = node, bounced, toGateway, r.header.Client
 	r.to = to
 }
 
@@ -456,14 +458,27 @@ func (r *reception) service() (dataplane.Service, bool) {
 	return s, ok
 }
 
-func (r *reception) serviceHash(s dataplane.Service) uint32 { return r.packet.serviceHash(s) }
-
-// serviceHash is service_hash() of bpf/lb.h.
-func (p Packet) serviceHash(s dataplane.Service) uint32 {
-	if s.ClientIP {
-		return dataplane.Mix(be32(p.Source.Addr()), be32(p.Destination.Addr()))
+func (r *reception) serviceHash(s dataplane.Service) uint32 {
+	if s.Affinity == 0 {
+		return r.packet.hash()
 	}
-	return p.hash()
+	client := be32(r.packet.Source.Addr())
+	if r.header.Client != 0 {
+		client = dataplane.Mix(client, r.header.Client)
+	}
+	return dataplane.Mix(client, be32(r.packet.Destination.Addr()))
+}
+
+// backend is lb_pick_backend() of bpf/lb.h for a client without a former backend.
+func (r *reception) backend(s dataplane.Service) netip.AddrPort {
+	if s.Affinity == 0 {
+		return s.Backends[dataplane.Mix(r.packet.hash(), uint32(bpf.PelagoSeedSEED_BACKEND))%uint32(len(s.Backends))]
+	}
+	hash := r.serviceHash(s) ^ uint32(bpf.PelagoSeedSEED_BACKEND)
+	const most = int(bpf.PelagoSlotTriesSTICKY_BACKENDS)
+	part := s.Backends[int(dataplane.Mix(hash, 0))%((len(s.Backends)+most-1)/most)*most:]
+	weight := func(b netip.AddrPort) uint32 { return dataplane.Mix(dataplane.Mix(hash, be32(b.Addr())), uint32(be16(b.Port()))) }
+	return slices.MaxFunc(part[:min(len(part), most)], func(a, b netip.AddrPort) int { return cmp.Compare(weight(a), weight(b)) })
 }
 
 // deliver is deliver() of bpf/deliver.h for a packet that opens a flow.
@@ -494,7 +509,7 @@ func (r *reception) deliver() bpf.PelagoVerdict {
 		if len(service.Backends) == 0 {
 			return r.deliverElsewhere(service)
 		}
-		r.packet.Destination = pickBackend(service, r.serviceHash(service))
+		r.packet.Destination = r.backend(service)
 	default:
 		if r.packet.Destination, ok = r.mappedIn(r.packet); !ok {
 			r.packet.Destination = destination

@@ -117,10 +117,11 @@ func TestTimers(t *testing.T) {
 				}
 				return stats.Removed
 			}
-			// Another pod claims the same port towards the same endpoint until it gets it.
+			// Other pods, each with few flows, claim the same port towards the same endpoint until
+			// one gets it.
 			claim := func() int {
-				p := packets[0].with(from("10.7.2.11"))
 				for i := range uint16(300) {
+					p := packets[0].with(from(fmt.Sprintf("10.7.2.%d", 11+i/30)))
 					if p.ICMP != nil {
 						p.ICMP = EchoHeader(Echo, 30000+i, 1)
 					} else {
@@ -141,7 +142,9 @@ func TestTimers(t *testing.T) {
 				return 1 - flows
 			}
 			others := state(1, 2)
-			others.Sources[ip("10.7.2.11")] = dataplane.Source{Egress: global(1, 1), Ifindex: podDevice}
+			for n := range 10 {
+				others.Sources[ip(fmt.Sprintf("10.7.2.%d", 11+n))] = dataplane.Source{Egress: global(1, 1), Ifindex: podDevice}
+			}
 			k.Apply(t, others)
 			w := want[name]
 			if gone(w.sweep-margin, sweep) {

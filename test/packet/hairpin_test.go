@@ -52,16 +52,16 @@ func throughHairpin(t *testing.T) {
 	ga.answered(t)
 	there := func(p Packet, node uint16) Packet {
 		leg := na.sent(t, na.fromPod(t, p), "edge-out sent")
-		wantEqual(t, "to the gateway", overlay(1, 3, 1, leg.Inner, hairpinned), plainHeader(leg, node))
+		wantEqual(t, "to the gateway", overlay(1, 3, 1, leg.Inner, hairpinned, sentBy(p.Source.String())), plainHeader(leg, node))
 		leg = ga.sent(t, ga.arrive(t, leg), "uplink-in switched")
-		wantEqual(t, "to the backend's node", overlay(1, 1, 2, leg.Inner, func(o *Overlay) { o.TTL = 63 }), plainHeader(leg, node))
+		wantEqual(t, "to the backend's node", overlay(1, 1, 2, leg.Inner, sentBy(p.Source.String()), func(o *Overlay) { o.TTL = 63 }), plainHeader(leg, node))
 		return nb.delivered(t, nb.arrive(t, leg))
 	}
 	back := func(p Packet) Packet {
 		leg := nb.sent(t, nb.fromPod(t, p), "edge-out sent")
-		wantEqual(t, "answer to the gateway", overlay(1, 2, 1, leg.Inner, hairpinned), plainHeader(leg, 2))
+		wantEqual(t, "answer to the gateway", overlay(1, 2, 1, leg.Inner, hairpinned, sentBy(p.Source.String())), plainHeader(leg, 2))
 		leg = ga.sent(t, ga.arrive(t, leg), "uplink-in switched")
-		wantEqual(t, "answer to the client's node", overlay(1, 1, 3, leg.Inner, func(o *Overlay) { o.TTL = 63 }), plainHeader(leg, 2))
+		wantEqual(t, "answer to the client's node", overlay(1, 1, 3, leg.Inner, sentBy(p.Source.String()), func(o *Overlay) { o.TTL = 63 }), plainHeader(leg, 2))
 		return na.delivered(t, na.arrive(t, leg))
 	}
 	request := tcpPacket(SYN, from("10.7.3.10"), to(global(1, 21)))

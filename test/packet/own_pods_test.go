@@ -20,12 +20,12 @@ var (
 // servedBy has pods serve the ClusterSetIP in cluster 1.
 func servedBy(pods ...netip.Addr) func(*dataplane.State) {
 	return func(s *dataplane.State) {
-		for key, vip := range s.VIPs {
+		for key := range s.VIPs {
 			port := uint16(8080)
 			if key.Protocol == ProtocolUDP {
 				port = 5353
 			}
-			v := dataplane.Service{ClientIP: vip.Affinity > 0}
+			v := dataplane.Service{}
 			for _, p := range pods {
 				v.Backends = append(v.Backends, netip.AddrPortFrom(p, port))
 			}

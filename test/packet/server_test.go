@@ -121,7 +121,7 @@ func TestBackendChange(t *testing.T) {
 func TestClientIPAffinity(t *testing.T) {
 	k := load(t, 1, 2)
 	s := state(1, 2)
-	service := dataplane.Service{ClientIP: true}
+	service := dataplane.Service{Affinity: 60}
 	for _, b := range []string{"10.7.2.10:8080", "10.7.2.11:8080", "10.7.2.12:8080"} {
 		service.Backends = append(service.Backends, addrPort(b))
 	}

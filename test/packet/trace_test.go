@@ -83,7 +83,7 @@ func drawState(t *rapid.T, cluster int, node uint16) dataplane.State {
 		sctpService(rapid.Uint16Range(5000, 5001).Draw(t, "target port"))(&s)
 	}
 	for key, service := range s.Services {
-		service.ClientIP = rapid.Bool().Draw(t, "client ip")
+		service.Affinity = rapid.Uint32Range(0, 1).Draw(t, "affinity")
 		if seldom("no backends") {
 			service.Backends = nil
 		}
@@ -220,10 +220,14 @@ func agree[T comparable](t *rapid.T, what string, program, trace T) {
 }
 
 func headerOf(o Overlay) trace.Header {
-	return trace.Header{
+	h := trace.Header{
 		Source: o.Source, Destination: o.Destination, Port: o.Port, Cable: o.Port == cablePort, Token: o.Token, Node: o.Node,
 		Bounced: o.Flags&1 != 0, Switch: o.Flags&4 != 0,
 	}
+	if o.InnerDestination != pelagoMAC {
+		h.Client = binary.NativeEndian.Uint32(o.InnerDestination[2:])
+	}
+	return h
 }
 
 func compareReceive(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint16, seen map[string]int) {
@@ -249,6 +253,9 @@ func compareReceive(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint
 		o.Token++
 	}
 	o.Node = rapid.SampledFrom([]uint16{0, 0, 1, 2, 3, 9}).Draw(rt, "node index")
+	if rapid.Bool().Draw(rt, "client named") {
+		binary.NativeEndian.PutUint32(o.InnerDestination[2:], rapid.Uint32().Draw(rt, "client"))
+	}
 	o.Flags = rapid.SampledFrom([]uint8{0, 0, 1, 4, 5}).Draw(rt, "flags")
 	r := k.arrive(t, o)
 	seen[r.Verdict]++

@@ -403,12 +403,13 @@ func rows(t testing.TB) []row {
 	}
 }
 
-// exhaust allocates every port of node 2 towards UDP port 53 of 120.2.0.20. The search for a free
-// port is random, so the last ones need many packets.
+// exhaust allocates every port of node 2 towards UDP port 53 of 120.2.0.20, as many sources with few
+// flows could. The search for a free port is random, so the last ones need many packets.
 func exhaust(t *testing.T, k *Kernel) {
 	port := uint16(20000)
 	await.True(t, "256 flows", func() bool {
 		for range 256 {
+			k.useUp(t, bpf.PelagoUsageKey{Source: be32(ip("10.7.2.10"))}, 0)
 			if _, err := k.TryRun(k.EdgeOut, Frame(udpPacket("x", ports(port, 53)).Encode()), Context{IngressIfindex: podDevice}); err != nil {
 				t.Fatal(err)
 			}

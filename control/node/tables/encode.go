@@ -284,6 +284,7 @@ func (objs Objects) servicesBody(names []types.NamespacedName) (b cacheBody) {
 			b.Services = append(b.Services, corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
 				Spec: corev1.ServiceSpec{ClusterIPs: s.Spec.ClusterIPs, Ports: s.Spec.Ports, SessionAffinity: s.Spec.SessionAffinity,
+					SessionAffinityConfig: s.Spec.SessionAffinityConfig,
 					InternalTrafficPolicy: s.Spec.InternalTrafficPolicy},
 			})
 		}

@@ -59,10 +59,10 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 	s := &b.out.State
 	s.Globals[ip] = dataplane.Global{Kind: dataplane.GlobalService}
 	b.restrict(ip, name)
-	sticky := service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
+	affinity := sessionAffinity(service.Spec.SessionAffinity, service.Spec.SessionAffinityConfig)
 	// the clusters have agreed on one (KEP-1645)
 	if merged, ok := b.objs.Imports[name]; ok && b.objs.Exports[name] {
-		sticky = merged.Affinity > 0
+		affinity = merged.Affinity
 	}
 	for _, port := range service.Spec.Ports {
 		proto, ok := protocolNumber(port.Protocol)
@@ -71,7 +71,7 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 			continue
 		}
 		backing := b.host.Slices.backing(b, name, port, proto)
-		v := dataplane.Service{ClientIP: sticky, Backends: backing.local}
+		v := dataplane.Service{Affinity: affinity, Backends: backing.local}
 		if s.Settings.Gateway {
 			if backing.table == nil {
 				backing.table = b.host.Maglev.Table(backing.weights)

@@ -51,6 +51,17 @@ type ImportPort struct {
 // (v1.DefaultClientIPServiceAffinitySeconds).
 const defaultAffinity = 10800
 
+// sessionAffinity is the time in seconds for which a client keeps its cluster or backend; 0: none.
+func sessionAffinity(affinity corev1.ServiceAffinity, config *corev1.SessionAffinityConfig) uint32 {
+	switch {
+	case affinity != corev1.ServiceAffinityClientIP:
+		return 0
+	case config == nil || config.ClientIP == nil:
+		return defaultAffinity
+	}
+	return uint32(max(1, ptr.Deref(config.ClientIP.TimeoutSeconds, defaultAffinity)))
+}
+
 // NewImport reads a ServiceImport. ok: it has a ClusterSetIP.
 func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
 	if from.Spec.Type != mcs.ClusterSetIP {
@@ -67,12 +78,7 @@ func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
 			i.Ports = append(i.Ports, ImportPort{p.Name, uint16(p.Port), proto})
 		}
 	}
-	if from.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		i.Affinity = defaultAffinity
-		if c := from.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil {
-			i.Affinity = uint32(max(1, ptr.Deref(c.ClientIP.TimeoutSeconds, defaultAffinity)))
-		}
-	}
+	i.Affinity = sessionAffinity(from.Spec.SessionAffinity, from.Spec.SessionAffinityConfig)
 	i.Local = ptr.Deref(from.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal
 	var problems []string
 	i.Weights, problems = topology.Weights(from.Annotations)
@@ -274,7 +280,7 @@ func (b *builder) servers(name types.NamespacedName, of Import, hairpins map[net
 			if v.Own {
 				pods := b.backends(name, ptr.Deref(p.Name, ""), local)
 				v.Ready = len(pods)
-				b.out.State.ServeVIP(key, dataplane.Service{Backends: b.vipPods(key, pods), ClientIP: of.Affinity > 0})
+				b.out.State.ServeVIP(key, dataplane.Service{Backends: b.vipPods(key, pods)})
 				if global, ok := b.globalIP(name); ok && !local {
 					hairpins[v.Address] = global
 				}

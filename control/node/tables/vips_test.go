@@ -130,21 +130,25 @@ func TestAffinityOfExports(t *testing.T) {
 		name               string
 		exported, imported bool
 		own                corev1.ServiceAffinity
-		merged             uint32
-		want               bool
+		timeout            *int32
+		merged, want       uint32
 	}{
-		{name: "both", exported: true, imported: true, own: corev1.ServiceAffinityClientIP, merged: 60, want: true},
-		{name: "the clusters, not the own Service", exported: true, imported: true, own: corev1.ServiceAffinityNone, merged: 60, want: true},
+		{name: "both", exported: true, imported: true, own: corev1.ServiceAffinityClientIP, merged: 60, want: 60},
+		{name: "the clusters, not the own Service", exported: true, imported: true, own: corev1.ServiceAffinityNone, merged: 60, want: 60},
 		{name: "the own Service, not the clusters", exported: true, imported: true, own: corev1.ServiceAffinityClientIP},
-		{name: "not merged yet", exported: true, own: corev1.ServiceAffinityClientIP, want: true},
+		{name: "not merged yet", exported: true, own: corev1.ServiceAffinityClientIP, want: 10800},
+		{name: "not merged yet, with a timeout", exported: true, own: corev1.ServiceAffinityClientIP, timeout: ptr.To(int32(300)), want: 300},
 		{name: "a GlobalIngressIP of a Service that is not exported, beside the import of another one", imported: true,
-			own: corev1.ServiceAffinityClientIP, want: true},
+			own: corev1.ServiceAffinityClientIP, want: 10800},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			objs, host := clusterset.Globalnet("n2")
 			clusterset.Export(&objs, metav1.ConditionTrue)
 			objs.Exports = map[types.NamespacedName]bool{web: tt.exported}
 			objs.Services[web].Spec.SessionAffinity = tt.own
+			if tt.timeout != nil {
+				objs.Services[web].Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: tt.timeout}}
+			}
 			if tt.imported {
 				clusterset.Import(&objs)
 				i := objs.Imports[web]
@@ -159,8 +163,8 @@ func TestAffinityOfExports(t *testing.T) {
 				if _, vip := state.VIPs[key]; vip {
 					continue // follows the import
 				}
-				if s.ClientIP != tt.want {
-					t.Errorf("%v: clients keep their backend: %t, want %t", key, s.ClientIP, tt.want)
+				if s.Affinity != tt.want {
+					t.Errorf("%v: clients keep their backend for %d s, want %d", key, s.Affinity, tt.want)
 				}
 			}
 		})

@@ -38,6 +38,7 @@ func (w *town) bothBypasses(t *testing.T) {
 	t.Run("segmented datagrams", w.segmentedDatagrams)
 	t.Run("path MTU", w.pathMTU)
 	t.Run("segment sizes", w.segmentSizes)
+	t.Run("packets over 64 KiB", w.bigTCP)
 	t.Run("ICMP errors", w.icmpErrors)
 	t.Run("forged overlay packets", w.forged)
 	t.Run("injection with the secrets known", w.injected)

@@ -108,6 +108,7 @@ func TestTown(t *testing.T) {
 	t.Run("segmented datagrams", w.segmentedDatagrams)
 	t.Run("path MTU", w.pathMTU)
 	t.Run("segment sizes", w.segmentSizes)
+	t.Run("packets over 64 KiB", w.bigTCP)
 	t.Run("ICMP errors", w.icmpErrors)
 	t.Run("a pod without a port is told", w.exhausted)
 	t.Run("conntrack translates nothing", w.conntrack)

@@ -152,7 +152,7 @@ func (n *Node) external(s *dataplane.State, uplink uint32) {
 }
 
 func (s *Service) seenBy(n *Node) dataplane.Service {
-	v := dataplane.Service{ClientIP: s.ClientIP}
+	v := dataplane.Service{Affinity: s.Affinity}
 	weights := map[uint16]int{}
 	for p, port := range s.Backends {
 		weights[p.Node.Index]++
