@@ -16,8 +16,8 @@
 /*
  * Reports whether a packet of a known flow comes from the device of the flow's local side: a forged
  * source must not affect a connection of another pod. The flow follows its source to another
- * device, as where a bridge was recreated. ICMP errors may come from the node itself, too, and those
- * of a host outside the cluster from a router on the way to it.
+ * device, as where a bridge was recreated. ICMP errors may come from the node itself, too, and
+ * those of a host outside the cluster from a router on the way to it.
  */
 static __always_inline int flow_may_send(struct flow *f, const struct packet *p, const struct flow_key *key,
 					 __u32 ingress)

@@ -168,7 +168,8 @@ static __always_inline int encap_send_from_stack(struct __sk_buff *skb, const st
 
 /*
  * Fills the outer headers; len is the length of the outer IPv4 packet. That of a GSO packet over 64
- * KiB (BIG TCP) is 0 in the headers, as the kernel has it: segmentation writes that of each segment.
+ * KiB (BIG TCP) is 0 in the headers, as the kernel has it: segmentation writes that of each
+ * segment.
  */
 static __always_inline void encap_make_outer(struct outer *o, const struct encap *to, __u32 len, __u8 tos,
 					     __be16 source_port)

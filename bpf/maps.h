@@ -183,8 +183,8 @@ struct {
 } services SEC(".maps");
 
 /*
- * key: service and index below service.backends; value: a ready pod on this node; of a ClusterSetIP,
- * one of this cluster. Writer: loader. Reader: edge.
+ * key: service and index below service.backends; value: a ready pod on this node; of a
+ * ClusterSetIP, one of this cluster. Writer: loader. Reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -242,9 +242,9 @@ struct {
 } vips2 SEC(".maps");
 
 /*
- * key: ClusterIP of this cluster that is a target in `vips2`; value: the global IP of its service, for
- * clients without a device in `endpoints`; 0: none. Writer: loader. Reader: edge, also to recognise
- * their answers among the packets to pods.
+ * key: ClusterIP of this cluster that is a target in `vips2`; value: the global IP of its service,
+ * for clients without a device in `endpoints`; 0: none. Writer: loader. Reader: edge, also to
+ * recognise their answers among the packets to pods.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -269,8 +269,8 @@ struct {
 } choices SEC(".maps");
 
 /*
- * key: port of a ClusterSetIP and a ready pod of this cluster that serves it; value: port of the pod.
- * The same pods are in `backends`, by index. Writer: loader. Reader: edge.
+ * key: port of a ClusterSetIP and a ready pod of this cluster that serves it; value: port of the
+ * pod. The same pods are in `backends`, by index. Writer: loader. Reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -297,8 +297,8 @@ struct {
 
 /*
  * key: client and port of a ClusterSetIP with session affinity; value: the cluster, and the pod if
- * it is this cluster's, of its last connection. LRU: losing one costs one client its affinity. Writer,
- * reader: edge.
+ * it is this cluster's, of its last connection. LRU: losing one costs one client its affinity.
+ * Writer, reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -8,17 +8,17 @@
  *
  * VXLAN framing (RFC 7348) with its reserved fields in use. The inner Ethernet header is ours as
  * well: its destination is 02:50 and four bytes that tell clients behind one egress IP apart for
- * session affinity, or the fixed address of every pelago0, whose last four bytes mean "unknown"; its
- * source carries the L4 ports of a fragment.
+ * session affinity, or the fixed address of every pelago0, whose last four bytes mean "unknown";
+ * its source carries the L4 ports of a fragment.
  *
  * Version 2 is accepted one release before it is sent. It has the layout of version 1, and room: a
- * receiver ignores bits of the first byte other than 0x08, flags that it does not know, the first two
- * bytes of the inner destination address, the inner source address without OVERLAY_FRAGMENT, and
- * what follows the inner packet (by its IPv4 length, so not in GSO packets). There is no header length: the inner
- * packet begins at the same offset. Packet types that a receiver does not know are dropped. A
- * gateway forwards a packet with the header of the version that it sends, and the rest unchanged;
- * the reply to a probe has the version of the probe. What a receiver must not ignore needs a
- * version of its own.
+ * receiver ignores bits of the first byte other than 0x08, flags that it does not know, the first
+ * two bytes of the inner destination address, the inner source address without OVERLAY_FRAGMENT,
+ * and what follows the inner packet (by its IPv4 length, so not in GSO packets). There is no header
+ * length: the inner packet begins at the same offset. Packet types that a receiver does not know
+ * are dropped. A gateway forwards a packet with the header of the version that it sends, and the
+ * rest unchanged; the reply to a probe has the version of the probe. What a receiver must not
+ * ignore needs a version of its own.
  */
 #pragma once
 #include <linux/types.h>

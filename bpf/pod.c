@@ -6,8 +6,8 @@
  * fast, or the clusterset has ClusterSetIPs. Ingress: packets of known flows, in fast mode of new
  * flows too, enter the overlay here; those to a ClusterSetIP that this cluster serves go to one of
  * its pods; everything else takes the stack and, if it is for another cluster, edge_out. Egress:
- * translates the answers of that pod back, unless the pod's own end does (pod_end), and records what
- * the stack has let pass to the pod.
+ * translates the answers of that pod back, unless the pod's own end does (pod_end), and records
+ * what the stack has let pass to the pod.
  */
 #include "edge.h"
 #include "bypass.h"
@@ -67,9 +67,9 @@ enum vip_port {
 /*
  * The source port that this cluster's own service sees in a connection to its ClusterSetIP. Not the
  * client's: the client may use that port for a connection to the pod or the ClusterIP itself, or to
- * another ClusterSetIP of the service, which conntrack and pod_in could not tell from this one. A port
- * below 1024 stays below (RFC 4787 REQ-3a), and that of SCTP cannot change. The answers are known by
- * these ports (vip_may_answer()).
+ * another ClusterSetIP of the service, which conntrack and pod_in could not tell from this one. A
+ * port below 1024 stays below (RFC 4787 REQ-3a), and that of SCTP cannot change. The answers are
+ * known by these ports (vip_may_answer()).
  */
 static __always_inline __be16 vip_port(const struct flow_key *key, __u32 try)
 {
@@ -84,8 +84,8 @@ static __always_inline __be16 vip_port(const struct flow_key *key, __u32 try)
 }
 
 /*
- * Fills the translation of an answer of a pod to itself, as client of a ClusterSetIP that it serves.
- * Returns 0 if the packet is none.
+ * Fills the translation of an answer of a pod to itself, as client of a ClusterSetIP that it
+ * serves. Returns 0 if the packet is none.
  */
 static __always_inline int vip_out_answer(struct packet *p, const struct node_settings *s, struct tuple *t)
 {
@@ -228,8 +228,8 @@ struct to_pod {
 
 /*
  * Reports whether a packet to a pod may be an answer of a pod of this cluster to a client of a
- * ClusterSetIP: by its port (vip_port()), so that most packets cost no look-up. An ICMP error may come
- * from a router.
+ * ClusterSetIP: by its port (vip_port()), so that most packets cost no look-up. An ICMP error may
+ * come from a router.
  */
 static __always_inline int vip_may_answer(const struct to_pod *h)
 {
@@ -323,9 +323,9 @@ int pod_in(struct __sk_buff *skb)
 }
 
 /*
- * Ingress of the pod's own end, in its network namespace: translates answers back where nothing runs
- * afterwards. pod_in cannot where a CNI redirects packets past the node's end, and runs before the
- * programs of the CNI where it does not.
+ * Ingress of the pod's own end, in its network namespace: translates answers back where nothing
+ * runs afterwards. pod_in cannot where a CNI redirects packets past the node's end, and runs before
+ * the programs of the CNI where it does not.
  */
 SEC("tc")
 int pod_end(struct __sk_buff *skb)

@@ -18,7 +18,8 @@ struct outer_udp {
 /*
  * Reads the outer headers at offset l3: ETH_LEN, or 0 on devices without an Ethernet header.
  * Returns 0 if there is no UDP header: another protocol, or a later fragment. A first fragment
- * holds the whole UDP header: the kernel discards fragments of less than 8 bytes other than the last.
+ * holds the whole UDP header: the kernel discards fragments of less than 8 bytes other than the
+ * last.
  */
 static __always_inline int rx_read_outer(void *ctx, enum hook hook, __u32 l3, struct outer_udp *o)
 {

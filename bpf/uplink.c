@@ -98,9 +98,9 @@ int wire_in(struct __sk_buff *skb)
 
 /*
  * Lets an overlay or cable packet leave only with the mark of our programs, which probes get in
- * edge_out, and no datagram of a self-test. Otherwise a pod could send to a node's overlay port under the node's address, which CNI
- * masquerading gives it. Later fragments have no port and pass: our packets are never fragmented,
- * and no receiver delivers a datagram without its first fragment.
+ * edge_out, and no datagram of a self-test. Otherwise a pod could send to a node's overlay port
+ * under the node's address, which CNI masquerading gives it. Later fragments have no port and pass:
+ * our packets are never fragmented, and no receiver delivers a datagram without its first fragment.
  */
 static __always_inline int uplink_guard(struct __sk_buff *skb, __u32 l3)
 {

@@ -21,9 +21,9 @@ static __always_inline int is_vip(__be32 address)
 }
 
 /*
- * Reports whether a flow goes to a ClusterSetIP and is translated to a pod of this cluster (own: its
- * index), or to a ClusterIP, at the client's own device. One to the service's global IP has another
- * source address. f: the entry of key, of DIRECTION_OUT.
+ * Reports whether a flow goes to a ClusterSetIP and is translated to a pod of this cluster (own:
+ * its index), or to a ClusterIP, at the client's own device. One to the service's global IP has
+ * another source address. f: the entry of key, of DIRECTION_OUT.
  */
 static __always_inline int flow_to_own_vip(const struct flow_key *key, const struct flow *f, __u16 own)
 {
@@ -166,9 +166,9 @@ static __always_inline const struct backend *vip_pod(const struct service_key *v
 }
 
 /*
- * Replaces the ClusterIP in *to by a ready pod of this cluster, with its port. With session affinity
- * (seconds) the client's previous pod, else that of the hash. Without any the ClusterIP stays: that
- * is SCTP whose port would change, or tables of an older version.
+ * Replaces the ClusterIP in *to by a ready pod of this cluster, with its port. With session
+ * affinity (seconds) the client's previous pod, else that of the hash. Without any the ClusterIP
+ * stays: that is SCTP whose port would change, or tables of an older version.
  */
 __noinline int vip_pick_pod(const struct packet *p, __u32 affinity, struct vip_target *to)
 {
@@ -273,8 +273,8 @@ enum vip_flow {
 };
 
 /*
- * Whether the cluster, and if it is this one the pod, of a flow still serves a port of a ClusterSetIP
- * and is reached.
+ * Whether the cluster, and if it is this one the pod, of a flow still serves a port of a
+ * ClusterSetIP and is reached.
  */
 __noinline int vip_reach(const struct flow_key *of, const struct flow *f)
 {
@@ -322,9 +322,10 @@ __noinline int vip_flow_state(const struct flow_key *of, const struct flow *f, c
 
 /*
  * Reports whether the flow of a packet to a ClusterSetIP must choose its cluster again. TCP: on a
- * SYN, if the connection on the tuple is over or its cluster, or this cluster's pod, no longer serves
- * the port; a handshake interrupted by the failure of a cluster continues with another one. Other
- * protocols: if it no longer serves the port, which is checked once a second. use: enum vip_use.
+ * SYN, if the connection on the tuple is over or its cluster, or this cluster's pod, no longer
+ * serves the port; a handshake interrupted by the failure of a cluster continues with another one.
+ * Other protocols: if it no longer serves the port, which is checked once a second. use: enum
+ * vip_use.
  */
 static __always_inline int vip_chooses_again(const struct flow_key *key, const struct flow *f, const struct packet *p,
 					     __u32 use)

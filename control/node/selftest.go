@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// selftestInterval bounds how long nothing is tested; changes of firewall rules are not notified.
+	// selftestInterval bounds how long nothing is tested; changes of firewall rules are not
+	// notified.
 	selftestInterval = 10 * time.Minute
-	// selftestPause is the minimum time between two self-tests: on a busy node, devices change all the
-	// time.
+	// selftestPause is the minimum time between two self-tests: on a busy node, devices change all
+	// the time.
 	selftestPause = 15 * time.Second
 	// selftestRetry is the interval while a path is not as it should be.
 	selftestRetry = time.Minute

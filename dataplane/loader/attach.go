@@ -63,8 +63,8 @@ type Devices struct {
 	Receivers []int
 	// Wires are the tunnels of an encrypted wire; they have no Ethernet header.
 	Wires []int
-	// Pods are the devices of the State's Endpoints, PodEnds the other ends of those whose namespace is
-	// known.
+	// Pods are the devices of the State's Endpoints, PodEnds the other ends of those whose
+	// namespace is known.
 	Pods    []int
 	PodEnds []PodEnd
 	// XDP are the uplinks whose driver is to run uplink_xdp; Attach returns why some cannot.

@@ -97,7 +97,8 @@ func (l *Loader) migrate(former uint32) error {
 			return fmt.Errorf("migrate map %s: %w", counters1, err)
 		}
 	}
-	// Programs are attached before the tables are written: until then they find what the former ones did.
+	// Programs are attached before the tables are written: until then they find what the former
+	// ones did.
 	err = errors.Join(l.takeOver(globals1, l.objs.Globals2, nil), l.takeOver(vips1, l.objs.Vips2, growVIP))
 	if err != nil {
 		return err
@@ -118,8 +119,8 @@ func (l *Loader) migrate(former uint32) error {
 	return nil
 }
 
-// takeOver copies the content of a former map, if it is there, and unpins it. convert makes a value of
-// this version of a former one; nil: they are the same.
+// takeOver copies the content of a former map, if it is there, and unpins it. convert makes a value
+// of this version of a former one; nil: they are the same.
 func (l *Loader) takeOver(former string, to *ebpf.Map, convert func([]byte) []byte) error {
 	path := filepath.Join(l.pinPath, former)
 	from, err := ebpf.LoadPinnedMap(path, nil)

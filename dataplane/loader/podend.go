@@ -28,8 +28,8 @@ type PodEnd struct {
 }
 
 // attachPodEnds attaches pod_end to the pods' own ends, and then has pod_in leave the answers of
-// ClusterSetIPs to it; the others are given back to pod_in and detached. Without TCX (Linux 6.6) there
-// is none: a filter in a namespace of a pod would outlive Remove.
+// ClusterSetIPs to it; the others are given back to pod_in and detached. Without TCX (Linux 6.6)
+// there is none: a filter in a namespace of a pod would outlive Remove.
 func (l *Loader) attachPodEnds(ends []PodEnd) error {
 	var errs []error
 	attached := map[uint32]bool{}
@@ -117,8 +117,8 @@ func (l *Loader) attachPodEnd(end PodEnd) (bool, error) {
 	return true, nil
 }
 
-// inNamespace calls f on a thread in a network namespace. A thread that cannot return to its own stays
-// locked, and ends with its goroutine.
+// inNamespace calls f on a thread in a network namespace. A thread that cannot return to its own
+// stays locked, and ends with its goroutine.
 func inNamespace(path string, f func() error) error {
 	done := make(chan error, 1)
 	go func() {

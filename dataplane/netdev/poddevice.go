@@ -39,8 +39,8 @@ type PodDevice struct {
 	Switched bool
 	// Problem is why Source or Endpoint is missing, for an operator.
 	Problem string
-	// Namespace is the path of the pod's network namespace, Index the interface index of the pod's own
-	// end of Endpoint in it; empty: not known.
+	// Namespace is the path of the pod's network namespace, Index the interface index of the pod's
+	// own end of Endpoint in it; empty: not known.
 	Namespace string
 	Index     int
 }

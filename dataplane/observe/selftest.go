@@ -55,16 +55,16 @@ type SelftestReport struct {
 }
 
 const (
-	// selftestTTL is enough for two routers of the CNI before the node's stack; what leaves the node
-	// by a device without our programs does not get far.
+	// selftestTTL is enough for two routers of the CNI before the node's stack; what leaves the
+	// node by a device without our programs does not get far.
 	selftestTTL = 3
 	// selftestWait is how long a datagram is waited for: queues on one node are shorter.
 	selftestWait = 300 * time.Millisecond
 	// selftestPods is how many pods of one kind are tested until one passes: a NetworkPolicy may
 	// deny the egress of some.
 	selftestPods = 3
-	// Source ports are drawn, since conntrack repeats its decisions for a tuple, and are ones that few
-	// sockets of pods have: an ICMP error of the node's stack is for nobody.
+	// Source ports are drawn, since conntrack repeats its decisions for a tuple, and are ones that
+	// few sockets of pods have: an ICMP error of the node's stack is for nobody.
 	selftestSourcePort  = 700
 	selftestSourcePorts = 256
 	// selftestKinds bounds the kinds of paths that are tested.

@@ -477,7 +477,9 @@ func (r *reception) backend(s dataplane.Service) netip.AddrPort {
 	hash := r.serviceHash(s) ^ uint32(bpf.PelagoSeedSEED_BACKEND)
 	const most = int(bpf.PelagoSlotTriesSTICKY_BACKENDS)
 	part := s.Backends[int(dataplane.Mix(hash, 0))%((len(s.Backends)+most-1)/most)*most:]
-	weight := func(b netip.AddrPort) uint32 { return dataplane.Mix(dataplane.Mix(hash, be32(b.Addr())), uint32(be16(b.Port()))) }
+	weight := func(b netip.AddrPort) uint32 {
+		return dataplane.Mix(dataplane.Mix(hash, be32(b.Addr())), uint32(be16(b.Port())))
+	}
 	return slices.MaxFunc(part[:min(len(part), most)], func(a, b netip.AddrPort) int { return cmp.Compare(weight(a), weight(b)) })
 }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// The pods of cluster 1 that serve the ClusterSetIP, at ports 8080 and 5353; ownClient is a pod too.
+// The pods of cluster 1 that serve the ClusterSetIP, at ports 8080 and 5353; ownClient is a pod
+// too.
 var (
 	ownPods   = []netip.Addr{ip("10.7.2.20"), ip("10.7.3.21"), ip("10.7.4.22")}
 	ownClient = ip("10.7.2.10")
@@ -55,8 +56,8 @@ func outcome(t testing.TB, r Result) Packet {
 	return decode(t, r.Frame[14:])
 }
 
-// A connection to a ClusterSetIP goes to a pod of the own cluster, at its port, and its answers come
-// from the ClusterSetIP, wherever they are translated.
+// A connection to a ClusterSetIP goes to a pod of the own cluster, at its port, and its answers
+// come from the ClusterSetIP, wherever they are translated.
 func TestOwnPods(t *testing.T) {
 	k := ownCluster(t, servedBy(ownPods...))
 	used := map[netip.Addr]int{}
@@ -130,8 +131,8 @@ func carryOwnEnd(t *testing.T, k *Kernel, p Packet) (seen, back Packet) {
 	return seen, outcome(t, k.Run(t, k.PodEnd, Frame(seen.answer().Encode()), Context{}))
 }
 
-// When a pod is not ready any more, datagrams and unanswered handshakes go to another one, established
-// connections stay. So do flows from before an upgrade, which go to the ClusterIP.
+// When a pod is not ready any more, datagrams and unanswered handshakes go to another one,
+// established connections stay. So do flows from before an upgrade, which go to the ClusterIP.
 func TestOwnPodLeaves(t *testing.T) {
 	k := ownCluster(t)
 	syn, datagram := tcpPacket(SYN, to(clustersetIP)), udpPacket("q", to(clustersetIP))
@@ -169,8 +170,8 @@ func TestOwnPodLeaves(t *testing.T) {
 	wants("unanswered", handshake, ownPods[1])
 }
 
-// With session affinity a client keeps its pod, whatever other pods come, until the timeout or until
-// the pod goes.
+// With session affinity a client keeps its pod, whatever other pods come, until the timeout or
+// until the pod goes.
 func TestOwnPodAffinity(t *testing.T) {
 	const timeout = 30
 	k := ownCluster(t, affinity(timeout), servedBy(ownPods[0]))

@@ -166,8 +166,8 @@ type parsedEndpoint struct {
 }
 
 // SliceCache keeps what one reconcile has parsed of EndpointSlices, and collected of them by port
-// of a Service and by ServiceImport, for the next: most do not change. The nil cache does all anew. It is not safe for
-// concurrent use.
+// of a Service and by ServiceImport, for the next: most do not change. The nil cache does all anew.
+// It is not safe for concurrent use.
 type SliceCache struct {
 	endpoints dataplane.Generations[sliceVersion, []parsedEndpoint]
 	backings  dataplane.Generations[portName, *cachedBacking]

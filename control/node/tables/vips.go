@@ -393,9 +393,9 @@ func (b *builder) backends(name types.NamespacedName, portName string, local boo
 // ClusterSetIP.
 const maxVIPPods = 256
 
-// vipPods returns those of pods that serve a port of a ClusterSetIP at this node, sorted. Of many it
-// takes those with the highest weights by rendezvous hashing: each node others, and a change of one
-// pod changes at most one of them.
+// vipPods returns those of pods that serve a port of a ClusterSetIP at this node, sorted. Of many
+// it takes those with the highest weights by rendezvous hashing: each node others, and a change of
+// one pod changes at most one of them.
 func (b *builder) vipPods(port dataplane.ServiceKey, pods []netip.AddrPort) []netip.AddrPort {
 	out := slices.Clone(pods)
 	if port.Protocol == sctp { // whose ports are not translated

@@ -86,7 +86,7 @@ type Service struct {
 	// Nodes are ready pods in the network of their node.
 	Nodes    map[*Node]uint16
 	External []netip.AddrPort // outside the cluster
-	Affinity uint32 // seconds
+	Affinity uint32           // seconds
 }
 
 // GlobalCIDR of a cluster.
