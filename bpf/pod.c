@@ -85,15 +85,15 @@ static __always_inline __be16 vip_port(const struct flow_key *key, __u32 try)
 
 /*
  * Fills the translation of an answer of a pod to itself, as client of a ClusterSetIP that it
- * serves. Returns 0 if the packet is none.
+ * serves. Returns 0 if the packet is none. key is overwritten: the caller's, to save stack.
  */
-static __always_inline int vip_out_answer(struct packet *p, const struct node_settings *s, struct tuple *t)
+static __always_inline int vip_out_answer(struct packet *p, const struct node_settings *s, struct flow_key *key,
+					  struct tuple *t)
 {
-	struct flow_key key;
 	struct flow *f;
 
-	flow_key_of(&key, p, DIRECTION_IN);
-	f = flow_find(&key);
+	flow_key_of(key, p, DIRECTION_IN);
+	f = flow_find(key);
 	if (!f || f->cluster != s->cluster || f->daddr != p->saddr)
 		return 0;
 	flow_touch(f, p, now_ns());
@@ -132,8 +132,9 @@ static __always_inline int vip_out(struct packet *p, const struct node_settings 
 		t->dport = f->dport;
 		return 1;
 	}
-	if (vip_out_answer(p, s, t))
+	if (vip_out_answer(p, s, &key, t))
 		return 1;
+	flow_key_of(&key, p, DIRECTION_OUT);
 	if (!packet_opens_flow(p) || vip_pick(p, VIP_OWN, &to) != VERDICT_CONTINUE || to.cluster != s->cluster)
 		return 0;
 	t->daddr = to.address;

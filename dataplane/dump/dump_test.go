@@ -47,7 +47,7 @@ func TestDump(t *testing.T) {
 		}
 	}
 	// A new table of State needs a dump.
-	named := map[string]string{"VIPRange": "vips"}
+	named := map[string]string{"VIPRange": "vips", "VIPPods": "services"}
 	state := reflect.TypeFor[dataplane.State]()
 	for i := range state.NumField() {
 		field := state.Field(i).Name

@@ -99,7 +99,7 @@ func (d *PodDevices) Find(pods []netip.Addr, uplinks map[uint32]bool, dir string
 		}
 		v := at.decide()
 		if at.own != nil {
-			v.Namespace = at.own.path
+			v.Namespace, v.Index = at.own.path, at.own.index
 		}
 		if v.Source != 0 && at.own == nil {
 			if learnt.macs == nil {
@@ -155,7 +155,7 @@ func (p podPlace) decide() PodDevice {
 	case p.own.kind != kindVeth:
 		return p.shares()
 	}
-	v := PodDevice{Endpoint: dataplane.Endpoint{Ifindex: uint32(p.end.index), MAC: p.own.mac}, Index: p.own.index}
+	v := PodDevice{Endpoint: dataplane.Endpoint{Ifindex: uint32(p.end.index), MAC: p.own.mac}}
 	switch {
 	case p.end.master == 0:
 		v.Source = uint32(p.end.index)

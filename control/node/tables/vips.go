@@ -160,6 +160,9 @@ func (b *builder) vips() {
 		v := b.host.Slices.vipsOf(b, name, i)
 		maps.Copy(s.VIPs, v.ports)
 		maps.Copy(s.Hairpins, v.hairpins)
+		for port, pods := range v.served {
+			s.ServeVIP(port, pods)
+		}
 		b.out.Problems = append(b.out.Problems, v.problems...)
 	}
 }
@@ -167,16 +170,17 @@ func (b *builder) vips() {
 // importVIPs is what the tables have of one ServiceImport.
 type importVIPs struct {
 	ports    map[dataplane.ServiceKey]dataplane.VIP
+	served   map[dataplane.ServiceKey]dataplane.Service // by pods of this cluster
 	hairpins map[netip.Addr]netip.Addr
 	problems []string
 }
 
 // vipsOf returns what the tables have of an import.
 func (b *builder) vipsOf(name types.NamespacedName, i Import) importVIPs {
-	v := importVIPs{ports: map[dataplane.ServiceKey]dataplane.VIP{}, hairpins: map[netip.Addr]netip.Addr{}}
+	v := importVIPs{ports: map[dataplane.ServiceKey]dataplane.VIP{}, served: map[dataplane.ServiceKey]dataplane.Service{}, hairpins: map[netip.Addr]netip.Addr{}}
 	before := b.out.Problems
 	b.out.Problems = nil
-	for key, servers := range b.servers(name, i, v.hairpins) {
+	for key, servers := range b.servers(name, i, v) {
 		v.ports[key] = b.vip(name, i, servers)
 	}
 	v.problems, b.out.Problems = b.out.Problems, before
@@ -247,8 +251,8 @@ func (c *SliceCache) vipsOf(b *builder, name types.NamespacedName, i Import) imp
 }
 
 // servers returns, for each port of the import, the clusters that have backends of it, sorted by
-// index. It adds the global IP of this cluster's service to hairpins (State.Hairpins).
-func (b *builder) servers(name types.NamespacedName, of Import, hairpins map[netip.Addr]netip.Addr) map[dataplane.ServiceKey][]server {
+// index. It adds to `to` what serves it in this cluster: pods, and the global IP of the service.
+func (b *builder) servers(name types.NamespacedName, of Import, to importVIPs) map[dataplane.ServiceKey][]server {
 	out := map[dataplane.ServiceKey][]server{}
 	for _, p := range of.Ports {
 		// one without backends is a port all the same
@@ -280,9 +284,9 @@ func (b *builder) servers(name types.NamespacedName, of Import, hairpins map[net
 			if v.Own {
 				pods := b.backends(name, ptr.Deref(p.Name, ""), local)
 				v.Ready = len(pods)
-				b.out.State.ServeVIP(key, dataplane.Service{Backends: b.vipPods(key, pods)})
+				to.served[key] = dataplane.Service{Backends: b.vipPods(key, pods)}
 				if global, ok := b.globalIP(name); ok && !local {
-					hairpins[v.Address] = global
+					to.hairpins[v.Address] = global
 				}
 			}
 			if v.Ready > 0 && (v.Own || !of.Local) {
