@@ -57,22 +57,20 @@ static const __u16 strides[16] = {
 };
 
 /*
- * The ports of each block that a source may use, its first ones: the more flows the source has, in
- * proportion to the node's ports of its egress IP, the fewer. The rest is for sources with fewer
- * flows, so no source takes all ports towards a destination (RFC 6888 REQ-4). Mappings have a limit
- * of their own (mapping_find()).
+ * The ports of each block that a source may use, its first ones: 15/16 of them if it has more flows
+ * than an eighth of the node's ports of its egress IP, 7/8 with more than half of them. The rest is
+ * for sources with fewer flows, so no source takes all ports towards a destination (RFC 6888
+ * REQ-4). Mappings have a limit of their own (mapping_find()).
  */
 #define BLOCK_PORTS (1 << BLOCK_BITS)
-#define PORTS_MEDIUM (BLOCK_PORTS - BLOCK_PORTS / 16) /* more flows than an eighth of the ports */
-#define PORTS_HEAVY (BLOCK_PORTS - BLOCK_PORTS / 8)   /* more than half of them */
 
 static __always_inline __u32 block_ports(const struct egress *e, __s64 flows)
 {
 	__s64 ports = (__s64)e->count << BLOCK_BITS;
+	/* 1 or 0, by their signs: the verifier walks all that follows anew for each constant */
+	__u32 medium = (__u64)(ports - flows * 8) >> 63, heavy = (__u64)(ports - flows * 2) >> 63;
 
-	if (flows * 8 <= ports)
-		return BLOCK_PORTS;
-	return flows * 2 <= ports ? PORTS_MEDIUM : PORTS_HEAVY;
+	return BLOCK_PORTS - BLOCK_PORTS / 16 * (medium + heavy);
 }
 
 /*
@@ -145,8 +143,8 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 			e = egress_of(src->egress_ip);
 		if (!e || !e->count)
 			return VERDICT_DROP_NO_EGRESS;
-		size = key.direction & DIRECTION_MAPPING ? BLOCK_PORTS : block_ports(e, count);
-		ports = e->count * size;
+		size = block_ports(e, key.direction & DIRECTION_MAPPING ? 0 : count);
+		ports = e->count << BLOCK_BITS;
 		start = hash_mix(flow_hash(p), bpf_get_prandom_u32()); /* hard to guess (RFC 6056) */
 		stride = strides[start >> 28];
 		t->sport = 0;
@@ -159,11 +157,12 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 		}
 		for (i = 0; err && i < CLAIM_TRIES; i++) {
 			__u32 n = (start % ports + i * stride) % ports;
-			__u32 block = n / size & 0xff; /* the verifier does not bound a quotient */
+			__u32 block = n >> BLOCK_BITS;
 
-			if (n >= MAX_BLOCKS * BLOCK_PORTS || block >= MAX_BLOCKS)
+			if (block >= MAX_BLOCKS)
 				return VERDICT_DROP_INTERNAL;
-			t->sport = bpf_htons(e->first[block] + n % size);
+			/* Of a part of each block, several n lead to one port: a quotient costs the verifier more. */
+			t->sport = bpf_htons(e->first[block] + ((n & (BLOCK_PORTS - 1)) * size >> BLOCK_BITS));
 			answer_key.dport = t->sport;
 			err = flow_claim(&answer_key, &f, now, i >= PRESSURE_AFTER);
 			if (err != -EEXIST)
