@@ -182,7 +182,7 @@ var byXDP = []string{
 	"a probe is sent back",
 	"before the first tables are in, nothing is taken in",
 	"before the first tables are in, a gateway draws no traffic by answering probes",
-	"overlay version 2", "a vxlan header that is not ours (version 0)",
+	"overlay version 3", "overlay version 15", "version 1 with another bit in the first byte", "version 2 without the bit of VXLAN", "a vxlan header that is not ours (version 0)",
 	"a wrong overlay token", "token 0 where there was none before",
 	"a wrong cable token", "the cable token of before is still taken", "the overlay token on the cable",
 	"a probe that is cut short",

@@ -109,6 +109,7 @@ func (k *Kernel) Flush(t testing.TB) {
 		}
 	}
 	k.networks(t, 0)
+	k.Loader.Refresh() // it has not seen what was cleared
 }
 
 // networks sets the time at which the bucket of every network is full.

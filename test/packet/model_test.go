@@ -239,7 +239,7 @@ func (m *model) opened(c, got connection, flags uint8, pod, passed bool, before,
 	if m.maps(c, pod) {
 		err = m.openMapped(c, got, before, after)
 	} else {
-		err = shown(c, got, pod, func(same connection) bool { return answers[same.reverse()] != nil })
+		err = shown(c, got, pod, m.heavy(), func(same connection) bool { return answers[same.reverse()] != nil })
 	}
 	if err != nil {
 		return err
@@ -265,8 +265,20 @@ func (m *model) mayOpen(c connection, flags uint8, pod bool) bool {
 	return false
 }
 
+// heavy reports whether the pod behind the egress IP may have more flows than an eighth of the
+// node's ports. Those that have expired count until they are removed.
+func (m *model) heavy() bool {
+	n := 0
+	for _, f := range m.flows {
+		if f.client && f.opening.source.Addr() == ip("10.7.2.10") {
+			n++
+		}
+	}
+	return n >= 256/8
+}
+
 // shown checks the translation of a packet that opens a flow.
-func shown(c, got connection, pod bool, taken func(connection) bool) error {
+func shown(c, got connection, pod, heavy bool, taken func(connection) bool) error {
 	want := c
 	switch {
 	case pod && c.source.Addr() == ip("10.7.2.11"):
@@ -276,7 +288,9 @@ func shown(c, got connection, pod bool, taken func(connection) bool) error {
 		if p := got.source.Port(); p>>8<<8 != blockOf(2) {
 			return fmt.Errorf("%s became %s, a port of another node's", c, got)
 		}
-		if c.source.Port()>>8<<8 != blockOf(2) || taken(want) {
+		// The last ports of a block are left to sources with few flows.
+		held := c.source.Port()&0xff >= 224 && heavy
+		if c.source.Port()>>8<<8 != blockOf(2) || taken(want) || held {
 			want.source = netip.AddrPortFrom(global(1, 1), got.source.Port())
 		}
 	default:

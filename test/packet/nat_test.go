@@ -372,9 +372,10 @@ func TestPortsPerSource(t *testing.T) {
 					t.Fatal(r.Verdict)
 				}
 			}
-			// Seven eighths of the ports, and a few that it got when it had fewer flows.
-			if greedy < 224 || greedy > 240 {
-				t.Errorf("the greedy pod has %d of 256 ports; want 224 to 240", greedy)
+			// Seven eighths of the ports, and those that it drew of the others while it had fewer flows:
+			// 10 on average, more than 24 once in ten thousand runs.
+			if greedy < 224 || greedy > 248 {
+				t.Errorf("the greedy pod has %d of 256 ports; want 224 to 248", greedy)
 			}
 			modest := 0
 			for source := uint16(20000); source < 20032; source++ {
@@ -382,7 +383,7 @@ func TestPortsPerSource(t *testing.T) {
 					modest++
 				}
 			}
-			if modest+greedy < 250 || modest < 10 {
+			if modest+greedy < 250 || modest < 6 {
 				t.Errorf("its neighbour has %d ports", modest)
 			}
 			k.checkTable(t)

@@ -87,6 +87,7 @@ func throughWalk(t *testing.T) {
 	}
 	for i := range want {
 		want[i].TOS, want[i].SourcePort, want[i].TTL = 0xb9, entropy, uint8(64-i)
+		sentBy("10.7.2.10")(&want[i])
 	}
 	wantEqual(t, "legs of the request", want, legs)
 
@@ -103,6 +104,7 @@ func throughWalk(t *testing.T) {
 	}
 	for i := range want {
 		want[i].TOS, want[i].SourcePort, want[i].TTL, want[i].Node = 0xb9, legs[0].SourcePort, uint8(64-i), 2
+		sentBy("10.7.2.10")(&want[i])
 	}
 	wantEqual(t, "legs of the answer", want, legs)
 	wantEqual(t, "what the client sees", wantInner.with(to(ip("10.7.2.10")), ports(80, 40000)), seen)
