@@ -3,6 +3,8 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,17 +12,50 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// PodReasons are the reasons of all pods that are not ready.
+// PodReasons are the reasons of all pods that are not ready, and the taints of nodes if a pod has
+// none: the scheduler (1.37) tells only their number.
 func PodReasons(ctx context.Context, c kubernetes.Interface, namespace string) ([]string, error) {
 	pods, err := c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of namespace %s: %w", namespace, err)
 	}
 	var out []string
+	unscheduled := false
 	for _, pod := range pods.Items {
-		if reason := PodReason(pod); reason != "" {
+		reason := PodReason(pod)
+		switch {
+		case reason == "":
+		case pod.Spec.NodeName == "":
+			unscheduled = true
+			out = append(out, fmt.Sprintf("  pod %s has no node: %s", pod.Name, reason))
+		default:
 			out = append(out, fmt.Sprintf("  pod %s on node %q: %s", pod.Name, pod.Spec.NodeName, reason))
 		}
+	}
+	if !unscheduled {
+		return out, nil
+	}
+	taints, err := nodeTaints(ctx, c)
+	return append(out, taints...), err
+}
+
+// nodeTaints names the nodes of each taint that keeps pods away.
+func nodeTaints(ctx context.Context, c kubernetes.Interface) ([]string, error) {
+	nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes and their taints: %w", err)
+	}
+	by := map[string][]string{}
+	for _, node := range nodes.Items {
+		for _, taint := range node.Spec.Taints {
+			if taint.Effect != corev1.TaintEffectPreferNoSchedule {
+				by[taint.ToString()] = append(by[taint.ToString()], node.Name)
+			}
+		}
+	}
+	var out []string
+	for _, taint := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, fmt.Sprintf("  taint %s: nodes %s", taint, strings.Join(by[taint], ", ")))
 	}
 	return out, nil
 }

@@ -71,10 +71,7 @@ func Await(
 	if ctx.Err() != nil || waiting == nil {
 		return fmt.Errorf("wait for the components: %w", errors.Join(err, unread))
 	}
-	reasons, err := PodReasons(ctx, c, namespace)
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("after %s these do not run: %s: %s again when the cause is gone\n%s",
-		timeout, strings.Join(waiting, ", "), verb, strings.Join(reasons, "\n"))
+	reasons, unread := PodReasons(ctx, c, namespace)
+	return errors.Join(fmt.Errorf("after %s these do not run: %s: %s again when the cause is gone\n%s",
+		timeout, strings.Join(waiting, ", "), verb, strings.Join(reasons, "\n")), unread)
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"testing"
 
+	"github.com/pelago-net/pelago/test/await"
 	"github.com/pelago-net/pelago/test/e2e/walk"
 	"github.com/pelago-net/pelago/test/lab"
 )
@@ -59,6 +60,11 @@ func TestNFTables(t *testing.T) {
 func testSpread(t *testing.T, s *clusterset) {
 	// of an earlier run
 	s.kubectl(t, "hub", "delete", "overridepolicies.policy.karmada.io,propagationpolicies.policy.karmada.io,deployments.apps", "--all")
+	// The agent that executes workloads may have been on a node that a part before this one cut off:
+	// for the time of its Lease nothing is placed in its cluster.
+	await.Equal(t, "", func() string {
+		return s.kubectl(t, "hub", "get", "clusters.cluster.karmada.io", "-o", "jsonpath={.items[*].spec.taints}")
+	})
 	must(t, s.Spread(t.Context()))
 	must(t, s.Override(t.Context()))
 }
