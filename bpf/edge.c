@@ -158,7 +158,7 @@ static __noinline int edge_answer(struct __sk_buff *skb, const struct node_setti
 	return bpf_redirect(s->edge, BPF_F_INGRESS);
 }
 
-/* Consumes the datagram of a self-test. Returns 0 if the packet is none. */
+/* Consumes the datagram of a self-test. Returns 0 for other packets. */
 static __always_inline int selftest_end(struct __sk_buff *skb, const struct packet *p)
 {
 	struct selftest *t = selftest_of(skb, p);

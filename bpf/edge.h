@@ -67,7 +67,7 @@ static const __u16 strides[16] = {
 static __always_inline __u32 block_ports(const struct egress *e, __s64 flows)
 {
 	__s64 ports = (__s64)e->count << BLOCK_BITS;
-	/* 1 or 0, by their signs: the verifier walks all that follows anew for each constant */
+	/* 0 or 1 without a branch, after which the verifier would explore the rest once per constant */
 	__u32 medium = (__u64)(ports - flows * 8) >> 63, heavy = (__u64)(ports - flows * 2) >> 63;
 
 	return BLOCK_PORTS - BLOCK_PORTS / 16 * (medium + heavy);
@@ -161,7 +161,7 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 
 			if (block >= MAX_BLOCKS)
 				return VERDICT_DROP_INTERNAL;
-			/* Of a part of each block, several n lead to one port: a quotient costs the verifier more. */
+			/* Scaled, so that several n give one port: a division takes more verifier states. */
 			t->sport = bpf_htons(e->first[block] + ((n & (BLOCK_PORTS - 1)) * size >> BLOCK_BITS));
 			answer_key.dport = t->sport;
 			err = flow_claim(&answer_key, &f, now, i >= PRESSURE_AFTER);

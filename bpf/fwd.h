@@ -15,7 +15,7 @@ struct rx {
 	__u16 peer_node;    /* index of the sender */
 	__u16 peer_cluster; /* from_cable: of the sender's cluster */
 	enum hook hook;	    /* where it came in */
-	__u32 client;	    /* encap_read_client(), set by who forwards or delivers */
+	__u32 client;	    /* encap_read_client(), set before the packet is forwarded or delivered */
 	__u64 now;
 };
 

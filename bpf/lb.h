@@ -193,8 +193,8 @@ __noinline __u32 lb_pick_remote(const struct cluster *c, __u32 cluster, __u32 ha
 }
 
 /*
- * With session affinity the ports of the client do not count. client: tells the clients behind the
- * source address apart; 0: unknown.
+ * With session affinity the ports of the client do not count. client: identifies the client among
+ * those that share the source address; 0: unknown.
  */
 static __always_inline __u32 service_hash(const struct service *s, const struct packet *p, __u32 client)
 {
@@ -285,8 +285,8 @@ static __always_inline __u64 backend_number(const struct backend *b)
 /*
  * The weight of a backend for a client of a service with session affinity, above its index plus 1
  * in the low 32 bits; 0: no backend has the index. former: backend_number() of the client's
- * previous one, which weighs most. A global function: in the loop of its caller, Linux 6.18 walks
- * more than the million instructions that it allows.
+ * previous one, which weighs most. A global function: inlined in the loop, the verifier of Linux
+ * 6.18 exceeds its limit of a million instructions.
  */
 __noinline __u64 lb_weigh_backend(const struct packet *p, __u32 index, __u32 hash, __u64 former)
 {

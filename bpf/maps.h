@@ -230,7 +230,7 @@ struct {
 
 /*
  * key: ClusterSetIP, port, protocol; value: the clusters that serve it. Writer: loader. Reader:
- * edge. Before, `vips` with 32 targets.
+ * edge. Replaces `vips`, with 32 targets.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -256,9 +256,9 @@ struct {
 } vip_backings SEC(".maps");
 
 /*
- * key: exported service with session affinity and its client; value: the backend, on this node, of
- * the client's last connection. LRU: losing one costs a client its backend only if another backend
- * has come since. Writer, reader: edge.
+ * key: exported service, or ClusterSetIP, with session affinity and its client; value: the backend
+ * in `backends` of the client's last connection. LRU: losing one costs a client its backend only if
+ * another backend was added since. Writer, reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -296,9 +296,8 @@ struct {
 } pod_ends SEC(".maps");
 
 /*
- * key: client and port of a ClusterSetIP with session affinity; value: the cluster, and the pod if
- * it is this cluster's, of its last connection. LRU: losing one costs one client its affinity.
- * Writer, reader: edge.
+ * key: client and port of a ClusterSetIP with session affinity; value: the cluster of its last
+ * connection. LRU: losing one costs one client its affinity. Writer, reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -7,9 +7,9 @@
  *  |     type      |       node index (16)         | ver |  flags  |
  *
  * VXLAN framing (RFC 7348) with its reserved fields in use. The inner Ethernet header is ours as
- * well: its destination is 02:50 and four bytes that tell clients behind one egress IP apart for
- * session affinity, or the fixed address of every pelago0, whose last four bytes mean "unknown";
- * its source carries the L4 ports of a fragment.
+ * well: its destination is 02:50 and four bytes that identify the client among those that share an
+ * egress IP, for session affinity, or the fixed address of every pelago0, whose last four bytes
+ * mean "unknown"; its source carries the L4 ports of a fragment.
  *
  * Version 2 is accepted one release before it is sent. It has the layout of version 1, and room: a
  * receiver ignores bits of the first byte other than 0x08, flags that it does not know, the first

@@ -31,7 +31,7 @@ type PelagoAffinityChoice struct {
 	_       structs.HostLayout
 	Used    uint64
 	Cluster uint32
-	Pod     uint32
+	Pad     uint32
 }
 
 type PelagoAffinityKey struct {
@@ -681,7 +681,7 @@ type PelagoVipTarget struct {
 	_       structs.HostLayout
 	Address uint32
 	Cluster uint16
-	Port    uint16
+	Pad     uint16
 }
 
 // Names of all BPF objects in the ELF.

@@ -85,7 +85,7 @@ static __always_inline __be16 vip_port(const struct flow_key *key, __u32 try)
 
 /*
  * Fills the translation of an answer of a pod to itself, as client of a ClusterSetIP that it
- * serves. Returns 0 if the packet is none. key is overwritten: the caller's, to save stack.
+ * serves. Returns 0 for other packets. Overwrites *key: a key of its own exceeds the stack.
  */
 static __always_inline int vip_out_answer(struct packet *p, const struct node_settings *s, struct flow_key *key,
 					  struct tuple *t)
@@ -138,8 +138,9 @@ static __always_inline int vip_out(struct packet *p, const struct node_settings 
 	if (!packet_opens_flow(p) || vip_pick(p, VIP_OWN, &to) != VERDICT_CONTINUE || to.cluster != s->cluster)
 		return 0;
 	t->daddr = to.address;
-	t->dport = to.port ?: p->dport;
-	if (to.address == p->saddr)
+	t->dport = p->dport;
+	vip_pick_pod(p, t);
+	if (t->daddr == p->saddr)
 		pod.own_ip = p->daddr; /* its own backend: it would drop packets from itself */
 	for (__u32 try = 0; try < VIP_PORT_TRIES && v == VERDICT_DROP_TUPLE_CLASH; try++) {
 		t->saddr = 0; /* not that of a mapping */

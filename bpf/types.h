@@ -353,7 +353,7 @@ ASSERT_SIZE(struct vip_range, 8);
 struct vip_target {
 	__be32 address; /* of the service there; in this cluster its ClusterIP */
 	__u16 cluster;	/* index */
-	__be16 port;	/* 0 in the map; of a pick, with the address of a pod of this cluster: its port */
+	__u16 pad;
 };
 ASSERT_SIZE(struct vip_target, 8);
 
@@ -383,7 +383,7 @@ ASSERT_SIZE(struct affinity_key, 12);
 struct affinity_choice {
 	__u64 used; /* by its last new connection, coarse ns since boot */
 	__u32 cluster;
-	__be32 pod; /* of this cluster, that served it; 0: none. Formerly padding, always 0 */
+	__u32 pad;
 };
 ASSERT_SIZE(struct affinity_choice, 16);
 
@@ -391,7 +391,7 @@ struct vip_pod_key {
 	struct service_key vip;
 	__be32 pod;
 };
-ASSERT_SIZE(struct vip_pod_key, sizeof(struct affinity_key)); /* vip_pick_pod() uses one for both */
+ASSERT_SIZE(struct vip_pod_key, 12);
 
 /* ---- flows ---- */
 enum direction {

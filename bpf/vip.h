@@ -111,12 +111,6 @@ struct vip_client {
 	};
 };
 
-/* Reports whether session affinity of so many seconds still counts. */
-static __always_inline int affinity_lasts(const struct affinity_choice *former, __u32 seconds)
-{
-	return former && now_ns() - former->used < seconds * SECOND;
-}
-
 /*
  * Chooses the target of a new connection; returns its position plus 1. With session affinity the
  * client's previous cluster, else that of the slot, else any that is reachable. If no cluster is
@@ -128,7 +122,7 @@ static __always_inline __u32 vip_choose(const struct node_settings *s, const str
 
 	if (v->affinity) {
 		const struct affinity_choice *former = bpf_map_lookup_elem(&affinities, &c->key);
-		__u32 n = affinity_lasts(former, v->affinity) ? vip_find(v, former->cluster) : 0;
+		__u32 n = former && now_ns() - former->used < v->affinity * SECOND ? vip_find(v, former->cluster) : 0;
 
 		if (n && vip_usable(v, n - 1, hash, c->use))
 			return n;
@@ -155,54 +149,28 @@ static __always_inline __u32 vip_choose(const struct node_settings *s, const str
 	return doubtful;
 }
 
-static __always_inline const struct backend *vip_pod(const struct service_key *vip, const struct service *s, __u32 hash)
-{
-	struct backend_key k = { .service = *vip };
-
-	if (!s->backends)
-		return 0;
-	k.index = hash_mix(hash, SEED_BACKEND) % s->backends;
-	return bpf_map_lookup_elem(&backends, &k);
-}
-
 /*
- * Replaces the ClusterIP in *to by a ready pod of this cluster, with its port. With session
- * affinity (seconds) the client's previous pod, else that of the hash. Without any the ClusterIP
- * stays: that is SCTP whose port would change, or tables of an older version.
+ * Replaces the ClusterIP in *t by a ready pod of this cluster, and the port by the pod's. The
+ * ClusterIP stays if the tables have no pod: SCTP whose port would change, or tables of an older
+ * version.
  */
-__noinline int vip_pick_pod(const struct packet *p, __u32 affinity, struct vip_target *to)
+__noinline int vip_pick_pod(const struct packet *p, struct tuple *t)
 {
-	struct vip_pod_key key = {};
-	const struct affinity_choice *former;
-	const struct backend *pod = 0;
+	struct service_key key = {};
+	const struct backend *pod;
 	const struct service *s;
-	const __be16 *port;
 
-	if (!p || !to)
+	if (!p || !t)
 		return 0;
-	key.vip.address = p->daddr;
-	key.vip.port = p->dport;
-	key.vip.proto = p->proto;
-	if (affinity) {
-		key.pod = p->saddr; /* as struct affinity_key */
-		former = bpf_map_lookup_elem(&affinities, &key);
-		if (affinity_lasts(former, affinity) && former->pod) {
-			key.pod = former->pod;
-			port = bpf_map_lookup_elem(&vip_pods, &key);
-			if (port) {
-				to->address = key.pod;
-				to->port = *port;
-				return 0;
-			}
-		}
+	key.address = p->daddr;
+	key.port = p->dport;
+	key.proto = p->proto;
+	s = bpf_map_lookup_elem(&services, &key);
+	pod = s ? lb_pick_backend(&key, s, p, 0, now_ns()) : 0;
+	if (pod) {
+		t->daddr = pod->address;
+		t->dport = pod->port;
 	}
-	s = bpf_map_lookup_elem(&services, &key.vip);
-	if (s)
-		pod = vip_pod(&key.vip, s, affinity ? hash_mix(p->saddr, p->daddr) : flow_hash(p));
-	if (!pod)
-		return 0;
-	to->address = pod->address;
-	to->port = pod->port;
 	return 0;
 }
 
@@ -232,18 +200,13 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 use, struct vip_t
 	if (!n || n > VIP_TARGETS)
 		return VERDICT_DROP_NO_BACKEND;
 	*to = *vip_target_at(v, n - 1);
-	if (to->cluster == s->cluster) {
-		if (use & VIP_OWN)
-			vip_pick_pod(p, v->affinity, to);
-		else
-			to->address = vip_hairpin(to->address);
+	if (to->cluster == s->cluster && !(use & VIP_OWN)) {
+		to->address = vip_hairpin(to->address);
 		if (!to->address)
 			return VERDICT_DROP_NO_BACKEND;
 	}
 	if (v->affinity && !(use & VIP_PEEK)) {
-		c.choice = (struct affinity_choice){ .used = now_ns(),
-						     .cluster = to->cluster,
-						     .pod = to->port ? to->address : 0 };
+		c.choice = (struct affinity_choice){ .used = now_ns(), .cluster = to->cluster };
 		bpf_map_update_elem(&affinities, &c.key, &c.choice, BPF_ANY);
 	}
 	return VERDICT_CONTINUE;
@@ -268,12 +231,12 @@ static __always_inline int vip_moves(const struct packet *p, __u32 cluster, __u3
 
 enum vip_flow {
 	VIP_FLOW_STAYS = 0,
-	VIP_FLOW_ENDED = 1, /* its connection is over, or its cluster or pod serves the port no more */
+	VIP_FLOW_ENDED = 1, /* its connection is over, or its cluster or pod no longer serves the port */
 	VIP_FLOW_CUT = 2,   /* its cluster is not reached */
 };
 
 /*
- * Whether the cluster, and if it is this one the pod, of a flow still serves a port of a
+ * Reports whether the cluster, and if it is this one the pod, of a flow still serves a port of a
  * ClusterSetIP and is reached.
  */
 __noinline int vip_reach(const struct flow_key *of, const struct flow *f)

@@ -212,11 +212,7 @@ func (t Tables) ownPod(p Packet, clusterIP netip.AddrPort) netip.AddrPort {
 		return clusterIP
 	}
 	t.note("services", p.service().Describe(), "%d pods of this cluster", len(s.Backends))
-	hash := p.hash()
-	if t.State.VIPs[p.service()].Affinity > 0 {
-		hash = dataplane.Mix(be32(p.Source.Addr()), be32(p.Destination.Addr()))
-	}
-	return s.Backends[dataplane.Mix(hash, uint32(bpf.PelagoSeedSEED_BACKEND))%uint32(len(s.Backends))]
+	return p.backend(s, 0)
 }
 
 // pickNode is lb_pick_node() of bpf/lb.h; 0: none.

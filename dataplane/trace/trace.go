@@ -58,7 +58,7 @@ type Header struct {
 	Bounced     bool       `json:"bounced"`
 	// for this cluster, sent to a gateway, which picks the node
 	Switch bool `json:"switch"`
-	// Client tells the clients behind the packet's source address apart; 0: unknown.
+	// Client identifies the client among those that share the packet's source address; 0: unknown.
 	Client uint32 `json:"client,omitempty"`
 }
 
@@ -459,22 +459,28 @@ func (r *reception) service() (dataplane.Service, bool) {
 }
 
 func (r *reception) serviceHash(s dataplane.Service) uint32 {
+	return r.packet.serviceHash(s, r.header.Client)
+}
+
+// serviceHash is service_hash() of bpf/lb.h.
+func (p Packet) serviceHash(s dataplane.Service, client uint32) uint32 {
 	if s.Affinity == 0 {
-		return r.packet.hash()
+		return p.hash()
 	}
-	client := be32(r.packet.Source.Addr())
-	if r.header.Client != 0 {
-		client = dataplane.Mix(client, r.header.Client)
+	source := be32(p.Source.Addr())
+	if client != 0 {
+		source = dataplane.Mix(source, client)
 	}
-	return dataplane.Mix(client, be32(r.packet.Destination.Addr()))
+	return dataplane.Mix(source, be32(p.Destination.Addr()))
 }
 
 // backend is lb_pick_backend() of bpf/lb.h for a client without a former backend.
-func (r *reception) backend(s dataplane.Service) netip.AddrPort {
+func (p Packet) backend(s dataplane.Service, client uint32) netip.AddrPort {
+	hash := p.serviceHash(s, client)
 	if s.Affinity == 0 {
-		return s.Backends[dataplane.Mix(r.packet.hash(), uint32(bpf.PelagoSeedSEED_BACKEND))%uint32(len(s.Backends))]
+		return s.Backends[dataplane.Mix(hash, uint32(bpf.PelagoSeedSEED_BACKEND))%uint32(len(s.Backends))]
 	}
-	hash := r.serviceHash(s) ^ uint32(bpf.PelagoSeedSEED_BACKEND)
+	hash ^= uint32(bpf.PelagoSeedSEED_BACKEND)
 	const most = int(bpf.PelagoSlotTriesSTICKY_BACKENDS)
 	part := s.Backends[int(dataplane.Mix(hash, 0))%((len(s.Backends)+most-1)/most)*most:]
 	weight := func(b netip.AddrPort) uint32 {
@@ -511,7 +517,7 @@ func (r *reception) deliver() bpf.PelagoVerdict {
 		if len(service.Backends) == 0 {
 			return r.deliverElsewhere(service)
 		}
-		r.packet.Destination = r.backend(service)
+		r.packet.Destination = r.packet.backend(service, r.header.Client)
 	default:
 		if r.packet.Destination, ok = r.mappedIn(r.packet); !ok {
 			r.packet.Destination = destination

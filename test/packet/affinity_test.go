@@ -12,12 +12,12 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// client names a pod behind the source address of an overlay packet.
+// client sets the identifier of the client among the pods that share the source address.
 func client(n uint32) func(*Overlay) {
 	return func(o *Overlay) { binary.BigEndian.PutUint32(o.InnerDestination[2:], 0x10000+n) }
 }
 
-// sentBy names the sender of an overlay packet as its node does.
+// sentBy sets the identifier of the client as the pod's node does.
 func sentBy(address string) func(*Overlay) {
 	a := ip(address).As4()
 	return func(o *Overlay) {
@@ -25,7 +25,7 @@ func sentBy(address string) func(*Overlay) {
 	}
 }
 
-// forgetChoices removes the backends that clients are kept at, as if their timeout had passed.
+// forgetChoices ages the entries of map choices beyond the timeout, and returns their number.
 func (k *Kernel) forgetChoices(t testing.TB) (n int) {
 	t.Helper()
 	choices, err := ebpf.LoadPinnedMap(filepath.Join(k.pins, bpf.PelagoMapChoices), nil)

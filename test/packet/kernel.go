@@ -32,7 +32,7 @@ type Kernel struct {
 	PodOut, PodIn, PodEnd                                               *ebpf.Program
 	Flows, Fragments, Slots, Hand, Egresses, Paths, Standings, Counters *ebpf.Map
 	Uplinks, Calls, NetworkCalls, Usage, Answers, Refusals              *ebpf.Map
-	PathLines, OwnLosses, GatewayLosses, PodEnds, Affinities            *ebpf.Map
+	PathLines, OwnLosses, GatewayLosses, PodEnds                        *ebpf.Map
 }
 
 // Open makes a node with its maps in pinPath, a directory on a bpffs.
@@ -56,7 +56,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 		bpf.PelagoMapUplinks: &k.Uplinks, bpf.PelagoMapCalls: &k.Calls, bpf.PelagoMapUsage: &k.Usage,
 		bpf.PelagoMapPathLines: &k.PathLines, bpf.PelagoMapOwnLosses: &k.OwnLosses, bpf.PelagoMapGatewayLosses: &k.GatewayLosses,
 		bpf.PelagoMapNetworkCalls: &k.NetworkCalls, bpf.PelagoMapAnswers: &k.Answers,
-		bpf.PelagoMapRefusals: &k.Refusals, bpf.PelagoMapPodEnds: &k.PodEnds, bpf.PelagoMapAffinities: &k.Affinities,
+		bpf.PelagoMapRefusals: &k.Refusals, bpf.PelagoMapPodEnds: &k.PodEnds,
 	} {
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(pinPath, name), nil); err != nil {
 			return nil, errors.Join(fmt.Errorf("open map %s: %w", name, err), k.Close())
@@ -69,7 +69,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 func (k *Kernel) Close() error {
 	return errors.Join(k.Loader.Close(), k.Flows.Close(), k.Fragments.Close(), k.Slots.Close(), k.Hand.Close(), k.Egresses.Close(), k.Paths.Close(),
 		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close(), k.NetworkCalls.Close(), k.Usage.Close(), k.Answers.Close(), k.Refusals.Close(),
-		k.PathLines.Close(), k.OwnLosses.Close(), k.GatewayLosses.Close(), k.PodEnds.Close(), k.Affinities.Close())
+		k.PathLines.Close(), k.OwnLosses.Close(), k.GatewayLosses.Close(), k.PodEnds.Close())
 }
 
 // Apply makes the tables hold s.

@@ -239,7 +239,7 @@ func (m *model) opened(c, got connection, flags uint8, pod, passed bool, before,
 	if m.maps(c, pod) {
 		err = m.openMapped(c, got, before, after)
 	} else {
-		err = shown(c, got, pod, m.heavy(), func(same connection) bool { return answers[same.reverse()] != nil })
+		err = shown(c, got, pod, m.overEighth(), func(same connection) bool { return answers[same.reverse()] != nil })
 	}
 	if err != nil {
 		return err
@@ -265,9 +265,9 @@ func (m *model) mayOpen(c connection, flags uint8, pod bool) bool {
 	return false
 }
 
-// heavy reports whether the pod behind the egress IP may have more flows than an eighth of the
-// node's ports. Those that have expired count until they are removed.
-func (m *model) heavy() bool {
+// overEighth reports whether the pod with the egress IP may have more flows than an eighth of the
+// node's ports. Expired flows count until they are removed.
+func (m *model) overEighth() bool {
 	n := 0
 	for _, f := range m.flows {
 		if f.client && f.opening.source.Addr() == ip("10.7.2.10") {
@@ -278,7 +278,7 @@ func (m *model) heavy() bool {
 }
 
 // shown checks the translation of a packet that opens a flow.
-func shown(c, got connection, pod, heavy bool, taken func(connection) bool) error {
+func shown(c, got connection, pod, overEighth bool, taken func(connection) bool) error {
 	want := c
 	switch {
 	case pod && c.source.Addr() == ip("10.7.2.11"):
@@ -288,9 +288,9 @@ func shown(c, got connection, pod, heavy bool, taken func(connection) bool) erro
 		if p := got.source.Port(); p>>8<<8 != blockOf(2) {
 			return fmt.Errorf("%s became %s, a port of another node's", c, got)
 		}
-		// The last ports of a block are left to sources with few flows.
-		held := c.source.Port()&0xff >= 224 && heavy
-		if c.source.Port()>>8<<8 != blockOf(2) || taken(want) || held {
+		// The last ports of a block are reserved for sources with few flows.
+		reserved := c.source.Port()&0xff >= 224 && overEighth
+		if c.source.Port()>>8<<8 != blockOf(2) || taken(want) || reserved {
 			want.source = netip.AddrPortFrom(global(1, 1), got.source.Port())
 		}
 	default:

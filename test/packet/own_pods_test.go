@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 )
 
@@ -21,12 +20,12 @@ var (
 // servedBy has pods serve the ClusterSetIP in cluster 1.
 func servedBy(pods ...netip.Addr) func(*dataplane.State) {
 	return func(s *dataplane.State) {
-		for key := range s.VIPs {
+		for key, vip := range s.VIPs {
 			port := uint16(8080)
 			if key.Protocol == ProtocolUDP {
 				port = 5353
 			}
-			v := dataplane.Service{}
+			v := dataplane.Service{Affinity: vip.Affinity}
 			for _, p := range pods {
 				v.Backends = append(v.Backends, netip.AddrPortFrom(p, port))
 			}
@@ -197,20 +196,20 @@ func TestOwnPodAffinity(t *testing.T) {
 		t.Errorf("without it: to %s", got)
 	}
 	// The timeout ends: the pod is that of the hash again, which is the same for all.
-	var key bpf.PelagoAffinityKey
-	var value bpf.PelagoAffinityChoice
-	for it := k.Affinities.Iterate(); it.Next(&key, &value); {
-		value.Used -= uint64(2 * timeout * time.Second)
-		value.Pod = be32(ownPods[2])
-		if err := k.Affinities.Put(key, value); err != nil {
-			t.Fatal(err)
-		}
-	}
 	k.serve(t, affinity(timeout), servedBy(ownPods[1], ownPods[2]))
+	if got := next(); got != ownPods[1] {
+		t.Errorf("with another pod: to %s; want %s", got, ownPods[1])
+	}
+	k.forgetChoices(t)
 	first := next()
-	k.Flush(t)
-	if again := next(); again != first {
-		t.Errorf("one client's connections go to %s and %s", first, again)
+	for _, pods := range [][]netip.Addr{{ownPods[2]}, {ownPods[1]}} {
+		k.serve(t, affinity(timeout), servedBy(pods...))
+		next() // the pod that is kept is now the one or the other
+		k.forgetChoices(t)
+		k.serve(t, affinity(timeout), servedBy(ownPods[1], ownPods[2]))
+		if again := next(); again != first {
+			t.Errorf("after the timeout: to %s and %s", first, again)
+		}
 	}
 }
 

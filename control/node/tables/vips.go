@@ -284,7 +284,7 @@ func (b *builder) servers(name types.NamespacedName, of Import, to importVIPs) m
 			if v.Own {
 				pods := b.backends(name, ptr.Deref(p.Name, ""), local)
 				v.Ready = len(pods)
-				to.served[key] = dataplane.Service{Backends: b.vipPods(key, pods)}
+				to.served[key] = dataplane.Service{Affinity: of.Affinity, Backends: b.vipPods(key, pods)}
 				if global, ok := b.globalIP(name); ok && !local {
 					to.hairpins[v.Address] = global
 				}

@@ -24,7 +24,7 @@ func (n *Node) clusterSetIPs(s *dataplane.State) {
 	s.VIPRange, s.VIPs, s.Hairpins = vipRange, map[dataplane.ServiceKey]dataplane.VIP{}, map[netip.Addr]netip.Addr{}
 	for key, v := range n.Cluster.VIPs {
 		target := dataplane.VIPTarget{Cluster: n.Cluster.Index, Address: n.Cluster.clusterIP(20)}
-		served := dataplane.Service{}
+		served := dataplane.Service{Affinity: v.Affinity}
 		for p, port := range v.Backends {
 			if !v.Local || p.Node == n {
 				served.Backends = append(served.Backends, netip.AddrPortFrom(p.Address, port))

@@ -188,7 +188,7 @@ func ownClusterSetIP(t *testing.T, cni CNI, redirect bool) {
 	})
 }
 
-// echoes has an open connection to sayWho answer.
+// echoes sends a line on an open connection to sayWho and awaits the answer.
 func echoes(c net.Conn) error {
 	if err := c.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 )
 
 // TestVPNTown is the town with a node that all others reach by a device without Ethernet header:
-// the third, which is no gateway, or the first, which is one, with the cable. It stands on a
-// gateway beside an uplink with such headers.
+// the third, which is no gateway, or the first, a gateway whose cable uses the device too; that one
+// also has an uplink with Ethernet headers.
 func TestVPNTown(t *testing.T) {
 	t.Parallel()
 	for vpn, datapath := range map[uint16]dataplane.Datapath{1: dataplane.Fast, 3: dataplane.Strict} {
