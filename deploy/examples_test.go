@@ -141,7 +141,7 @@ func checkAlert(t *testing.T, alert, expr string) {
 		}
 	}
 	for _, label := range used {
-		// pod is of the targets of a PodMonitor
+		// the Prometheus operator adds the label pod to the targets of a PodMonitor
 		if label != "pod" && !bytes.Contains(row[1], []byte("`"+label+"`")) {
 			t.Errorf("%s: %s has no label %s", alert, names[0], label)
 		}

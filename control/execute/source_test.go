@@ -75,7 +75,7 @@ func TestWorksAreShared(t *testing.T) {
 	})
 	hub.Make(work("karmada-es-shared1", "last"), work("karmada-es-shared2", "last"))
 	until(two, "karmada-es-shared2/last")
-	for len(one) > 0 { // what the list at its begin found it may have heard twice
+	for len(one) > 0 { // the initial list may repeat earlier events
 		if got := <-one; got == "karmada-es-shared1/last" {
 			t.Errorf("heard of %s after its end", got)
 		}

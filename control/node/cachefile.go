@@ -14,13 +14,13 @@ import (
 )
 
 // cacheFile is a file on the node with the objects that are in the kernel's tables. Its parts are
-// files of their own, in a directory beside it. The name of a part contains the checksum of its
-// content, so that it is never changed: after a crash, the file leads to the parts that it was
+// separate files, in the directory PATH.parts. The name of a part contains the checksum of its
+// content, so that a part is never changed: after a crash, the file names the parts that it was
 // written with.
 type cacheFile struct {
 	path    string
 	content []byte          // that was written last
-	parts   map[string]bool // that this process has written, and the file leads to
+	parts   map[string]bool // that this process has written, and the file names
 }
 
 func (f *cacheFile) part(name string) string {
@@ -56,7 +56,7 @@ func (f *cacheFile) save(objs tables.Objects, boot string) error {
 	return f.removeStale()
 }
 
-// removeStale removes parts that the file does not lead to any more.
+// removeStale removes parts that the file no longer names.
 func (f *cacheFile) removeStale() error {
 	entries, err := os.ReadDir(f.path + ".parts")
 	if err != nil {

@@ -41,7 +41,7 @@ type objectSource struct {
 	mapper          meta.RESTMapper
 	pods            *podNodes
 	changed         func()
-	all             []kind // nil until the API server has been asked for versions
+	all             []kind // nil before the first request for the API server's versions
 	indexed         bool   // EndpointSlices, by Service
 	changes         changes
 	// objs are those that were read last; readAll: no part of them may be used.

@@ -55,8 +55,10 @@ type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects
 	// spec has the programs that are loaded at their first use (Program); nil after OpenMaps.
-	spec   *ebpf.CollectionSpec
-	clsact atomic.Bool // attach by clsact filters instead of TCX links
+	spec *ebpf.CollectionSpec
+	// rejected are the errors of programs that the verifier has rejected, by name.
+	rejected map[string]error
+	clsact   atomic.Bool // attach by clsact filters instead of TCX links
 	// conntrack: the programs read conntrack.
 	conntrack bool
 	have      *dataplane.State // what the maps hold; nil: read them first
@@ -74,7 +76,7 @@ type Loader struct {
 // The error names the remedy if the caller is not root, PinPath is no bpffs, the kernel is too old,
 // or a pinned map has another layout.
 func Open(opts Options) (*Loader, error) {
-	l := &Loader{pinPath: opts.PinPath, filled: map[bpf.PelagoServiceKey]filledTable{}}
+	l := &Loader{pinPath: opts.PinPath, rejected: map[string]error{}, filled: map[bpf.PelagoServiceKey]filledTable{}}
 	l.clsact.Store(opts.Clsact)
 	if l.pinPath == "" {
 		l.pinPath = dataplane.DefaultPinPath
@@ -179,7 +181,7 @@ func (l *Loader) Close() error {
 }
 
 // Program returns a program by its name, which it loads at its first use: the verifier takes half
-// of its time for programs that most nodes do not attach.
+// of its time for programs that most nodes do not attach. One that is rejected is not tried again.
 func (l *Loader) Program(name string) (*ebpf.Program, error) {
 	program, ok := l.programs()[name]
 	switch {
@@ -188,12 +190,18 @@ func (l *Loader) Program(name string) (*ebpf.Program, error) {
 	case *program != nil:
 		return *program, nil
 	case l.spec == nil:
-		return nil, fmt.Errorf("load program %s: use Open, which this was not", name)
+		return nil, fmt.Errorf("load program %s: the Loader was not made by Open", name)
+	case l.rejected[name] != nil:
+		return nil, l.rejected[name]
 	}
 	spec := l.spec.Copy()
 	spec.Programs = map[string]*ebpf.ProgramSpec{name: spec.Programs[name]}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: l.pinPath}})
 	if err != nil {
+		var verifier *ebpf.VerifierError
+		if errors.As(err, &verifier) { // further attempts would fail too, after seconds each
+			l.rejected[name] = loadError("program "+name, err)
+		}
 		return nil, loadError("program "+name, err)
 	}
 	defer c.Close()

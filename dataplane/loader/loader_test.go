@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -356,5 +357,21 @@ func TestServices(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
 		t.Errorf("services (-want +got):\n%s", diff)
+	}
+}
+
+// A program that the verifier rejects costs no other one, and is verified once.
+func TestRejectedProgram(t *testing.T) {
+	l := openAt(t, filepath.Join(bpffs.Mount(t), "pelago"))
+	l.spec.Programs[bpf.PelagoProgWireOut].Instructions = asm.Instructions{asm.Return()} // R0 is not set
+	_, first := l.Program(bpf.PelagoProgWireOut)
+	if first == nil || !strings.Contains(first.Error(), "load program wire_out: rejected by the verifier") {
+		t.Fatalf("rejected program: %v", first)
+	}
+	if _, err := l.Program(bpf.PelagoProgWireOut); !errors.Is(err, l.rejected[bpf.PelagoProgWireOut]) {
+		t.Errorf("the second time: %v", err)
+	}
+	if p, err := l.Program(bpf.PelagoProgPodIn); err != nil || p == nil {
+		t.Errorf("another program: %v", err)
 	}
 }

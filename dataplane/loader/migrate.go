@@ -35,7 +35,7 @@ const (
 	fragments1 = "fragments"
 
 	// globals1 and vips1 are the maps before globals2 and vips2, which have more entries, and more
-	// targets in a value. Their content is what the tables of the daemon say.
+	// targets in a value. The daemon rewrites their content.
 	globals1, vips1 = "globals", "vips"
 	vip1Targets     = 32
 

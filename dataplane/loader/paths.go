@@ -71,7 +71,7 @@ func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 		}
 	}
 	errs = append(errs, l.applyLargeProbes(want))
-	l.paths = want // until an error makes Apply forget it
+	l.paths = want // Apply resets it after an error
 	return errors.Join(errs...)
 }
 

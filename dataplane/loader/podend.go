@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -28,8 +29,8 @@ type PodEnd struct {
 }
 
 // attachPodEnds attaches pod_end to the pods' own ends, and then has pod_in leave the answers of
-// ClusterSetIPs to it; the others are given back to pod_in and detached. Without TCX (Linux 6.6)
-// there is none: a filter in a namespace of a pod would outlive Remove.
+// ClusterSetIPs to it; it detaches pod_end from all others. Without TCX (before Linux 6.6) it
+// attaches nothing: a filter in a pod's namespace would outlive Remove.
 func (l *Loader) attachPodEnds(ends []PodEnd) error {
 	var errs []error
 	attached := map[uint32]bool{}
@@ -58,8 +59,9 @@ func (l *Loader) attachPodEnds(ends []PodEnd) error {
 	pins, err := l.linkPins()
 	errs = append(errs, err)
 	for _, pin := range pins {
-		var device uint32
-		if n, _ := fmt.Sscanf(strings.TrimPrefix(pin, "link_"), podEndHook+"_%d", &device); n == 1 && !attached[device] {
+		index, ours := strings.CutPrefix(pin, "link_"+podEndHook+"_")
+		device, err := strconv.Atoi(index)
+		if ours && (err != nil || !attached[uint32(device)]) {
 			if err := os.Remove(filepath.Join(l.pinPath, pin)); err != nil {
 				errs = append(errs, fmt.Errorf("detach %s: %w", pin, err))
 			}

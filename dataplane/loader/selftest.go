@@ -24,8 +24,8 @@ type Selftest struct {
 	Uplink uint32
 }
 
-// BeginSelftest has the programs look for a datagram whose payload begins with the marker, in
-// network byte order. 0 ends the search. There is one self-test at a time.
+// BeginSelftest makes the programs record a datagram whose payload begins with the marker, in
+// network byte order; 0 disables that. There is one self-test at a time.
 func (l *Loader) BeginSelftest(marker uint32) error {
 	// An older datagram may still be on its way: its result must not appear in the new entry.
 	err := put(l.objs.Selftests, uint32(0), bpf.PelagoSelftest{})

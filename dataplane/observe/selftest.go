@@ -64,7 +64,7 @@ const (
 	// deny the egress of some.
 	selftestPods = 3
 	// Source ports are drawn, since conntrack repeats its decisions for a tuple, and are ones that
-	// few sockets of pods have: an ICMP error of the node's stack is for nobody.
+	// few sockets of pods use: an ICMP error of the node's stack reaches no process.
 	selftestSourcePort  = 700
 	selftestSourcePorts = 256
 	// selftestKinds bounds the kinds of paths that are tested.
@@ -164,6 +164,7 @@ func (t *selftest) kinds(pods []SelftestPod, to []SelftestTarget) [][]probed {
 		}
 		for _, target := range to {
 			v := probed{pod: pod, to: target}
+			// the address is that of the node as a source: the pod's is given
 			v.route, _ = routeOf(trace.Packet{
 				Source: netip.AddrPortFrom(pod.Address, 0), Destination: netip.AddrPortFrom(target.Address, 0),
 			}, dataplane.Source{Ifindex: pod.Source}, t.edge)

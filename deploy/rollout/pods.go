@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// PodReasons are the reasons of all pods that are not ready, and the taints of nodes if a pod has
-// none: the scheduler (1.37) tells only their number.
+// PodReasons are the reasons of all pods that are not ready, and the taints of the nodes if a pod
+// is not scheduled: the scheduler's message (1.37) has only the number of nodes.
 func PodReasons(ctx context.Context, c kubernetes.Interface, namespace string) ([]string, error) {
 	pods, err := c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

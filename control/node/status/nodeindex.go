@@ -83,9 +83,16 @@ func NodeIndex(objs tables.Objects, r tables.Result, n Node) *pelagov1alpha1.Nod
 	return out
 }
 
+// maxMessage bounds the message of a condition, in bytes (metav1.Condition): the API server refuses
+// a status with a longer one, such as a log of the verifier.
+const maxMessage = 32768
+
 // setCondition sets a condition with times as the API server returns them: another one would be a
 // change, and written again.
 func setCondition(conditions *[]metav1.Condition, c metav1.Condition) {
+	if len(c.Message) > maxMessage {
+		c.Message = strings.ToValidUTF8(c.Message[:maxMessage-3], "") + "..."
+	}
 	c.LastTransitionTime = metav1.Now().Rfc3339Copy()
 	meta.SetStatusCondition(conditions, c)
 }

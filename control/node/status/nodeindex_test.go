@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -172,5 +173,15 @@ func TestSelfTestCondition(t *testing.T) {
 		if want := strings.Join(SelfTestMessages(step.report), "; "); agent.Status.StatusFailure != want {
 			t.Errorf("RouteAgent: %q, want %q", agent.Status.StatusFailure, want)
 		}
+	}
+}
+
+// A message that the API server would refuse is cut, between characters.
+func TestLongMessage(t *testing.T) {
+	var conditions []metav1.Condition
+	setXDP(&conditions, true, []string{strings.Repeat("ü", maxMessage)})
+	m := conditions[0].Message
+	if len(m) > maxMessage || len(m) < maxMessage-4 || !utf8.ValidString(m) || !strings.HasSuffix(m, "ü...") {
+		t.Errorf("%d bytes, valid: %t, end %q", len(m), utf8.ValidString(m), m[max(0, len(m)-8):])
 	}
 }

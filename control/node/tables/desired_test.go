@@ -206,7 +206,8 @@ func TestMoreAddressesThanSources(t *testing.T) {
 			}
 			objs.Pods, host.Devices = nil, map[netip.Addr]uint32{}
 			for i := range 250 {
-				a := netip.AddrFrom4([4]byte{200, 7, 2, byte(i)}) // sorted after the addresses of the node
+				// sorted after the addresses of the node
+				a := netip.AddrFrom4([4]byte{200, 7, 2, byte(i)})
 				objs.Pods = append(objs.Pods, clusterset.Pod("p"+a.String(), "n1", a.String()))
 				host.Devices[a] = 3
 			}

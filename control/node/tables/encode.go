@@ -199,12 +199,8 @@ func partsOf(objs Objects) iter.Seq2[string, func() cacheBody] {
 				}
 				return b
 			}},
-			{"nodes", func() (b cacheBody) {
-				for i := range objs.Nodes {
-					b.Nodes = append(b.Nodes, essentialNode(&objs.Nodes[i]))
-				}
-				b.Nodes = sorted(b.Nodes, func(n *corev1.Node) *metav1.ObjectMeta { return &n.ObjectMeta })
-				return b
+			{"nodes", func() cacheBody {
+				return cacheBody{Nodes: sorted(essentials(objs.Nodes, essentialNode), func(o *corev1.Node) *metav1.ObjectMeta { return &o.ObjectMeta })}
 			}},
 			{"nodeindexes", func() cacheBody {
 				return cacheBody{NodeIndexes: sorted(objs.NodeIndexes, func(n *pelagov1alpha1.NodeIndex) *metav1.ObjectMeta { return &n.ObjectMeta })}
@@ -224,19 +220,11 @@ func partsOf(objs Objects) iter.Seq2[string, func() cacheBody] {
 			{"ingressips", func() cacheBody {
 				return cacheBody{IngressIPs: sorted(objs.IngressIPs, func(g *submarinerv1.GlobalIngressIP) *metav1.ObjectMeta { return &g.ObjectMeta })}
 			}},
-			{"pods", func() (b cacheBody) {
-				for i := range objs.Pods {
-					b.Pods = append(b.Pods, essentialPod(&objs.Pods[i]))
-				}
-				b.Pods = sorted(b.Pods, func(p *corev1.Pod) *metav1.ObjectMeta { return &p.ObjectMeta })
-				return b
+			{"pods", func() cacheBody {
+				return cacheBody{Pods: sorted(essentials(objs.Pods, essentialPod), func(o *corev1.Pod) *metav1.ObjectMeta { return &o.ObjectMeta })}
 			}},
-			{"policies", func() (b cacheBody) {
-				for i := range objs.Policies {
-					b.Policies = append(b.Policies, essentialPolicy(&objs.Policies[i]))
-				}
-				b.Policies = sorted(b.Policies, func(p *networkingv1.NetworkPolicy) *metav1.ObjectMeta { return &p.ObjectMeta })
-				return b
+			{"policies", func() cacheBody {
+				return cacheBody{Policies: sorted(essentials(objs.Policies, essentialPolicy), func(o *networkingv1.NetworkPolicy) *metav1.ObjectMeta { return &o.ObjectMeta })}
 			}},
 			{"podnodes", func() cacheBody {
 				b := cacheBody{PodNodes: map[string][]netip.Addr{}}
@@ -267,8 +255,7 @@ func partsOf(objs Objects) iter.Seq2[string, func() cacheBody] {
 func byPart(names iter.Seq[types.NamespacedName]) (out [serviceParts][]types.NamespacedName) {
 	for name := range names {
 		h := fnv.New32a()
-		// fnv never fails to write.
-		_, _ = h.Write([]byte(name.Namespace + "/" + name.Name))
+		_, _ = h.Write([]byte(name.Namespace + "/" + name.Name)) // a hash never fails to write (hash.Hash)
 		i := h.Sum32() % serviceParts
 		out[i] = append(out[i], name)
 	}
@@ -479,6 +466,15 @@ func shareValues(endpoints []discoveryv1.Endpoint) {
 			e.TargetRef.Kind = podKind
 		}
 	}
+}
+
+// essentials are the essential parts of objects.
+func essentials[T any](all []T, essential func(*T) T) []T {
+	out := make([]T, len(all))
+	for i := range all {
+		out[i] = essential(&all[i])
+	}
+	return out
 }
 
 // sorted returns a copy ordered by namespace and name: caches list in any order.

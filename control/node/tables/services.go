@@ -165,8 +165,8 @@ type parsedEndpoint struct {
 	serving bool
 }
 
-// SliceCache keeps what one reconcile has parsed of EndpointSlices, and collected of them by port
-// of a Service and by ServiceImport, for the next: most do not change. The nil cache does all anew.
+// SliceCache caches parsed EndpointSlices, and the backends collected from them by port of a
+// Service and by ServiceImport, between reconciles: most do not change. A nil cache stores nothing.
 // It is not safe for concurrent use.
 type SliceCache struct {
 	endpoints dataplane.Generations[sliceVersion, []parsedEndpoint]
@@ -202,7 +202,7 @@ func (c *SliceCache) begin() {
 // endpoint is on no node, or a port may not be carried, it depends on more than is kept.
 func (c *SliceCache) backing(b *builder, name types.NamespacedName, port corev1.ServicePort, proto uint8) *backing {
 	if c == nil || proto == sctp {
-		v, _ := b.backing(name, port, proto) // not kept
+		v, _ := b.backing(name, port, proto) // whether it may be cached
 		return &v
 	}
 	of, nodes := b.objs.Slices[name], &b.objs.NodeIndexes[0]

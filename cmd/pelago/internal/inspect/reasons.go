@@ -51,7 +51,7 @@ var drops = map[bpf.PelagoVerdict]reason{
 	bpf.PelagoVerdictVERDICT_DROP_BAD_TYPE:        {"the overlay header has an unknown type", "upgrade the older of the two clusters"},
 	bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_PEER:    {"the receiver does not know the sender's address", "see `kubectl get peers,nodeindices` of the receiving cluster: does it accept the sender, and does NAT change its address?"},
 	bpf.PelagoVerdictVERDICT_DROP_SPOOFED_SOURCE:  {"the receiver does not accept the source address from that cluster; or an ICMP error came from a cluster that is no end of its flow", "see `kubectl get peers -o wide` of the receiving cluster: does it accept the sender's cluster, with these ranges?"},
-	bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_SOURCE:  {"the source address is no pod of the node", "see condition SelfTest of the NodeIndex, and `pelago map dump sources`; has the pod an Event `NotConnected`? Is the packet translated (masqueraded) before?"},
+	bpf.PelagoVerdictVERDICT_DROP_UNKNOWN_SOURCE:  {"the source address is no pod of the node", "condition SelfTest of the NodeIndex; Event `NotConnected` of the pod; is it masqueraded?"},
 	bpf.PelagoVerdictVERDICT_DROP_NO_ROUTE:        {"no accepted cluster has the destination", "see `kubectl get peers`: is the address in the subnets of one that is accepted?"},
 	bpf.PelagoVerdictVERDICT_DROP_NO_GATEWAY:      {"no gateway leads to the destination", "label a node submariner.io/gateway=true in both clusters, and see `pelago show gateways` and `pelago show connections`"},
 	bpf.PelagoVerdictVERDICT_DROP_NOT_GATEWAY:     {"a node that is no gateway got a packet from another cluster", "the node's label is new or was removed: see `pelago show endpoints` of the sender"},
