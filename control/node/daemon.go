@@ -427,8 +427,9 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if dead, known := d.unreachableClusters.Observe(snap, paths, now); known {
-		d.opts.UnreachableClusters.Publish(dead)
+	verdict := d.unreachableClusters.Observe(snap, paths, now)
+	if verdict.Known {
+		d.opts.UnreachableClusters.Publish(verdict.Unreachable)
 	}
 	if !d.settled.Load() && (snap.Connected(paths) || now.Sub(d.started) > introduction) {
 		d.settled.Store(true)
@@ -443,12 +444,13 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 		}
 	}
 	update := d.tracker.Observe(status.Observation{
-		Snapshot: snap, Role: d.gateway.role.current(now), Paths: paths, Sizes: d.prober.Sizes(), Peers: d.wireStatus(now), Now: now,
+		Snapshot: snap, Role: d.gateway.role.current(now), Paths: paths, Sizes: d.prober.Sizes(), Peers: d.wireStatus(now), Verdict: verdict, Now: now,
 	})
 	if d.gateway.setAnswering(update.Answering) {
 		d.wake() // a drained gateway may leave now, or has to come back
 	}
 	d.recordEvents(update.Events)
+	d.recordNodeEvents(update.NodeEvents, snap.Objects)
 	if r := update.Report; r != nil {
 		d.reports.gateway.put(gatewayReport{r.Gateway, r.RouteAgent.Owner})
 		d.reports.agent.put(r.RouteAgent)
@@ -473,6 +475,17 @@ func (d *Daemon) recordEvents(events []status.Event) {
 	about := &corev1.ObjectReference{
 		APIVersion: submarinerv1.GroupVersion.String(), Kind: "Gateway", Namespace: d.opts.Namespace, Name: d.opts.NodeName,
 	}
+	for _, e := range events {
+		d.opts.Events.Event(about, e.Type, e.Reason, e.Message)
+	}
+}
+
+// recordNodeEvents records Events about this Node.
+func (d *Daemon) recordNodeEvents(events []status.Event, objs tables.Objects) {
+	if d.opts.Events == nil || len(events) == 0 {
+		return
+	}
+	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: d.opts.NodeName, UID: tables.OwnNode(objs).UID}
 	for _, e := range events {
 		d.opts.Events.Event(about, e.Type, e.Reason, e.Message)
 	}
