@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,25 +47,79 @@ func (i GatewayIndex) AddTo(mgr ctrl.Manager) error {
 	return kube.AddFlagIndex(mgr, &v1alpha1.NodeIndex{}, string(i), GatewayReady)
 }
 
-// List returns the ready gateways from a cache that has the index.
+// List returns the gateways whose acknowledgements count, from a cache that has the index, Nodes,
+// and RouteAgentMetadata.
 func (i GatewayIndex) List(ctx context.Context, cache client.Reader) (Gateways, error) {
 	var list v1alpha1.NodeIndexList
 	if err := cache.List(ctx, &list, client.MatchingFields{string(i): kube.IndexFlag}); err != nil {
 		return nil, fmt.Errorf("list gateways: %w", err)
 	}
-	return list.Items, nil
-}
-
-// Gateways are the ready gateways of a cluster.
-type Gateways []v1alpha1.NodeIndex
-
-// Have reports whether every ready gateway has acknowledged the object; false without a ready
-// gateway.
-func (l Gateways) Have(object types.UID) bool {
-	for i := range l {
-		if !slices.Contains(l[i].Status.Acks, string(object)) {
-			return false
+	nodes := map[string]*corev1.Node{}
+	for _, n := range list.Items {
+		node := new(corev1.Node)
+		switch err := cache.Get(ctx, client.ObjectKey{Name: n.Name}, node); {
+		case err == nil:
+			nodes[n.Name] = node
+		case !apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("read Node %s: %w", n.Name, err)
 		}
 	}
-	return len(l) > 0
+	reports, err := Reports(ctx, cache, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return InService(list.Items, nodes, Silent(reports)), nil
+}
+
+// Gateways are the gateways of a cluster whose acknowledgement an object needs before it is used.
+type Gateways []v1alpha1.NodeIndex
+
+// InService returns those of the ready gateways that packets may take, by name of the node: a
+// gateway that is down acknowledges nothing, and its last report remains.
+//
+// A gateway is down if its Node is gone, not Ready, or has booted since the report. While another
+// one serves, so is a gateway that answers no witness (silent), and one whose label was removed.
+//
+// It is safe to leave one out that is alive and only cut off. One without an object drops its
+// packets. One with the former owner of an address or of ports would mislead them, but it had the
+// removal of that owner before it was cut off, or has been cut off for most of ipam.AddressRest:
+// Endpoint of a gateway that is down is withdrawn from the hub long before that, and no other
+// cluster sends to it or accepts its packets. One that is silent for all others delivers nothing
+// to them either. What it has missed it reads before it reports the next acknowledgement.
+func InService(ready []v1alpha1.NodeIndex, nodes map[string]*corev1.Node, silent map[string]bool) Gateways {
+	var alive, serving Gateways
+	for _, n := range ready {
+		node := nodes[n.Name]
+		if node == nil || n.Spec.NodeUID != "" && n.Spec.NodeUID != string(node.UID) || !ThisBoot(node, &n) || !NodeReady(node) {
+			continue
+		}
+		alive = append(alive, n)
+		if !silent[n.Name] && IsGateway(node) {
+			serving = append(serving, n)
+		}
+	}
+	if len(serving) == 0 {
+		return alive
+	}
+	return serving
+}
+
+// Missing returns the names of the gateways that have not acknowledged the object, sorted.
+func (l Gateways) Missing(object types.UID) (names []string) {
+	for i := range l {
+		if !slices.Contains(l[i].Status.Acks, string(object)) {
+			names = append(names, l[i].Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Have reports whether every gateway has acknowledged the object; false without a gateway.
+func (l Gateways) Have(object types.UID) bool { return len(l) > 0 && len(l.Missing(object)) == 0 }
+
+// GatewayNodeChanged reports whether an update of a Node may change which gateways are in service.
+func GatewayNodeChanged(was, is *corev1.Node) bool {
+	return was.UID != is.UID || NodeReady(was) != NodeReady(is) || IsGateway(was) != IsGateway(is) ||
+		was.Status.NodeInfo.BootID != is.Status.NodeInfo.BootID
 }
