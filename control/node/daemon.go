@@ -154,6 +154,7 @@ func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemo
 	d.objects = newObjectSource(opts, c, cl.RESTMapper(), d.wake)
 	d.reports = newReports(types.NamespacedName{Namespace: opts.Namespace, Name: opts.NodeName}, c, cl, d.tracker.SetCreated, opts.Logger)
 	d.prober = probe.New(l, d.kernel.overlay, d.wake, opts.Logger)
+	d.prober.Nodes = d.nodes
 	d.gateway.resolver = NewResolver(ResolverOptions{
 		Service: d.objects.service, Changed: func(PublicIP) { d.wake() }, Log: opts.Logger,
 	})
@@ -456,6 +457,13 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 		d.reports.agent.put(r.RouteAgent)
 	}
 	return nil
+}
+
+// nodes returns the number of nodes of this cluster. It may be called from any goroutine.
+func (d *Daemon) nodes() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.latest.State.Nodes)
 }
 
 // probedPaths reads the paths to gateways.
