@@ -74,18 +74,18 @@ func (i GatewayIndex) List(ctx context.Context, cache client.Reader) (Gateways, 
 // Gateways are the gateways of a cluster whose acknowledgement an object needs before it is used.
 type Gateways []v1alpha1.NodeIndex
 
-// InService returns those of the ready gateways that packets may take, by name of the node: a
-// gateway that is down acknowledges nothing, and its last report remains.
+// InService returns those of the ready gateways whose acknowledgement counts; nodes are by name. A
+// gateway that is down acknowledges nothing, and its last report remains: one whose Node is gone,
+// not Ready, or has booted since the report. While another gateway serves, so are one that answers
+// no witness (silent) and one whose label was removed.
 //
-// A gateway is down if its Node is gone, not Ready, or has booted since the report. While another
-// one serves, so is a gateway that answers no witness (silent), and one whose label was removed.
-//
-// It is safe to leave one out that is alive and only cut off. One without an object drops its
-// packets. One with the former owner of an address or of ports would mislead them, but it had the
-// removal of that owner before it was cut off, or has been cut off for most of ipam.AddressRest:
-// Endpoint of a gateway that is down is withdrawn from the hub long before that, and no other
-// cluster sends to it or accepts its packets. One that is silent for all others delivers nothing
-// to them either. What it has missed it reads before it reports the next acknowledgement.
+// One that is left out but alive, only cut off, serves no stale NAT. It drops the packets of an
+// object that it does not have. It could mislead those of an address that had another owner, but
+// had the removal of that owner before it was cut off, unless it has been cut off for most of the
+// time for which an address rests (ipam.AddressRest, 120 s). Long before, agent/peering withdraws
+// its Endpoint: no other cluster sends to it or accepts its packets. Ports that had another owner
+// lead to a node that has no flow in them. When it is back, its daemon reads all objects before it
+// acknowledges anything, and it is asked again.
 func InService(ready []v1alpha1.NodeIndex, nodes map[string]*corev1.Node, silent map[string]bool) Gateways {
 	var alive, serving Gateways
 	for _, n := range ready {
