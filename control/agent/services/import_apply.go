@@ -70,6 +70,12 @@ func (r *importReconciler) applyWithoutHub(ctx context.Context, have present, s 
 			own = append(own, slice)
 		} else if verdict != nil && r.cluster.owner.Owns(slice) {
 			_, dead := (*verdict)[source]
+			peer, err := r.readPeer(ctx, source)
+			if err != nil {
+				return err
+			}
+			refused, is := refusalOf(peer)
+			dead = dead || is && refused.peer != nil
 			others, judged = append(others, slice), append(judged, judgedSlice(slice, dead))
 		}
 	}
