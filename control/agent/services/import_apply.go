@@ -74,9 +74,11 @@ func (r *importReconciler) applyWithoutHub(ctx context.Context, have present, s 
 			if err != nil {
 				return err
 			}
-			refused, is := refusalOf(peer)
-			dead = dead || is && refused.peer != nil
-			others, judged = append(others, slice), append(judged, judgedSlice(slice, dead))
+			next := judgedSlice(slice, dead)
+			if refused, is := refusalOf(peer); is && refused.peer != nil {
+				next = unreadySlice(slice)
+			}
+			others, judged = append(others, slice), append(judged, next)
 		}
 	}
 	for _, c := range have.imported.Status.Clusters {

@@ -205,7 +205,11 @@ func (c sourceCluster) remoteSlices(s importState, x v1alpha1.ServiceContributio
 		if n, err := strconv.ParseUint(h.Annotations[v1alpha1.AnnotationReadyBackends], 10, 31); err == nil && !headless {
 			content.ReadyBackends = strconv.FormatUint(n, 10)
 		}
-		out = append(out, judgedSlice(c.slice(s, x.Spec.Cluster, headless, content), is || slices.Contains(s.dead, x.Spec.Cluster)))
+		slice := c.slice(s, x.Spec.Cluster, headless, content)
+		if is {
+			slice = unreadySlice(slice)
+		}
+		out = append(out, judgedSlice(slice, slices.Contains(s.dead, x.Spec.Cluster)))
 	}
 	return out
 }

@@ -216,6 +216,9 @@ func TestARefusedClusterIsNotReady(t *testing.T) {
 	if e := slice.Endpoints[0]; ptr.Deref(e.Conditions.Ready, true) || ptr.Deref(e.Conditions.Serving, true) {
 		t.Errorf("endpoint %+v is ready", e)
 	}
+	if marked := (present{slices: g1.desired(only).slices}).marked(); marked != nil {
+		t.Errorf("%v count as dead: they would stay so once they are accepted, as long as there is no verdict", marked)
+	}
 	both := sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "120.3.0.9", 1)).with(refuse("g3", v1alpha1.ReasonWireMismatch))
 	if got, want := ready(both), "True Ready: the service is imported, without ready endpoints of cluster g3: WireMismatch: this is why"; got != want {
 		t.Errorf("%s, want %s", got, want)

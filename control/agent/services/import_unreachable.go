@@ -129,6 +129,17 @@ func (r *importReconciler) importedSlices(ctx context.Context, options ...client
 	return slices.DeleteFunc(list.Items, func(s discoveryv1.EndpointSlice) bool { return !r.cluster.owner.Owns(&s) })
 }
 
+// unreadySlice returns a slice with no endpoint ready, as of a refused cluster. Unlike that of a dead
+// one it is not marked: what was ready comes back with the hub alone.
+func unreadySlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	out := slice.DeepCopy()
+	for i := range out.Endpoints {
+		c := &out.Endpoints[i].Conditions
+		c.Ready, c.Serving = ptr.To(false), ptr.To(false)
+	}
+	return out
+}
+
 // judgedSlice returns an imported slice as it must be while its cluster is dead (no gateway reaches
 // it) or alive. The endpoints of a dead cluster stay, because open connections may survive a short
 // outage. An annotation keeps which of them were ready, so that their readiness can be restored
@@ -150,12 +161,11 @@ func judgedSlice(slice *discoveryv1.EndpointSlice, dead bool) *discoveryv1.Endpo
 	}
 	var indexes []string
 	for i := range out.Endpoints {
-		c := &out.Endpoints[i].Conditions
-		if ptr.Deref(c.Ready, true) {
+		if ptr.Deref(out.Endpoints[i].Conditions.Ready, true) {
 			indexes = append(indexes, strconv.Itoa(i))
 		}
-		c.Ready, c.Serving = ptr.To(false), ptr.To(false)
 	}
+	out = unreadySlice(out)
 	// never nil: the owner's are there
 	out.Annotations[v1alpha1.AnnotationUnreachable] = strings.Join(indexes, ",")
 	return out
