@@ -160,7 +160,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hubclient.Hub, token
 			ClusterID: c.ClusterID, SystemNamespace: config.SystemNamespace, HubID: c.HubID,
 			ModeMCS: c.Mode == config.ModeMCS, Hub: h,
 			UnreachableClusters: func(ctx context.Context, set func([]string)) {
-				topology.WatchUnreachableClusters(ctx, topology.UnreachableClustersSocket, set, slog.New(logr.ToSlogHandler(mgr.GetLogger())))
+				topology.WatchReports(ctx, mgr.GetCache(), set, slog.New(logr.ToSlogHandler(mgr.GetLogger())))
 			},
 		}),
 		peering.SetupIdentity(mgr, peering.IdentityOptions{ClusterID: c.ClusterID, HubID: c.HubID}),
@@ -214,9 +214,10 @@ func cacheOptions() cache.Options {
 			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
 				config.SystemNamespace: {FieldSelector: named(config.ConfigMapName)},
 			}},
-			&corev1.Pod{}:            {Transform: stripPod},
-			&submarinerv1.Cluster{}:  system,
-			&submarinerv1.Endpoint{}: system,
+			&corev1.Pod{}:                 {Transform: stripPod},
+			&submarinerv1.Cluster{}:       system,
+			&submarinerv1.Endpoint{}:      system,
+			topology.RouteAgentMetadata(): system,
 		},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/test/await"
 )
 
@@ -39,6 +40,7 @@ func TestClusterset(t *testing.T) {
 			})
 		}
 	})
+	t.Run("a dead gateway is not waited for", s.testDeadGateway)
 	t.Run("hub away", s.testHubAway)
 	t.Run("agent started while the hub is away", s.testStartWithoutHub)
 	t.Run("a gateway goes, a cluster goes", s.testLeaving)
@@ -280,6 +282,49 @@ func (s *clusterset) testMany(t *testing.T) {
 	within(t, "all imported", imports(count))
 	must(t, s.g2.DeleteAllOf(t.Context(), &mcs.ServiceExport{}, client.InNamespace(ns)))
 	within(t, "all gone", imports(0))
+}
+
+// One of two gateways dies. New exports name it until that is known, and are ready 5 s later.
+func (s *clusterset) testDeadGateway(t *testing.T) {
+	const ns, name, second = "dead-gateway", "web", "gw-b"
+	ctx := t.Context()
+	namespace(t, ns, s.g2)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: second, Labels: map[string]string{"submariner.io/gateway": "true"}}}
+	s.g2.create(t, node)
+	var index v1alpha1.NodeIndex
+	within(t, "an index of the second gateway", func() string {
+		if err := s.g2.Get(ctx, client.ObjectKey{Name: second}, &index); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	index.Status = v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, BootID: "boot"}
+	must(t, s.g2.Status().Update(ctx, &index))
+	s.g2.service(t, ns, name, web)
+	s.g2.export(t, ns, name)
+	within(t, "the condition names the gateway", func() string {
+		var e mcs.ServiceExport
+		if err := s.g2.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, &e); err != nil {
+			return err.Error()
+		}
+		for _, c := range e.Status.Conditions {
+			if c.Type == "Ready" && c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "once gateway gw-b has it in its tables") {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%+v", e.Status.Conditions)
+	})
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+	must(t, s.g2.Status().Update(ctx, node))
+	known := time.Now()
+	within(t, "Ready", s.g2.conditionIs(ns, name, "Ready", "True"))
+	took := time.Since(known)
+	t.Logf("ready %s after the death was known", took.Round(time.Millisecond))
+	if took > 5*time.Second {
+		t.Errorf("the export is ready %s after the death of the gateway was known; want at most 5 s", took)
+	}
+	must(t, s.g2.Delete(ctx, node))
+	s.g2.unexport(t, ns, name)
 }
 
 func (s *clusterset) testHubAway(t *testing.T) {

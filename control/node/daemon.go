@@ -154,6 +154,7 @@ func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemo
 	d.objects = newObjectSource(opts, c, cl.RESTMapper(), d.wake)
 	d.reports = newReports(types.NamespacedName{Namespace: opts.Namespace, Name: opts.NodeName}, c, cl, d.tracker.SetCreated, opts.Logger)
 	d.prober = probe.New(l, d.kernel.overlay, d.wake, opts.Logger)
+	d.prober.Nodes = d.nodes
 	d.gateway.resolver = NewResolver(ResolverOptions{
 		Service: d.objects.service, Changed: func(PublicIP) { d.wake() }, Log: opts.Logger,
 	})
@@ -427,8 +428,9 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if dead, known := d.unreachableClusters.Observe(snap, paths, now); known {
-		d.opts.UnreachableClusters.Publish(dead)
+	verdict := d.unreachableClusters.Observe(snap, paths, now)
+	if verdict.Known {
+		d.opts.UnreachableClusters.Publish(verdict.Unreachable)
 	}
 	if !d.settled.Load() && (snap.Connected(paths) || now.Sub(d.started) > introduction) {
 		d.settled.Store(true)
@@ -443,17 +445,25 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 		}
 	}
 	update := d.tracker.Observe(status.Observation{
-		Snapshot: snap, Role: d.gateway.role.current(now), Paths: paths, Sizes: d.prober.Sizes(), Peers: d.wireStatus(now), Now: now,
+		Snapshot: snap, Role: d.gateway.role.current(now), Paths: paths, Sizes: d.prober.Sizes(), Peers: d.wireStatus(now), Verdict: verdict, Now: now,
 	})
 	if d.gateway.setAnswering(update.Answering) {
 		d.wake() // a drained gateway may leave now, or has to come back
 	}
 	d.recordEvents(update.Events)
+	d.recordNodeEvents(update.NodeEvents, snap.Objects)
 	if r := update.Report; r != nil {
 		d.reports.gateway.put(gatewayReport{r.Gateway, r.RouteAgent.Owner})
 		d.reports.agent.put(r.RouteAgent)
 	}
 	return nil
+}
+
+// nodes returns the number of nodes of this cluster. It may be called from any goroutine.
+func (d *Daemon) nodes() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.latest.State.Nodes)
 }
 
 // probedPaths reads the paths to gateways.
@@ -473,6 +483,17 @@ func (d *Daemon) recordEvents(events []status.Event) {
 	about := &corev1.ObjectReference{
 		APIVersion: submarinerv1.GroupVersion.String(), Kind: "Gateway", Namespace: d.opts.Namespace, Name: d.opts.NodeName,
 	}
+	for _, e := range events {
+		d.opts.Events.Event(about, e.Type, e.Reason, e.Message)
+	}
+}
+
+// recordNodeEvents records Events about this Node.
+func (d *Daemon) recordNodeEvents(events []status.Event, objs tables.Objects) {
+	if d.opts.Events == nil || len(events) == 0 {
+		return
+	}
+	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: d.opts.NodeName, UID: tables.OwnNode(objs).UID}
 	for _, e := range events {
 		d.opts.Events.Event(about, e.Type, e.Reason, e.Message)
 	}

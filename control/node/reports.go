@@ -244,6 +244,7 @@ type agentWriter struct {
 
 func (w *agentWriter) write(ctx context.Context, r status.RouteAgent) error {
 	if time.Since(w.at) < recheck && equality.Semantic.DeepEqual(w.last.Owner, r.Owner) && w.last.Silent == r.Silent && w.last.LeftOut == r.LeftOut &&
+		w.last.Witness == r.Witness && w.last.Unreachable == r.Unreachable &&
 		!status.Differ(w.last.Status, r.Status) {
 		return nil
 	}
@@ -253,6 +254,10 @@ func (w *agentWriter) write(ctx context.Context, r status.RouteAgent) error {
 		delete(a.Annotations, submarinerv1.AnnotationSilentGateways)
 		if r.Silent != "" {
 			metav1.SetMetaDataAnnotation(&a.ObjectMeta, submarinerv1.AnnotationSilentGateways, r.Silent)
+		}
+		delete(a.Annotations, submarinerv1.AnnotationUnreachableClusters)
+		if r.Witness {
+			metav1.SetMetaDataAnnotation(&a.ObjectMeta, submarinerv1.AnnotationUnreachableClusters, r.Unreachable)
 		}
 		delete(a.Annotations, submarinerv1.AnnotationPodsLeftOut)
 		if r.LeftOut != "" {

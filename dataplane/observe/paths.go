@@ -10,7 +10,7 @@ import (
 )
 
 // paths are the metrics of the ways to gateways.
-type paths struct{ rtt, loss, up, mtu, hole, gso, state, role *prometheus.Desc }
+type paths struct{ rtt, loss, up, mtu, hole, gso, state, role, isolated *prometheus.Desc }
 
 func newPaths() paths {
 	peer := []string{"cluster", "gateway"}
@@ -27,12 +27,14 @@ func newPaths() paths {
 			"1 if packets of a gateway that GRO has merged are dropped in this node's stack, by its firewall: large TCP transfers stall.", peer, nil),
 		state: prometheus.NewDesc("pelago_path_state",
 			"1 for the state in which packets find the path to a gateway at this moment, 0 for the others.", append(peer, "state"), nil),
+		isolated: prometheus.NewDesc("pelago_node_isolated",
+			"1 if no gateway answers this node, so that its pods reach no other cluster and it has no verdict on clusters.", nil, nil),
 		role: prometheus.NewDesc("pelago_gateway_state", "1 for the state of this node as a gateway, 0 for the others.", []string{"state"}, nil),
 	}
 }
 
 func (m paths) describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.rtt, m.loss, m.up, m.mtu, m.hole, m.gso, m.state, m.role} {
+	for _, d := range []*prometheus.Desc{m.rtt, m.loss, m.up, m.mtu, m.hole, m.gso, m.state, m.role, m.isolated} {
 		out <- d
 	}
 }
@@ -41,6 +43,7 @@ func (m paths) collect(out chan<- prometheus.Metric, v View, known map[netip.Add
 	for _, s := range States {
 		out <- prometheus.MustNewConstMetric(m.role, prometheus.GaugeValue, oneIf(v.State == s), s)
 	}
+	out <- prometheus.MustNewConstMetric(m.isolated, prometheus.GaugeValue, oneIf(v.Isolated))
 	for _, p := range v.Peers {
 		path, ok := known[p.Path]
 		out <- prometheus.MustNewConstMetric(m.up, prometheus.GaugeValue, oneIf(p.Up), p.Cluster, p.Gateway)

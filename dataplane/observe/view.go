@@ -16,6 +16,8 @@ type View struct {
 	State string
 	// Peers are the gateways of this cluster and, at a gateway, those of all others.
 	Peers []Peer
+	// Isolated: no gateway has answered this node for some seconds.
+	Isolated bool
 	// Reports counts how often state was queued for the Gateway and RouteAgent objects.
 	Reports uint64
 	// Of a gateway: when its Gateway object was made, how many gateways this cluster has, and its

@@ -36,6 +36,10 @@ const (
 	// are cloned into overdue probes (bpf/probe.h, path_take), so that the cost of failover follows
 	// the traffic, not the number of peers.
 	maxBusy = 32
+	// crowd is the number of nodes of a cluster from which on no path is probed at that rate: each
+	// gateway reflects the probes of all nodes. There, packets alone trigger the overdue probes, so
+	// that a node that sends now and then costs its gateways no more than an idle one.
+	crowd = 1000
 	// ringHalf is half of the probes that a path remembers.
 	ringHalf = time.Duration(len(bpf.PelagoPath{}.Ring) / 2)
 
@@ -105,6 +109,9 @@ type Node interface {
 
 // Prober probes all paths with Probed set.
 type Prober struct {
+	// Nodes returns the number of nodes that probe the same gateways; nil: few do.
+	Nodes func() int
+
 	node Node
 	edge Edge
 	// changed is called after a Size changed.
@@ -331,13 +338,17 @@ func (p *Prober) intervals(paths map[netip.Addr]liveness.Path, now time.Time) ma
 			busy = append(busy, peer)
 		}
 	}
-	if len(busy) <= maxBusy {
+	most := maxBusy
+	if p.Nodes != nil && p.Nodes() >= crowd {
+		most = 0
+	}
+	if len(busy) <= most {
 		return out
 	}
 	slices.SortFunc(busy, func(a, b netip.Addr) int {
 		return cmp.Or(cmp.Compare(p.paths[b].traffic, p.paths[a].traffic), a.Compare(b))
 	})
-	for _, peer := range busy[maxBusy:] {
+	for _, peer := range busy[most:] {
 		out[peer] = Idle
 	}
 	return out

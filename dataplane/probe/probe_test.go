@@ -108,6 +108,24 @@ func TestEvery(t *testing.T) {
 	}
 }
 
+// In a large cluster no path is probed at the full rate: packets trigger the overdue probes.
+func TestIntervalsOfACrowd(t *testing.T) {
+	nodes := crowd - 1
+	p := New(nil, nil, func() {}, slog.New(slog.DiscardHandler))
+	p.Nodes = func() int { return nodes }
+	peer := netip.MustParseAddr("172.16.0.1")
+	paths := map[netip.Addr]liveness.Path{peer: {Probed: true, Used: 50 * time.Millisecond}}
+	for _, step := range []struct {
+		nodes int
+		want  time.Duration
+	}{{crowd - 1, Busy}, {crowd, Idle}, {5000, Idle}, {1, Busy}} {
+		nodes = step.nodes
+		if got := p.intervals(paths, time.Now())[peer]; got != step.want {
+			t.Errorf("with %d nodes: every %s, want %s", step.nodes, got, step.want)
+		}
+	}
+}
+
 // Of many paths in use the busiest are probed at the full rate, and the first probes of all are
 // spread.
 func TestIntervalsOfManyPaths(t *testing.T) {

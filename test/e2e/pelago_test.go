@@ -24,6 +24,8 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "a ClusterSetIP", testClusterSetIP)
 	s.run(t, "a daemon that is killed", testDaemonKilled)
 	s.run(t, "a gateway leaves", testGatewayLeaves)
+	s.run(t, "a node whose port is closed", testClosedPort)
+	s.run(t, "exports beside a dead gateway", testDeadGateway)
 	s.run(t, "rights at the hub", testRights)
 	s.run(t, "bad input", testBadInput)
 	s.run(t, "a forged packet", testInjection)

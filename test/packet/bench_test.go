@@ -41,6 +41,9 @@ func BenchmarkPrograms(b *testing.B) {
 		{"edge, new flow", na, bpf.PelagoProgEdgeOut, func(i int) []byte { return out(fresh(i + 1)) }, "edge-out sent"},
 		{"gateway, to the cable", ga, bpf.PelagoProgUplinkIn, func(int) []byte { return overlay(1, 2, 1, translated(known)).Encode() }, "uplink-in switched"},
 		{"gateway, from the cable", ga, bpf.PelagoProgUplinkIn, func(int) []byte { return cable(2, 1, 1, answerTo(3).Encode()).Encode() }, "uplink-in switched"},
+		{"gateway, a node's probe", ga, bpf.PelagoProgUplinkIn, func(int) []byte {
+			return overlay(1, 2, 1, body{}.encode(), func(o *Overlay) { o.Type = Probe }).Encode()
+		}, "uplink-in probe"},
 		{"far edge, new flow", nb, bpf.PelagoProgUplinkIn, func(i int) []byte { return overlay(2, 1, 2, translated(fresh(i+1))).Encode() }, "uplink-in delivered"},
 	} {
 		b.Run(bench.name, func(b *testing.B) {

@@ -17,6 +17,10 @@ const (
 	// AnnotationSilentGateways of a RouteAgent lists the gateways of the own cluster that do not
 	// answer the node, with commas between.
 	AnnotationSilentGateways = "pelago.io/silent-gateways"
+	// AnnotationUnreachableClusters of a RouteAgent lists the clusters that no gateway reaches, as
+	// the node observes it, with commas between; empty: none. A RouteAgent without it is of a node
+	// that no gateway answers, or that does not know yet: it is no witness.
+	AnnotationUnreachableClusters = "pelago.io/unreachable-clusters"
 	// AnnotationPodsLeftOut of a RouteAgent is the number of pods of the node that are not
 	// connected, or not as configured, because of their device; decimal. StatusFailure names them.
 	AnnotationPodsLeftOut = "pelago.io/pods-left-out"

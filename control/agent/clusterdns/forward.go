@@ -55,6 +55,9 @@ func SetupForward(m manager.Manager, o ForwardOptions) error {
 		if i == 0 {
 			c.others = targets[1:]
 		}
+		if t.stub {
+			c.instead = []Target{targets[0], corefileOf("coredns"), targets[1]}
+		}
 		errs = append(errs, c.setup())
 	}
 	switch _, err := m.GetRESTMapper().RESTMapping(operatorKind.GroupKind(), operatorKind.Version); {
@@ -81,6 +84,8 @@ type forwarder struct {
 	apply   func(client.Object, *Forward) (changed bool, err error)
 	// others are looked for where the object is missing, before that is reported.
 	others []Target
+	// instead are what is changed where one of them is present, and not the object.
+	instead []Target
 
 	reader client.Reader // of the object
 }
@@ -139,6 +144,13 @@ func (c *forwarder) Reconcile(ctx context.Context, _ reconcile.Request) (reconci
 	if !hasObject {
 		return reconcile.Result{}, c.missing(ctx, &svc, want)
 	}
+	if want != nil && c.instead != nil {
+		if found, err := Present(ctx, c.manager.GetAPIReader(), c.instead); err != nil {
+			return reconcile.Result{}, err
+		} else if found {
+			want = nil
+		}
+	}
 	changed, err := c.apply(obj, want)
 	if err != nil {
 		return reconcile.Result{}, c.fail(obj, err)
@@ -154,10 +166,10 @@ func (c *forwarder) Reconcile(ctx context.Context, _ reconcile.Request) (reconci
 		}
 		return reconcile.Result{}, fmt.Errorf("update %s: %w", c.name, err)
 	}
-	if hasService {
+	if want != nil {
 		c.events.Eventf(obj, corev1.EventTypeNormal, reasonPatched, "forwarding %v to %s", want.Zones, want.To)
 	} else {
-		c.events.Eventf(obj, corev1.EventTypeNormal, reasonPatched, "no longer forwarding %v: Service %s is gone", c.options.Zones, service)
+		c.events.Eventf(obj, corev1.EventTypeNormal, reasonPatched, "no longer forwarding %v: Service %s is gone, or CoreDNS forwards them", c.options.Zones, service)
 	}
 	return reconcile.Result{}, nil
 }

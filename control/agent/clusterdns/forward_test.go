@@ -152,6 +152,9 @@ func TestElsewhere(t *testing.T) {
 	}
 	cms := map[string]string{}
 	for _, target := range Targets("")[1:] {
+		if target.stub {
+			continue // see TestKubeDNS
+		}
 		corefile := ".:53 {\n    bind 169.254.20.10\n}\n"
 		c.Make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: target.ConfigMap.Name}, Data: map[string]string{"Corefile": corefile}})
 		cms[target.ConfigMap.Name] = corefile
@@ -227,4 +230,62 @@ func runController(t *testing.T, custom string) (stop func()) {
 			return SetupForward(m, ForwardOptions{Zones: []string{"clusterset.local"}, Custom: custom})
 		}},
 	}.Run(t, shared.Config(t))
+}
+
+// TestKubeDNS: where there is no CoreDNS, kube-dns forwards, until there is one or the Service goes.
+func TestKubeDNS(t *testing.T) {
+	api := apiserver.Start(t)
+	scheme := runtime.NewScheme()
+	c := apiserver.Connect(t, api, clientgoscheme.AddToScheme)
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	c.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: service.Namespace}})
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "kube-dns"}, Data: map[string]string{"stubDomains": `{"acme.local":["1.2.3.4"]}`}}
+	c.Make(cm)
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 53, Protocol: corev1.ProtocolUDP}}}}
+	c.Make(svc)
+	run := func() (stop func()) {
+		return apiserver.Manager{Scheme: scheme, Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
+			return SetupForward(m, ForwardOptions{Zones: []string{"clusterset.local"}, Cache: time.Second})
+		}}}.Run(t, api)
+	}
+	domains := func() string {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(cm), cm); err != nil {
+			t.Fatal(err)
+		}
+		return cm.Data["stubDomains"]
+	}
+	stop := run()
+	forwarding := fmt.Sprintf(`{"acme.local":["1.2.3.4"],"clusterset.local":["%s"]}`, svc.Spec.ClusterIP)
+	await.Equal(t, forwarding, domains)
+	var events corev1.EventList
+	if err := c.List(t.Context(), &events); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events.Items {
+		if e.Reason == reasonFailed {
+			t.Errorf("Event %s: %s", e.Reason, e.Message)
+		}
+	}
+	c.Remove(svc)
+	await.Equal(t, `{"acme.local":["1.2.3.4"]}`, domains)
+	stop()
+
+	c.Make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "coredns"}, Data: map[string]string{"Corefile": kubeadm}})
+	again := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name}, Spec: corev1.ServiceSpec{Ports: svc.Spec.Ports}}
+	again.Spec.Ports[0].NodePort = 0
+	c.Make(again)
+	run()
+	await.True(t, "the Corefile forwards", func() bool {
+		corefile := new(corev1.ConfigMap)
+		if err := c.Get(t.Context(), TargetOf("").ConfigMap, corefile); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(corefile.Data["Corefile"], again.Spec.ClusterIP)
+	})
+	if got := domains(); got != `{"acme.local":["1.2.3.4"]}` {
+		t.Errorf("beside CoreDNS kube-dns has %s", got)
+	}
 }

@@ -17,12 +17,14 @@ const CustomName = "coredns-custom"
 // customImport is in a Corefile that imports the keys *.server of a ConfigMap as server blocks.
 const customImport = "*.server"
 
-// Target is the key of a ConfigMap that holds configuration of CoreDNS.
+// Target is the key of a ConfigMap that holds configuration of CoreDNS, or of kube-dns.
 type Target struct {
 	ConfigMap types.NamespacedName
 	Key       string
 	// Optional: the key is created if it is missing, and removed when its content becomes empty.
 	Optional bool
+	// stub: the key is not configuration of CoreDNS but stubDomains of kube-dns.
+	stub bool
 }
 
 // TargetOf is the key for a ConfigMap of server blocks that the Corefile imports; if custom is
@@ -31,19 +33,19 @@ func TargetOf(custom string) Target {
 	if custom == "" {
 		return corefileOf("coredns")
 	}
-	return Target{types.NamespacedName{Namespace: Namespace, Name: custom}, "pelago.server", true}
+	return Target{ConfigMap: types.NamespacedName{Namespace: Namespace, Name: custom}, Key: "pelago.server", Optional: true}
 }
 
 func corefileOf(name string) Target {
-	return Target{types.NamespacedName{Namespace: Namespace, Name: name}, "Corefile", false}
+	return Target{ConfigMap: types.NamespacedName{Namespace: Namespace, Name: name}, Key: "Corefile"}
 }
 
 // Targets are all that a cluster may have: that of TargetOf, and the Corefiles of RKE2's chart and
 // of NodeLocal DNSCache, under the names of its manifest and of Kubespray. NodeLocal DNSCache sends
 // queries outside cluster.local to upstream name servers, so it needs the block as well as the
-// CoreDNS behind it.
+// CoreDNS behind it. The last one is kube-dns, which is changed only where no CoreDNS is.
 func Targets(custom string) []Target {
-	return []Target{TargetOf(custom), corefileOf("rke2-coredns-rke2-coredns"), corefileOf("node-local-dns"), corefileOf("nodelocaldns")}
+	return []Target{TargetOf(custom), corefileOf("rke2-coredns-rke2-coredns"), corefileOf("node-local-dns"), corefileOf("nodelocaldns"), kubeDNS}
 }
 
 // ImportsServers reports whether a Corefile imports server blocks from another ConfigMap.
@@ -64,6 +66,12 @@ func (t Target) set(cm *corev1.ConfigMap, text string) {
 // apply changes the ConfigMap to forward, or not to if f is nil, and reports whether that is a
 // change.
 func (t Target) apply(cm *corev1.ConfigMap, f *Forward) (changed bool, err error) {
+	if t.stub {
+		if changed, err = t.applyStub(cm, f); err != nil {
+			return false, fmt.Errorf("ConfigMap %s: %w", t.ConfigMap, err)
+		}
+		return changed, nil
+	}
 	text, ok := cm.Data[t.Key]
 	if !ok && !t.Optional {
 		return false, fmt.Errorf("read ConfigMap %s: it has no key %s; this cluster's DNS is configured elsewhere", t.ConfigMap, t.Key)
@@ -86,7 +94,7 @@ func (t Target) apply(cm *corev1.ConfigMap, f *Forward) (changed bool, err error
 
 // Clean removes the block from a ConfigMap, and reports whether there was one.
 func (t Target) Clean(cm *corev1.ConfigMap) (changed bool, err error) {
-	if cm.Data[t.Key] == "" {
+	if cm.Data[t.Key] == "" && !t.stub {
 		return false, nil
 	}
 	return t.apply(cm, nil)

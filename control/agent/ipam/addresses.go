@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -22,6 +23,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // AddressOptions are the options of the controller of global addresses.
@@ -244,8 +246,12 @@ func (r *reconciler) show(ctx context.Context, req request, owner object, plan A
 	if err != nil {
 		return err
 	}
+	blocks, err := r.pendingBlocks(ctx, req, ready)
+	if err != nil {
+		return err
+	}
 	before := owner.DeepCopyObject().(client.Object)
-	changed, condition := owner.show(plan.Have, ready, r.supply())
+	changed, condition := owner.show(plan.Have, ready, blocks, r.supply())
 	r.waits(req, condition.Reason == submarinerv1.ReasonIPPoolAllocationFailed, condition.Reason == submarinerv1.ReasonAwaitingGateways)
 	if !changed {
 		return nil
@@ -258,6 +264,47 @@ func (r *reconciler) show(ctx context.Context, req request, owner object, plan A
 		r.recorder.Event(owner.Object, corev1.EventTypeWarning, condition.Reason, condition.Message)
 	}
 	return nil
+}
+
+// pendingBlocks reads which nodes have only pending blocks of an egress object.
+func (r *reconciler) pendingBlocks(ctx context.Context, req request, ready topology.Gateways) (b pendingBlocks, err error) {
+	if req.Kind == kindIngress {
+		return b, nil
+	}
+	pool := pelagov1alpha1.EgressPool{Namespace: req.Namespace, Name: req.Name}
+	var pending pelagov1alpha1.PortBlockList
+	if err := r.client.List(ctx, &pending, client.MatchingFields{stateIndex: poolState(pool, pelagov1alpha1.BlockPending)}, client.UnsafeDisableDeepCopy); err != nil {
+		return b, fmt.Errorf("list the pending port blocks of %s: %w", req, err)
+	}
+	nodes, gateways := sets.New[string](), sets.New[string]()
+	for i := range pending.Items {
+		p := &pending.Items[i]
+		active := nodes.Has(p.Spec.Node)
+		if !active {
+			if active, err = r.hasBlock(ctx, nodeState(pool, pelagov1alpha1.BlockActive, p.Spec.Node)); err != nil {
+				return b, err
+			}
+			if active {
+				continue
+			}
+		}
+		nodes.Insert(p.Spec.Node)
+		gateways.Insert(ready.Missing(p.UID)...)
+	}
+	if len(nodes) > 0 {
+		b.elsewhere, err = r.hasBlock(ctx, poolState(pool, pelagov1alpha1.BlockActive))
+	}
+	b.nodes, b.gateways = sets.List(nodes), sets.List(gateways)
+	return b, err
+}
+
+// hasBlock reports whether a block has this value of stateIndex.
+func (r *reconciler) hasBlock(ctx context.Context, state string) (bool, error) {
+	var blocks pelagov1alpha1.PortBlockList
+	if err := r.client.List(ctx, &blocks, client.MatchingFields{stateIndex: state}, client.Limit(1)); err != nil {
+		return false, fmt.Errorf("list the port blocks of %s: %w", state, err)
+	}
+	return len(blocks.Items) > 0, nil
 }
 
 // release marks claims as released; the event of that write requeues the owner.

@@ -1,11 +1,13 @@
 package ipam_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -42,8 +44,8 @@ func newCluster(t *testing.T) *cluster {
 		clock:   testingclock.NewFakeClock(time.Now()),
 	}
 	c.Empty(
-		&submarinerv1.ClusterGlobalEgressIP{}, &submarinerv1.GlobalEgressIP{}, &submarinerv1.GlobalIngressIP{}, &corev1.Pod{},
-		&pelagov1alpha1.GlobalAddress{}, &pelagov1alpha1.PortBlock{}, &pelagov1alpha1.NodeIndex{}, &corev1.Event{},
+		&submarinerv1.ClusterGlobalEgressIP{}, &submarinerv1.GlobalEgressIP{}, &submarinerv1.GlobalIngressIP{}, &corev1.Pod{}, &corev1.Node{},
+		&pelagov1alpha1.GlobalAddress{}, &pelagov1alpha1.PortBlock{}, &pelagov1alpha1.NodeIndex{}, &submarinerv1.RouteAgent{}, &corev1.Event{},
 	)
 	return c
 }
@@ -263,8 +265,10 @@ func TestAddressesWaitForAllReadyGateways(t *testing.T) {
 		}
 	}
 	for i, name := range []string{"g1", "g2", "n3"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{submarinerv1.LabelGateway: strconv.FormatBool(name != "n3")}}}
+		c.Make(node)
 		c.Make(&pelagov1alpha1.NodeIndex{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: pelagov1alpha1.NodeIndexSpec{Index: int32(i + 1), NodeUID: name},
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: pelagov1alpha1.NodeIndexSpec{Index: int32(i + 1), NodeUID: string(node.UID)},
 		})
 	}
 	acks := []string{string(svc.UID)}
@@ -285,6 +289,127 @@ func TestAddressesWaitForAllReadyGateways(t *testing.T) {
 	if got := c.state(svc); got != "120.1.0.1 True=Success" {
 		t.Errorf("once announced: %s", got)
 	}
+}
+
+// A gateway that is down is not waited for, however that shows, and the condition names the one that
+// is waited for.
+func TestADeadGatewayIsNotAwaited(t *testing.T) {
+	c := newCluster(t)
+	c.agent("120.1.0.0/24", nil)
+	c.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "pelago-system"}})
+	gateway := func(name string) (*corev1.Node, *pelagov1alpha1.NodeIndex) {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{submarinerv1.LabelGateway: "true"}}}
+		c.Make(node)
+		node.Status.NodeInfo.BootID = "b1"
+		n := &pelagov1alpha1.NodeIndex{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: pelagov1alpha1.NodeIndexSpec{Index: int32(name[1] - '0'), NodeUID: string(node.UID)},
+		}
+		c.Make(n)
+		n.Status = pelagov1alpha1.NodeIndexStatus{Ready: true, Gateway: true, NodeBootID: "b1"}
+		if err := errors.Join(c.Status().Update(t.Context(), node), c.Status().Update(t.Context(), n)); err != nil {
+			t.Fatal(err)
+		}
+		return node, n
+	}
+	_, alive := gateway("g1")
+	agent := &submarinerv1.RouteAgent{ObjectMeta: metav1.ObjectMeta{Namespace: "pelago-system", Name: "g1"}}
+	c.Make(agent)
+	report := func(silent string) {
+		agent.Annotations = map[string]string{
+			"update-timestamp": strconv.FormatInt(time.Now().Unix(), 10), "pelago.io/unreachable-clusters": "", "pelago.io/silent-gateways": silent,
+		}
+		if err := c.Update(t.Context(), agent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tt := range map[string]struct{ dies, comesBack func(*corev1.Node) }{
+		"its Node is not Ready": {
+			func(n *corev1.Node) {
+				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+				if err := c.Status().Update(t.Context(), n); err != nil {
+					t.Fatal(err)
+				}
+			}, nil,
+		},
+		"it answers no witness": {func(n *corev1.Node) { report(n.Name) }, func(*corev1.Node) { report("") }},
+		"it has lost its label": {func(n *corev1.Node) {
+			n.Labels = nil
+			if err := c.Update(t.Context(), n); err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
+		"its Node is deleted": {func(n *corev1.Node) { c.Remove(n) }, nil},
+		"it has booted": {func(n *corev1.Node) {
+			n.Status.NodeInfo.BootID = "b2"
+			if err := c.Status().Update(t.Context(), n); err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dead, deadIndex := gateway("g2")
+			svc := ingressIP("svc")
+			c.Make(svc)
+			await.True(c, "the condition names the gateway", func() bool {
+				if err := c.Get(t.Context(), client.ObjectKeyFromObject(svc), svc); err != nil {
+					t.Fatal(err)
+				}
+				condition := meta.FindStatusCondition(svc.Status.Conditions, submarinerv1.ConditionAllocated)
+				return condition != nil && strings.Contains(condition.Message, "gateway g1, g2 has it in its tables")
+			})
+			alive.Status.Acks = []string{string(svc.UID)}
+			if err := c.Status().Update(t.Context(), alive); err != nil {
+				t.Fatal(err)
+			}
+			await.True(c, "one gateway is missing", func() bool {
+				if err := c.Get(t.Context(), client.ObjectKeyFromObject(svc), svc); err != nil {
+					t.Fatal(err)
+				}
+				condition := meta.FindStatusCondition(svc.Status.Conditions, submarinerv1.ConditionAllocated)
+				return condition != nil && strings.Contains(condition.Message, "gateway g2 has it in its tables")
+			})
+			tt.dies(dead)
+			await.True(c, "the address is in use", func() bool { return strings.HasSuffix(c.state(svc), "True=Success") })
+			if tt.comesBack != nil {
+				tt.comesBack(dead)
+			}
+			for _, o := range []client.Object{svc, deadIndex, dead} {
+				if err := client.IgnoreNotFound(c.Delete(t.Context(), o)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// An egress object does not report success while its pods on a node have no ports.
+func TestEgressAwaitsItsBlocks(t *testing.T) {
+	c := newCluster(t)
+	c.agent("120.1.0.0/24", nil)
+	pool := egressIP("app", ptr.To(1))
+	c.Make(pool)
+	await.Equal(c, "120.1.0.1 True=Success", func() string { return c.state(pool) })
+	block := &pelagov1alpha1.PortBlock{
+		ObjectMeta: metav1.ObjectMeta{Name: "120-1-0-1-1024"},
+		Spec: pelagov1alpha1.PortBlockSpec{
+			EgressIP: "120.1.0.1", FirstPort: 1024, Node: "n1", NodeUID: "u1", State: pelagov1alpha1.BlockPending,
+			Pool: pelagov1alpha1.EgressPool{Namespace: pool.Namespace, Name: pool.Name},
+		},
+	}
+	c.Make(block)
+	await.Equal(c, "120.1.0.1 False=AwaitingGateways", func() string { return c.state(pool) })
+	block.Spec.State = pelagov1alpha1.BlockActive
+	if err := c.Update(t.Context(), block); err != nil {
+		t.Fatal(err)
+	}
+	await.Equal(c, "120.1.0.1 True=Success", func() string { return c.state(pool) })
+	other := block.DeepCopy()
+	other.ObjectMeta = metav1.ObjectMeta{Name: "120-1-0-1-1280"}
+	other.Spec.FirstPort, other.Spec.Node, other.Spec.State = 1280, "n2", pelagov1alpha1.BlockPending
+	c.Make(other)
+	await.Equal(c, "120.1.0.1 True=AwaitingGateways", func() string { return c.state(pool) })
+	c.Remove(other)
+	await.Equal(c, "120.1.0.1 True=Success", func() string { return c.state(pool) })
 }
 
 // allDistinct checks what must hold at any moment: no address is shown by two objects, each shown

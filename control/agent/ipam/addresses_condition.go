@@ -3,6 +3,7 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,9 +21,19 @@ type supply struct {
 	size int
 }
 
+// pendingBlocks are the nodes whose blocks of a pool are all pending: its pods there have no ports.
+type pendingBlocks struct {
+	nodes []string // sorted
+	// gateways are those that have not acknowledged one of the blocks, sorted; empty with blocks
+	// pending: there is none in service, or the blocks become active now.
+	gateways []string
+	// elsewhere: another node has an active block.
+	elsewhere bool
+}
+
 // egressCondition is the condition of an egress object with count requested addresses, of which it
 // has those of have.
-func egressCondition(refused *refusal, count int, have []netip.Addr, s supply) metav1.Condition {
+func egressCondition(refused *refusal, count int, have []netip.Addr, b pendingBlocks, s supply) metav1.Condition {
 	switch {
 	case refused != nil:
 		return notAllocated(refused.reason, refused.message)
@@ -30,8 +41,34 @@ func egressCondition(refused *refusal, count int, have []netip.Addr, s supply) m
 		return notAllocated(submarinerv1.ReasonZeroInput, "the number of IPs is 0: these pods have no egress to other clusters")
 	case len(have) < count:
 		return notAllocated(submarinerv1.ReasonIPPoolAllocationFailed, s.exhausted(count, len(have)))
+	case len(b.nodes) > 0:
+		c := notAllocated(submarinerv1.ReasonAwaitingGateways,
+			fmt.Sprintf("the addresses are allocated, but pods on %s have no ports yet: their port blocks are pending until %s",
+				names(b.nodes), awaited(b.gateways, "them")))
+		if b.elsewhere {
+			c.Status = metav1.ConditionTrue
+		}
+		return c
 	}
 	return allocated()
+}
+
+// awaited describes what an object waits for, by the gateways that have not acknowledged it.
+func awaited(gateways []string, object string) string {
+	if len(gateways) == 0 {
+		return "this cluster has a ready gateway: label a node submariner.io/gateway=true, or see pelago show gateways"
+	}
+	return fmt.Sprintf("gateway %s has %s in its tables: see pelago show gateways", names(gateways), object)
+}
+
+// mostNames bounds the names in a message.
+const mostNames = 5
+
+func names(all []string) string {
+	if more := len(all) - mostNames; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:mostNames], ", "), more)
+	}
+	return strings.Join(all, ", ")
 }
 
 // ingressCondition is the condition of a GlobalIngressIP. An announced address stays announced: a
@@ -49,7 +86,7 @@ func ingressCondition(have []netip.Addr, shown string, was *metav1.Condition, ga
 			"the address is allocated, but this cluster has no ready gateway: label a node submariner.io/gateway=true, or see pelago show gateways")
 	}
 	return notAllocated(submarinerv1.ReasonAwaitingGateways,
-		"the address is allocated and gets used once every ready gateway has it in its tables")
+		"the address is allocated and gets used once "+awaited(gateways.Missing(of), "it"))
 }
 
 // natCondition is the condition of an egress object's NAT behaviour; nil if its annotations set

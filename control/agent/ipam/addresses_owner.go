@@ -96,13 +96,13 @@ func translate(o client.Object) object {
 
 // show writes addresses and condition into the status of the object in memory and reports whether
 // that changed anything.
-func (o object) show(have []netip.Addr, ready topology.Gateways, s supply) (changed bool, now metav1.Condition) {
+func (o object) show(have []netip.Addr, ready topology.Gateways, b pendingBlocks, s supply) (changed bool, now metav1.Condition) {
 	switch obj := o.Object.(type) {
 	case *submarinerv1.ClusterGlobalEgressIP:
-		now = egressCondition(o.refused, o.Count, have, s)
+		now = egressCondition(o.refused, o.Count, have, b, s)
 		changed = showEgress(&obj.Status, obj, have, now)
 	case *submarinerv1.GlobalEgressIP:
-		now = egressCondition(o.refused, o.Count, have, s)
+		now = egressCondition(o.refused, o.Count, have, b, s)
 		changed = showEgress(&obj.Status, obj, have, now)
 	case *submarinerv1.GlobalIngressIP:
 		was := meta.FindStatusCondition(obj.Status.Conditions, submarinerv1.ConditionAllocated)

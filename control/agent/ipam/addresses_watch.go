@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/netip"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -25,6 +27,7 @@ import (
 const (
 	ownerIndex   = "addresses.owner" // GlobalAddress by its owner's request
 	blockIndex   = "addresses.block" // PortBlock by egress IP
+	stateIndex   = "addresses.state" // PortBlock by poolState and by nodeState
 	gatewayIndex = topology.GatewayIndex("addresses.gateway")
 )
 
@@ -42,7 +45,11 @@ func (r *reconciler) watch(mgr ctrl.Manager) error {
 		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.GlobalAddress{}, r.onClaim())).
 		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.PortBlock{}, r.onBlock())).
 		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.NodeIndex{},
-			handler.TypedEnqueueRequestsFromMapFunc(r.unacknowledgedOwners), gatewaysChanged)).
+			handler.TypedEnqueueRequestsFromMapFunc(unacknowledged[*pelagov1alpha1.NodeIndex](r)), gatewaysChanged)).
+		WatchesRawSource(source.TypedKind(cache, &corev1.Node{},
+			handler.TypedEnqueueRequestsFromMapFunc(unacknowledged[*corev1.Node](r)), updates(topology.GatewayNodeChanged))).
+		WatchesRawSource(source.TypedKind(cache, topology.RouteAgentMetadata(),
+			handler.TypedEnqueueRequestsFromMapFunc(unacknowledged[*metav1.PartialObjectMetadata](r)), updates(otherReport))).
 		WithOptions(controller.TypedOptions[request]{MaxConcurrentReconciles: 1}).
 		Complete(r)
 }
@@ -55,8 +62,19 @@ func addIndexes(mgr ctrl.Manager) error {
 		kube.AddIndex(mgr, &pelagov1alpha1.PortBlock{}, blockIndex, func(b *pelagov1alpha1.PortBlock) []string {
 			return []string{b.Spec.EgressIP}
 		}),
+		kube.AddIndex(mgr, &pelagov1alpha1.PortBlock{}, stateIndex, func(b *pelagov1alpha1.PortBlock) []string {
+			return []string{poolState(b.Spec.Pool, b.Spec.State), nodeState(b.Spec.Pool, b.Spec.State, b.Spec.Node)}
+		}),
 		gatewayIndex.AddTo(mgr),
 	)
+}
+
+func poolState(p pelagov1alpha1.EgressPool, state pelagov1alpha1.BlockState) string {
+	return poolName(p) + " " + string(state)
+}
+
+func nodeState(p pelagov1alpha1.EgressPool, state pelagov1alpha1.BlockState, node string) string {
+	return poolState(p, state) + " " + node
 }
 
 // owners enqueues the object of an event.
@@ -104,9 +122,18 @@ func addOwner(a *pelagov1alpha1.GlobalAddress, q queue) {
 	}
 }
 
-// onBlock enqueues the owner of an address whose last lease may have ended: its claim may rest now.
+// onBlock enqueues the egress object of a block: its nodes have ports once one is active, and its
+// claim may rest once the last lease has ended.
 func (r *reconciler) onBlock() handler.TypedEventHandler[*pelagov1alpha1.PortBlock, request] {
 	return handler.TypedFuncs[*pelagov1alpha1.PortBlock, request]{
+		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*pelagov1alpha1.PortBlock], q queue) {
+			q.Add(poolOwner(e.Object.Spec.Pool))
+		},
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*pelagov1alpha1.PortBlock], q queue) {
+			if e.ObjectOld.Spec.State != e.ObjectNew.Spec.State {
+				q.Add(poolOwner(e.ObjectNew.Spec.Pool))
+			}
+		},
 		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.PortBlock], q queue) {
 			q.Add(poolOwner(e.Object.Spec.Pool))
 		},
@@ -120,9 +147,12 @@ func poolOwner(p pelagov1alpha1.EgressPool) request {
 	return request{Kind: kindNamespace, Namespace: p.Namespace, Name: p.Name}
 }
 
-func (r *reconciler) unacknowledgedOwners(context.Context, *pelagov1alpha1.NodeIndex) []request {
-	return r.unacknowledged.list()
+// unacknowledged enqueues the owners that wait for gateways, at an event that may change for which.
+func unacknowledged[T client.Object](r *reconciler) handler.TypedMapFunc[T, request] {
+	return func(context.Context, T) []request { return r.unacknowledged.list() }
 }
+
+func otherReport(was, is *metav1.PartialObjectMetadata) bool { return !topology.SameReport(was, is) }
 
 // gatewaysChanged is the predicate of events that change the set of ready gateways or their
 // acknowledgements.

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -102,11 +103,13 @@ func (r *blockReconciler) ofShares(ctx context.Context, _ *pelagov1alpha1.NodeIn
 	return found.UnsortedList()
 }
 
-// pending: the blocks that wait for gateways.
-func (r *blockReconciler) pending(ctx context.Context, _ *pelagov1alpha1.NodeIndex) []blockRequest {
-	found := sets.New[blockRequest]()
-	r.addBlocks(ctx, found, client.MatchingFields{pendingIndex: kube.IndexFlag})
-	return found.UnsortedList()
+// pending: the blocks that wait for gateways, at an event that may change for which.
+func pending[T client.Object](r *blockReconciler) handler.TypedMapFunc[T, blockRequest] {
+	return func(ctx context.Context, _ T) []blockRequest {
+		found := sets.New[blockRequest]()
+		r.addBlocks(ctx, found, client.MatchingFields{pendingIndex: kube.IndexFlag})
+		return found.UnsortedList()
+	}
 }
 
 func (r *blockReconciler) addBlocks(ctx context.Context, to sets.Set[blockRequest], which ...client.ListOption) {

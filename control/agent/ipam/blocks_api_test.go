@@ -26,7 +26,7 @@ import (
 )
 
 var blockServer = apiserver.NewShared(apiserver.CRDs("nodeindices.pelago.io", "portblocks.pelago.io", "globaladdresses.pelago.io",
-	"clusterglobalegressips.submariner.io", "globalegressips.submariner.io", "globalingressips.submariner.io"))
+	"clusterglobalegressips.submariner.io", "globalegressips.submariner.io", "globalingressips.submariner.io", "routeagents.submariner.io"))
 
 // cluster is an empty API server for one test.
 type blockCluster struct {
@@ -77,6 +77,12 @@ func (c *blockCluster) report(name string, change func(*pelagov1alpha1.NodeIndex
 		c.Fatal(err)
 	}
 	change(&n.Status)
+	if n.Status.Gateway {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := c.Patch(c.Context(), node, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"submariner.io/gateway":"true"}}}`))); err != nil {
+			c.Fatal(err)
+		}
+	}
 	if err := c.Status().Update(c.Context(), n); err != nil {
 		c.Fatal(err)
 	}

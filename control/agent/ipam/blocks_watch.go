@@ -47,7 +47,11 @@ func (r *blockReconciler) watch(mgr ctrl.Manager) error {
 		WatchesRawSource(source.TypedKind(cache, node, onNode[*metav1.PartialObjectMetadata](r), updates(otherUID))).
 		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.NodeIndex{}, onNode[*pelagov1alpha1.NodeIndex](r), updates(ownChange))).
 		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.NodeIndex{},
-			handler.TypedEnqueueRequestsFromMapFunc(r.pending), gatewaysChanged)).
+			handler.TypedEnqueueRequestsFromMapFunc(pending[*pelagov1alpha1.NodeIndex](r)), gatewaysChanged)).
+		WatchesRawSource(source.TypedKind(cache, &corev1.Node{},
+			handler.TypedEnqueueRequestsFromMapFunc(pending[*corev1.Node](r)), updates(topology.GatewayNodeChanged))).
+		WatchesRawSource(source.TypedKind(cache, topology.RouteAgentMetadata(),
+			handler.TypedEnqueueRequestsFromMapFunc(pending[*metav1.PartialObjectMetadata](r)), updates(otherReport))).
 		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.NodeIndex{},
 			handler.TypedEnqueueRequestsFromMapFunc(r.ofShares), updates(sameNumber))).
 		WatchesRawSource(source.TypedKind(cache, &submarinerv1.ClusterGlobalEgressIP{},

@@ -25,6 +25,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // Options are the facts of the cluster that the controllers work with.
@@ -54,7 +55,7 @@ type Options struct {
 
 // Setup adds the four controllers to the manager.
 func Setup(mgr ctrl.Manager, o Options) error {
-	r := reconciler{Options: o, local: mgr.GetClient(), events: kube.EventRecorder(mgr, "pelago-agent")}
+	r := reconciler{Options: o, silent: silence{}, local: mgr.GetClient(), events: kube.EventRecorder(mgr, "pelago-agent")}
 	atHub := func(client.Object) []reconcile.Request { return once }
 	onSync := func(context.Context) []reconcile.Request { return once }
 	here := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return once })
@@ -66,6 +67,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		r.controller(mgr, "peers-publish").
 			Watches(&corev1.Node{}, here, builder.WithPredicates(gatewayNodes)).
 			Watches(&v1alpha1.NodeIndex{}, here).
+			Watches(topology.RouteAgentMetadata(), here, builder.WithPredicates(reported)).
 			WatchesRawSource(o.Hub.Source(&submarinerv1.Endpoint{}, atHub)).
 			WatchesRawSource(o.Hub.OnSync(onSync)).
 			Complete(reconcile.Func(r.publish)),
@@ -116,12 +118,19 @@ var readdressed = predicate.Funcs{
 	},
 }
 
+// reported passes the updates of RouteAgents that are another report.
+var reported = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool { return !topology.SameReport(e.ObjectOld, e.ObjectNew) },
+}
+
 func isGateway(node client.Object) bool { return node.GetLabels()[submarinerv1.LabelGateway] == "true" }
 
 type reconciler struct {
 	Options
 	local  client.Client
 	events record.EventRecorder
+	// silent has since when gateways answer no witness; written by the one worker of peers-publish.
+	silent silence
 	// hub is the last known result of resolveHub, written by the one worker of peers-accept.
 	hub []netip.Addr
 }
@@ -168,18 +177,57 @@ func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcil
 	); err != nil {
 		return reconcile.Result{}, fmt.Errorf("read gateways: %w", err)
 	}
-	want, problems := r.ownEndpoints(nodes.Items, indexes.Items)
+	reports, err := topology.Reports(ctx, r.local, time.Now())
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	silent, wait := r.silent.next(topology.Silent(reports), time.Now())
+	want, problems := r.ownEndpoints(nodes.Items, indexes.Items, silent)
 	r.report(problems)
 	set := kube.ObjectSet[*submarinerv1.Endpoint]{
 		Client: r.Hub.Client(),
 		Owns:   func(obj client.Object) bool { return obj.GetLabels()[submarinerv1.LabelClusterID] == r.ClusterID },
 		Copy:   func(dst, src *submarinerv1.Endpoint) { dst.Spec = src.Spec },
 	}
-	err := set.Apply(ctx, kube.Pointers(endpoints.Items), want)
+	err = set.Apply(ctx, kube.Pointers(endpoints.Items), want)
 	if hubclient.IsUnreachable(err) { // its transport has logged it
 		return reconcile.Result{RequeueAfter: hubclient.RequeueAway}, nil
 	}
-	return hubclient.Result(err)
+	result, err := hubclient.Result(err)
+	if err == nil && wait > 0 && (result.RequeueAfter == 0 || wait < result.RequeueAfter) {
+		result.RequeueAfter = wait
+	}
+	return result, err
+}
+
+// silentHold is how long a gateway must answer no witness before its Endpoint is withdrawn: peers
+// drop its tunnels then, which a short outage of the nodes' network must not cause. It is far below
+// the time for which a released address rests.
+const silentHold = 10 * time.Second
+
+// silence has since when gateways answer no witness.
+type silence map[string]time.Time
+
+// next takes in which gateways answer no witness, and returns those for which it has lasted, and
+// the time until another one counts; 0: none does.
+func (s silence) next(silent map[string]bool, now time.Time) (lasting map[string]bool, wait time.Duration) {
+	lasting = map[string]bool{}
+	for name := range s {
+		if !silent[name] {
+			delete(s, name)
+		}
+	}
+	for name := range silent {
+		if s[name].IsZero() {
+			s[name] = now
+		}
+		if left := s[name].Add(silentHold).Sub(now); left <= 0 {
+			lasting[name] = true
+		} else if wait == 0 || left < wait {
+			wait = left
+		}
+	}
+	return lasting, wait
 }
 
 // mirror copies the hub's Clusters and Endpoints into the member. Endpoints are created before

@@ -29,8 +29,9 @@ type problem struct {
 // ownEndpoints computes this cluster's Endpoints at the hub: one for each gateway node whose data
 // path is ready. A drained gateway whose node is alive withdraws itself (NodeIndex.status.gateway)
 // once its probes show that another gateway is active. The agent does not decide that: until
-// Kubernetes reports a crash, it would take a dead gateway for an active one.
-func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex) ([]*submarinerv1.Endpoint, []problem) {
+// Kubernetes reports a crash, it would take a dead gateway for an active one. It withdraws one that
+// is silent, which answers no witness, while another serves.
+func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex, silent map[string]bool) ([]*submarinerv1.Endpoint, []problem) {
 	byNode := map[string]v1alpha1.NodeIndex{}
 	for _, i := range indexes {
 		byNode[i.Name] = i
@@ -46,8 +47,13 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 	wanted := topology.WantedGateways(nodes, func(name string) bool {
 		node := byName[name]
 		index, ok := ofNode(node)
-		return ok && topology.GatewayServing(node, &index) && lives(node)
+		return ok && topology.GatewayServing(node, &index) && topology.NodeReady(node)
 	})
+	ready := slices.DeleteFunc(slices.Clone(indexes), func(n v1alpha1.NodeIndex) bool { return !topology.GatewayReady(&n) })
+	inService := map[string]bool{}
+	for _, n := range topology.InService(ready, byName, silent) {
+		inService[n.Name] = true
+	}
 	var endpoints []*submarinerv1.Endpoint
 	var problems []problem
 	for i := range nodes {
@@ -56,7 +62,7 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 		if !ok || !topology.GatewayReady(&index) {
 			continue
 		}
-		if decides := topology.IsGateway(node) && topology.ThisBoot(node, &index) && lives(node); !decides && !wanted[node.Name] {
+		if decides := topology.IsGateway(node) && inService[node.Name]; !decides && (!wanted[node.Name] || silent[node.Name] && len(inService) > 0) {
 			continue
 		}
 		private, err := privateIP(node, index)
@@ -75,17 +81,6 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 	}
 	slices.SortFunc(endpoints, func(a, b *submarinerv1.Endpoint) int { return strings.Compare(a.Name, b.Name) })
 	return endpoints, problems
-}
-
-// lives reports whether the node is Ready: its kubelet renews its lease. A node without the
-// condition counts as alive.
-func lives(node *corev1.Node) bool {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return true
 }
 
 // wireOf is the backend_config of a gateway's Endpoint: the settings that its node reports and

@@ -2,7 +2,9 @@ package peering
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +48,7 @@ func TestOwnEndpoint(t *testing.T) {
 	status := index("gw", 2, true, true)
 	status.Status.PublicIP = &v1alpha1.PublicIP{Address: "198.51.100.7", Source: "dns:gw.example.org"}
 	status.Status.Wire = map[string]string{"natt-discovery-port": "4490", "preferred-server": "true"}
-	got, problems := g1.ownEndpoints([]corev1.Node{node("gw", "192.0.2.1", nil)}, []v1alpha1.NodeIndex{status})
+	got, problems := g1.ownEndpoints([]corev1.Node{node("gw", "192.0.2.1", nil)}, []v1alpha1.NodeIndex{status}, nil)
 	want := []*submarinerv1.Endpoint{{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "broker", Name: "g1-submariner-cable-g1-192-0-2-1", Labels: map[string]string{"submariner-io/clusterID": "g1"},
@@ -65,7 +67,7 @@ func TestOwnEndpoint(t *testing.T) {
 	}
 	behind := g1
 	behind.NoNAT = true
-	if got, _ := behind.ownEndpoints([]corev1.Node{node("gw", "192.0.2.1", nil)}, []v1alpha1.NodeIndex{status}); got[0].Spec.NATEnabled || got[0].Spec.PublicIP == "" {
+	if got, _ := behind.ownEndpoints([]corev1.Node{node("gw", "192.0.2.1", nil)}, []v1alpha1.NodeIndex{status}, nil); got[0].Spec.NATEnabled || got[0].Spec.PublicIP == "" {
 		t.Errorf("joined with --natt=false: %+v", got[0].Spec)
 	}
 }
@@ -101,7 +103,7 @@ func TestDrainedGatewayIsPublishedUntilItLeaves(t *testing.T) {
 				indexes[i].Status.Serving, indexes[i].Status.NodeBootID = true, "b1"
 			}
 			tt.change(cluster{&nodes[0], &nodes[1], &indexes[0], &indexes[1]})
-			endpoints, _ := g1.ownEndpoints(nodes, indexes)
+			endpoints, _ := g1.ownEndpoints(nodes, indexes, nil)
 			var got []string
 			for _, e := range endpoints {
 				got = append(got, e.Spec.Hostname)
@@ -110,6 +112,37 @@ func TestDrainedGatewayIsPublishedUntilItLeaves(t *testing.T) {
 				t.Errorf("published gateways: -want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// A gateway that answers no witness for a while is withdrawn, but never the last one.
+func TestSilentGatewayIsWithdrawn(t *testing.T) {
+	nodes := []corev1.Node{node("a", "192.0.2.1", nil), node("b", "192.0.2.2", nil)}
+	indexes := []v1alpha1.NodeIndex{index("a", 1, true, true), index("b", 2, true, true)}
+	for i := range indexes {
+		indexes[i].Status.Serving = true
+	}
+	quiet, both, none := map[string]bool{"b": true}, map[string]bool{"a": true, "b": true}, map[string]bool{}
+	s, start := silence{}, time.Unix(1_700_000_000, 0)
+	for _, step := range []struct {
+		at     time.Duration
+		silent map[string]bool
+		wait   time.Duration
+		want   string
+	}{
+		{0, quiet, silentHold, "a b"}, {4 * time.Second, quiet, silentHold - 4*time.Second, "a b"}, {silentHold, quiet, 0, "a"},
+		{silentHold + time.Second, both, silentHold, "a"}, {3 * silentHold, both, 0, "a b"},
+		{4 * silentHold, none, 0, "a b"}, {5 * silentHold, quiet, silentHold, "a b"},
+	} {
+		lasting, wait := s.next(step.silent, start.Add(step.at))
+		endpoints, _ := g1.ownEndpoints(nodes, indexes, lasting)
+		var got []string
+		for _, e := range endpoints {
+			got = append(got, e.Spec.Hostname)
+		}
+		if strings.Join(got, " ") != step.want || wait != step.wait {
+			t.Errorf("after %s: published %q, wait %s; want %q, %s", step.at, got, wait, step.want, step.wait)
+		}
 	}
 }
 
@@ -153,7 +186,7 @@ func TestWhichNodesAreGateways(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			endpoints, problems := g1.ownEndpoints([]corev1.Node{tt.node}, []v1alpha1.NodeIndex{tt.index})
+			endpoints, problems := g1.ownEndpoints([]corev1.Node{tt.node}, []v1alpha1.NodeIndex{tt.index}, nil)
 			var got, reasons string
 			for _, e := range endpoints {
 				got = e.Spec.PrivateIP + " " + e.Spec.PublicIP

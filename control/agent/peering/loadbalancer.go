@@ -37,7 +37,7 @@ func (r *reconciler) balance(ctx context.Context, _ reconcile.Request) (reconcil
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read the load balancer's Service and the gateways: %w", err)
 	}
-	endpoints, _ := r.ownEndpoints(nodes.Items, indexes.Items) // publish reports the problems
+	endpoints, _ := r.ownEndpoints(nodes.Items, indexes.Items, nil) // publish reports the problems
 	set := kube.ObjectSet[*discoveryv1.EndpointSlice]{
 		Client: r.local, Owns: kube.Owner{HubID: r.HubID}.Owns,
 		Copy: func(dst, src *discoveryv1.EndpointSlice) { dst.Endpoints, dst.Ports = src.Endpoints, src.Ports },

@@ -16,7 +16,7 @@ import (
 func TestBalanced(t *testing.T) {
 	endpoints, _ := g1.ownEndpoints(
 		[]corev1.Node{node("gw", "192.0.2.1", nil), node("new", "192.0.2.2", nil)},
-		[]v1alpha1.NodeIndex{index("gw", 1, true, true), index("new", 2, false, true)})
+		[]v1alpha1.NodeIndex{index("gw", 1, true, true), index("new", 2, false, true)}, nil)
 	service := corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "submariner-gateway", UID: "uid"}, Spec: corev1.ServiceSpec{
 		Ports: []corev1.ServicePort{{Name: "udp-4490", Port: 4490}, {Name: "udp-4500", Port: 4500}},
 	}}

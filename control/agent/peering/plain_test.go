@@ -197,7 +197,7 @@ func TestWhatANodeReportsOfItsWireIsPublished(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i := index("gw", 2, true, true)
 			tt.change(&i.Status)
-			endpoints, problems := c1(tt.driver).ownEndpoints([]corev1.Node{node("gw", "192.0.2.1", nil)}, []v1alpha1.NodeIndex{i})
+			endpoints, problems := c1(tt.driver).ownEndpoints([]corev1.Node{node("gw", "192.0.2.1", nil)}, []v1alpha1.NodeIndex{i}, nil)
 			if tt.reason != "" {
 				if len(endpoints) > 0 || len(problems) != 1 || problems[0].reason != "NoWire" || !strings.Contains(problems[0].message, tt.reason) {
 					t.Errorf("%d Endpoints, problems %+v; want none and %q", len(endpoints), problems, tt.reason)

@@ -37,7 +37,7 @@ type ImportOptions struct {
 	// ModeMCS: an import of type ClusterSetIP needs a ClusterSetIP, and an endpoint without
 	// hostname has its address as one.
 	ModeMCS bool
-	// UnreachableClusters tells which clusters the agent's node does not reach; nil: none ever.
+	// UnreachableClusters calls set with the clusters that no gateway reaches; nil: none ever.
 	UnreachableClusters func(ctx context.Context, set func(dead []string))
 	Hub                 *hubclient.Hub
 }

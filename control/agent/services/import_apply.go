@@ -70,7 +70,15 @@ func (r *importReconciler) applyWithoutHub(ctx context.Context, have present, s 
 			own = append(own, slice)
 		} else if verdict != nil && r.cluster.owner.Owns(slice) {
 			_, dead := (*verdict)[source]
-			others, judged = append(others, slice), append(judged, judgedSlice(slice, dead))
+			peer, err := r.readPeer(ctx, source)
+			if err != nil {
+				return err
+			}
+			next := judgedSlice(slice, dead)
+			if refused, is := refusalOf(peer); is && refused.peer != nil {
+				next = unreadySlice(slice)
+			}
+			others, judged = append(others, slice), append(judged, next)
 		}
 	}
 	for _, c := range have.imported.Status.Clusters {

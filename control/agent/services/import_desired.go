@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,7 @@ type importState struct {
 	hubSlices       []discoveryv1.EndpointSlice
 	joined          map[string]time.Time // members, and when they joined
 	vips            vips
-	// refused are the contributing clusters to which this one is not connected, and why.
+	// refused are the contributing clusters to which this one does not connect, and why.
 	refused map[string]refusal
 	// ranges are those of the contributing clusters that are not refused.
 	ranges map[string]peerRanges
@@ -56,20 +57,33 @@ type result struct {
 }
 
 // desired computes the objects of one service.
+//
+// A cluster that is refused or stale has no say on type, ports and affinity as long as another
+// exports the service. A refused one keeps its names, with no endpoint ready: resolvers would cache
+// their absence for longer than it takes to mend the cause. One that is not judged yet is left out.
 func (c sourceCluster) desired(s importState) result {
 	contributions := slices.DeleteFunc(OfMembers(s.contributions, s.joined), func(x v1alpha1.ServiceContribution) bool {
-		_, refused := s.refused[x.Spec.Cluster]
-		return x.Spec.Cluster == c.id && !s.exported || refused || !exportedTo(x, c.id)
+		refused, is := s.refused[x.Spec.Cluster]
+		return x.Spec.Cluster == c.id && !s.exported || is && refused.peer == nil || !exportedTo(x, c.id)
 	})
 	if len(contributions) == 0 {
 		return result{}
 	}
-	merged := Merge(contributions, s.joined)
+	deciding := slices.DeleteFunc(slices.Clone(contributions), func(x v1alpha1.ServiceContribution) bool {
+		_, refused := s.refused[x.Spec.Cluster]
+		return refused || slices.Contains(s.stale, x.Spec.Cluster)
+	})
+	if len(deciding) == 0 {
+		deciding = contributions
+	}
+	merged := Merge(deciding, s.joined)
+	merged.Clusters = nil
 	var r result
 	for _, x := range contributions {
-		if !slices.Contains(merged.Clusters, x.Spec.Cluster) {
-			continue // of the other type
+		if x.Spec.Type != merged.Type {
+			continue
 		}
+		merged.Clusters = append(merged.Clusters, x.Spec.Cluster)
 		r.copies = append(r.copies, c.copyOf(x))
 		if !s.namespaceExists {
 			continue
@@ -80,6 +94,7 @@ func (c sourceCluster) desired(s importState) result {
 			r.slices = append(r.slices, c.remoteSlices(s, x)...)
 		}
 	}
+	slices.Sort(merged.Clusters)
 	if s.namespaceExists {
 		r.imported = c.imported(s, merged)
 	}
@@ -106,6 +121,12 @@ func (c sourceCluster) imported(s importState, merged MergedService) *mcs.Servic
 	ready := metav1.Condition{
 		Type: string(mcs.ServiceImportConditionReady), Status: metav1.ConditionTrue, Reason: string(mcs.ServiceImportReasonReady),
 		Message: "the service is imported",
+	}
+	if causes := s.refusals(); len(causes) > 0 {
+		ready.Message = "the service is imported, without ready endpoints of " + strings.Join(causes, "; of ")
+		if !slices.ContainsFunc(merged.Clusters, func(id string) bool { _, refused := s.refused[id]; return !refused }) {
+			ready.Status, ready.Reason = metav1.ConditionFalse, reasonPeerRefused
+		}
 	}
 	switch i.Spec.Type {
 	case mcs.Headless: // its endpoints' addresses
@@ -176,11 +197,19 @@ func (c sourceCluster) remoteSlices(s importState, x v1alpha1.ServiceContributio
 				return len(ranges.foreign([]discoveryv1.Endpoint{e})) > 0
 			})
 		}
+		refused, is := s.refused[x.Spec.Cluster]
+		if is && !refused.addressed {
+			content.Endpoints = []discoveryv1.Endpoint{}
+		}
 		headless := x.Spec.Type == v1alpha1.ContributionHeadless
 		if n, err := strconv.ParseUint(h.Annotations[v1alpha1.AnnotationReadyBackends], 10, 31); err == nil && !headless {
 			content.ReadyBackends = strconv.FormatUint(n, 10)
 		}
-		out = append(out, judgedSlice(c.slice(s, x.Spec.Cluster, headless, content), slices.Contains(s.dead, x.Spec.Cluster)))
+		slice := c.slice(s, x.Spec.Cluster, headless, content)
+		if is {
+			slice = unreadySlice(slice)
+		}
+		out = append(out, judgedSlice(slice, slices.Contains(s.dead, x.Spec.Cluster)))
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -77,8 +78,16 @@ func onlyTo(x v1alpha1.ServiceContribution, clusters ...string) v1alpha1.Service
 	return x
 }
 
-func refuse(cluster string) func(*importState) {
-	return func(s *importState) { s.refused = map[string]refusal{cluster: {why: "OverlappingCIDR"}} }
+// refuse has a cluster refused for a reason; without one it is not judged yet.
+func refuse(cluster, reason string) func(*importState) {
+	return func(s *importState) {
+		r, _ := refusalOf(peer(cluster, metav1.ConditionFalse, reason, "this is why"))
+		s.refused = map[string]refusal{cluster: r}
+	}
+}
+
+func stale(clusters ...string) func(*importState) {
+	return func(s *importState) { s.dead, s.stale = clusters, clusters }
 }
 
 // lines describes a result: the import, the copies, the slices.
@@ -126,11 +135,20 @@ func TestImportDesired(t *testing.T) {
 			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
 		"a cluster that is no member": {sample(contribution("g2", "120.2.0.9", 0), contribution("g9", "120.9.0.9", 0)), []string{
 			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
-		"a cluster that is refused": {sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "120.3.0.9", 1)).with(refuse("g3")), []string{
+		"a cluster that is not judged yet": {sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "120.3.0.9", 1)).with(refuse("g3", "")), []string{
 			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
-		"only one that is refused": {sample(contribution("g3", "120.3.0.9", 1)).with(refuse("g3")), nil},
-		"the type of one that is refused does not count": {sample(contribution("g2", "120.2.0.9", 1), contribution("g3", "", 0)).with(refuse("g3")), []string{
+		"only one that is not judged yet": {sample(contribution("g3", "120.3.0.9", 1)).with(refuse("g3", "")), nil},
+		"a cluster that is refused keeps its names, without the addresses of others": {
+			sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "120.3.0.9", 1)).with(refuse("g3", v1alpha1.ReasonOverlappingCIDR)), []string{
+				"copy web-sample-g2 120.2.0.9", "copy web-sample-g3 120.3.0.9", "import ClusterSetIP g2 g3", "slice g2 headless=false 120.2.0.9", "slice g3 headless=false"}},
+		"only one that is refused": {sample(contribution("g3", "120.3.0.9", 1)).with(refuse("g3", v1alpha1.ReasonWireMismatch)), []string{
+			"copy web-sample-g3 120.3.0.9", "import ClusterSetIP g3", "slice g3 headless=false 120.3.0.9"}},
+		"the type of one that is refused does not count": {sample(contribution("g2", "120.2.0.9", 1), contribution("g3", "", 0)).with(refuse("g3", v1alpha1.ReasonWireMismatch)), []string{
 			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+		"the type of one that is gone for good does not count": {sample(contribution("g2", "120.2.0.9", 1), contribution("g3", "", 0)).with(stale("g3")), []string{
+			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+		"the only exporter is gone for good": {sample(contribution("g3", "120.3.0.9", 0)).with(stale("g3")), []string{
+			"copy web-sample-g3 120.3.0.9", "import ClusterSetIP g3"}},
 		"exported to others only": {sample(onlyTo(contribution("g2", "120.2.0.9", 0), "g2", "g3"), contribution("g3", "120.3.0.9", 1)), []string{
 			"copy web-sample-g3 120.3.0.9", "import ClusterSetIP g3", "slice g3 headless=false 120.3.0.9"}},
 		"the type of one that is not exported to this cluster does not count": {sample(onlyTo(contribution("g2", "", 0), "g2"), contribution("g3", "120.3.0.9", 1)), []string{
@@ -149,6 +167,61 @@ func TestImportDesired(t *testing.T) {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// Ports and affinity of a service follow the oldest exporter that lives.
+func TestAGoneClusterDecidesNothing(t *testing.T) {
+	old, young := contribution("g2", "120.2.0.9", 0), contribution("g3", "120.3.0.9", 1)
+	old.Spec.Ports[0].Name, old.Spec.SessionAffinity = "old", corev1.ServiceAffinityClientIP
+	young.Spec.Ports[0].Name = "young"
+	decided := func(s importState) string {
+		i := g1.desired(s).imported
+		var ports []string
+		for _, p := range i.Spec.Ports {
+			ports = append(ports, p.Name)
+		}
+		return string(i.Spec.SessionAffinity) + " " + strings.Join(ports, " ")
+	}
+	dead := func(s *importState) { s.dead = []string{"g2"} }
+	for name, tt := range map[string]struct {
+		state importState
+		want  string
+	}{
+		"it lives": {sample(old, young), "ClientIP old"}, "it is dead": {sample(old, young).with(dead), "ClientIP old"},
+		"it is gone for good": {sample(old, young).with(stale("g2")), "None young"}, "both are": {sample(old, young).with(stale("g2", "g3")), "ClientIP old"},
+	} {
+		if got := decided(tt.state); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+	for _, words := range []string{"cluster g2", "for 1h0m0s", "`pelago unjoin --clusterid g2`"} {
+		if text := clusterGone("g2", staleAfter+time.Second); !strings.Contains(text, words) {
+			t.Errorf("Event %q, want one with %q", text, words)
+		}
+	}
+}
+
+// The import of a refused cluster says why, and none of its endpoints is ready.
+func TestARefusedClusterIsNotReady(t *testing.T) {
+	ready := func(s importState) string {
+		c := meta.FindStatusCondition(g1.desired(s).imported.Status.Conditions, "Ready")
+		return string(c.Status) + " " + c.Reason + ": " + c.Message
+	}
+	only := sample(contribution("g3", "120.3.0.9", 1)).with(refuse("g3", v1alpha1.ReasonWireMismatch))
+	if got, want := ready(only), "False PeerRefused: the service is imported, without ready endpoints of cluster g3: WireMismatch: this is why"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	slice := g1.desired(only).slices[0]
+	if e := slice.Endpoints[0]; ptr.Deref(e.Conditions.Ready, true) || ptr.Deref(e.Conditions.Serving, true) {
+		t.Errorf("endpoint %+v is ready", e)
+	}
+	if marked := (present{slices: g1.desired(only).slices}).marked(); marked != nil {
+		t.Errorf("%v count as dead: they would stay so once they are accepted, as long as there is no verdict", marked)
+	}
+	both := sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "120.3.0.9", 1)).with(refuse("g3", v1alpha1.ReasonWireMismatch))
+	if got, want := ready(both), "True Ready: the service is imported, without ready endpoints of cluster g3: WireMismatch: this is why"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 

@@ -3,6 +3,7 @@ package services
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -24,16 +25,24 @@ import (
 
 // Reasons of Events.
 const (
-	reasonNotImported    = "NotImported"    // on a Peer: a service is left out
+	reasonNotImported    = "NotImported"    // on a Peer: no endpoint of a service is ready
+	reasonClusterGone    = "ClusterGone"    // on a Peer: its lease has expired
 	reasonForeignAddress = "ForeignAddress" // on a Peer: a service has addresses of others
 	reasonInvalidWeight  = "InvalidWeight"  // on a ServiceImport
 )
+
+// reasonPeerRefused is that of the condition Ready of a ServiceImport all exporters of which are
+// refused.
+const reasonPeerRefused = "PeerRefused"
 
 // refusal is why a cluster is not connected. A name that resolves to its addresses would lead to
 // another component, or nowhere.
 type refusal struct {
 	peer *v1alpha1.Peer // nil: not accepted or refused yet
 	why  string
+	// addressed: its addresses are its own, only no packet gets there. Else they may be those of
+	// another component, and are not imported.
+	addressed bool
 }
 
 // refusalOf reports whether a cluster is refused. One that has no gateway just now is not: its
@@ -49,7 +58,30 @@ func refusalOf(peer *v1alpha1.Peer) (refusal, bool) {
 	case c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.ReasonNoGateway:
 		return refusal{}, false
 	}
-	return refusal{peer: peer, why: c.Reason + ": " + c.Message}, true
+	return refusal{peer: peer, why: c.Reason + ": " + c.Message, addressed: c.Reason == v1alpha1.ReasonWireMismatch}, true
+}
+
+// refusals are the causes for the clusters that are refused, sorted.
+func (s importState) refusals() (causes []string) {
+	for _, id := range slices.Sorted(maps.Keys(s.refused)) {
+		if r := s.refused[id]; r.peer != nil {
+			causes = append(causes, "cluster "+id+": "+r.why)
+		}
+	}
+	return causes
+}
+
+// readPeer reads the Peer of a cluster; nil if there is none.
+func (r *importReconciler) readPeer(ctx context.Context, id string) (*v1alpha1.Peer, error) {
+	peer := &v1alpha1.Peer{}
+	err := r.local.Get(ctx, client.ObjectKey{Name: id}, peer)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read Peer %s: %w", id, err)
+	}
+	return peer, nil
 }
 
 // readPeers adds which of the contributing clusters are refused, and the ranges of the others.
@@ -60,11 +92,9 @@ func (r *importReconciler) readPeers(ctx context.Context, s *importState) error 
 		if _, done := s.refused[id]; done || id == r.cluster.id || !exportedTo(x, r.cluster.id) {
 			continue
 		}
-		peer := &v1alpha1.Peer{}
-		if err := r.local.Get(ctx, client.ObjectKey{Name: id}, peer); apierrors.IsNotFound(err) {
-			peer = nil
-		} else if err != nil {
-			return fmt.Errorf("read Peer %s: %w", id, err)
+		peer, err := r.readPeer(ctx, id)
+		if err != nil {
+			return err
 		}
 		if refusal, ok := refusalOf(peer); ok {
 			s.refused[id] = refusal
@@ -112,7 +142,7 @@ func (s importState) notices(imported *mcs.ServiceImport) (out []notice) {
 	service := s.namespace + "/" + s.name
 	for id, refusal := range s.refused {
 		if refusal.peer != nil {
-			out = append(out, notice{refusal.peer, id, reasonNotImported, fmt.Sprintf("service %s of cluster %s is not imported: %s", service, id, refusal.why)})
+			out = append(out, notice{refusal.peer, id, reasonNotImported, fmt.Sprintf("no endpoint of service %s of cluster %s is ready: %s", service, id, refusal.why)})
 		}
 	}
 	for _, h := range s.hubSlices {

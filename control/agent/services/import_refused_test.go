@@ -67,7 +67,7 @@ func TestWhoIsRefused(t *testing.T) {
 	r.tell(service, s.notices(nil))
 	r.tell(service, s.notices(nil)) // says nothing twice
 	said := []string{<-events.Events, <-events.Events}
-	for _, words := range []string{"service sample/web of cluster over is not imported: OverlappingCIDR: 10.7.0.0/17", "service sample/web of cluster wire is not imported"} {
+	for _, words := range []string{"no endpoint of service sample/web of cluster over is ready: OverlappingCIDR: 10.7.0.0/17", "no endpoint of service sample/web of cluster wire is ready"} {
 		if !strings.Contains(strings.Join(said, "\n"), words) {
 			t.Errorf("Events %q, want one with %q", said, words)
 		}

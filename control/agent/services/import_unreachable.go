@@ -2,12 +2,14 @@ package services
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
@@ -27,7 +29,7 @@ import (
 // connection to it can have survived. When the cluster is back, they are restored from the hub.
 const staleAfter = time.Hour
 
-// unreachableClusters are clusters that the agent's node does not reach, and since when.
+// unreachableClusters are clusters that no gateway reaches, and since when.
 type unreachableClusters map[string]time.Time
 
 // next returns the dead clusters after a new verdict.
@@ -73,13 +75,35 @@ func (r *importReconciler) watchDead(watch func(context.Context, func([]string))
 			}
 			for id := range sets.KeySet(before).SymmetricDifference(sets.KeySet(now)) {
 				add(r.ofSource(ctx, id))
-				if _, dead := now[id]; dead {
-					time.AfterFunc(staleAfter, func() { add(r.ofSource(ctx, id)) })
+				if since, dead := now[id]; dead {
+					r.expire(ctx, id, since, func() { add(r.ofSource(ctx, id)) })
 				}
 			}
 		})
 		return nil
 	}
+}
+
+// expire calls stale once the lease of a cluster that is dead since then has expired, and makes an
+// Event of it at intervals, as Events do not last, until the cluster answers again.
+func (r *importReconciler) expire(ctx context.Context, id string, since time.Time, stale func()) {
+	time.AfterFunc(staleAfter, func() {
+		if now := ptr.Deref(r.dead.Load(), nil); ctx.Err() != nil || !now[id].Equal(since) {
+			return
+		}
+		stale()
+		if peer, err := r.readPeer(ctx, id); err != nil {
+			log.FromContext(ctx).Error(err, "a cluster is gone, and no Event reports it")
+		} else if peer != nil {
+			r.events.Event(peer, corev1.EventTypeWarning, reasonClusterGone, clusterGone(id, time.Since(since)))
+		}
+		r.expire(ctx, id, since, func() {})
+	})
+}
+
+func clusterGone(id string, since time.Duration) string {
+	return fmt.Sprintf("no gateway has reached cluster %s for %s: its endpoints are removed, and it has no say on imported services that others export; "+
+		"if it is gone for good, remove it by `pelago unjoin --clusterid %s` at the hub", id, since.Round(time.Minute), id)
 }
 
 // ofSource requests the services of a cluster: of what the hub has; while that is not known yet, of
@@ -105,6 +129,17 @@ func (r *importReconciler) importedSlices(ctx context.Context, options ...client
 	return slices.DeleteFunc(list.Items, func(s discoveryv1.EndpointSlice) bool { return !r.cluster.owner.Owns(&s) })
 }
 
+// unreadySlice returns a slice with no endpoint ready, as of a refused cluster. Unlike that of a dead
+// one it is not marked: what was ready comes back with the hub alone.
+func unreadySlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	out := slice.DeepCopy()
+	for i := range out.Endpoints {
+		c := &out.Endpoints[i].Conditions
+		c.Ready, c.Serving = ptr.To(false), ptr.To(false)
+	}
+	return out
+}
+
 // judgedSlice returns an imported slice as it must be while its cluster is dead (no gateway reaches
 // it) or alive. The endpoints of a dead cluster stay, because open connections may survive a short
 // outage. An annotation keeps which of them were ready, so that their readiness can be restored
@@ -126,12 +161,11 @@ func judgedSlice(slice *discoveryv1.EndpointSlice, dead bool) *discoveryv1.Endpo
 	}
 	var indexes []string
 	for i := range out.Endpoints {
-		c := &out.Endpoints[i].Conditions
-		if ptr.Deref(c.Ready, true) {
+		if ptr.Deref(out.Endpoints[i].Conditions.Ready, true) {
 			indexes = append(indexes, strconv.Itoa(i))
 		}
-		c.Ready, c.Serving = ptr.To(false), ptr.To(false)
 	}
+	out = unreadySlice(out)
 	// never nil: the owner's are there
 	out.Annotations[v1alpha1.AnnotationUnreachable] = strings.Join(indexes, ",")
 	return out

@@ -349,11 +349,14 @@ func TestExportIsAnnouncedAfterGateways(t *testing.T) {
 		return ""
 	}
 	await.Equal(c, "False AwaitingGateways", condition)
-	n := &pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: pelagov1alpha1.NodeIndexSpec{Index: 1, NodeUID: "u"}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "g1"}}
+	c.Make(node)
+	n := &pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: pelagov1alpha1.NodeIndexSpec{Index: 1, NodeUID: string(node.UID)}}
 	c.Make(n)
 	n.Status = pelagov1alpha1.NodeIndexStatus{Ready: true, Gateway: true, Acks: []string{string(c.list()[0].UID)}}
 	if err := c.Status().Update(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
 	await.Equal(c, "True Success", condition)
+	c.Remove(node)
 }

@@ -129,6 +129,10 @@ type RouteAgent struct {
 	Status submarinerv1.RouteAgentStatus
 	// Silent is the value of AnnotationSilentGateways; empty: none.
 	Silent string
+	// Witness: the node has a verdict on clusters, and Unreachable is the value of
+	// AnnotationUnreachableClusters.
+	Witness     bool
+	Unreachable string
 	// LeftOut is the value of AnnotationPodsLeftOut; empty: none.
 	LeftOut string
 	// Owner is the Node.
@@ -142,6 +146,12 @@ func (t *Tracker) routeAgent(snap Snapshot) RouteAgent {
 		r.Silent = strings.Join(silent, ",")
 		failures = append(failures, fmt.Sprintf("no answer from gateway %s of this cluster: does the node run, and does UDP %d pass between %s and it?",
 			strings.Join(silent, ", "), dataplane.OverlayPort, snap.Objects.Name))
+	}
+	if t.verdict.Witness() {
+		r.Witness, r.Unreachable = true, strings.Join(t.verdict.Unreachable, ",")
+	}
+	if t.isolated.reported {
+		failures = append(failures, isolatedMessage(snap))
 	}
 	if n := len(snap.LeftOut); n > 0 {
 		r.LeftOut = strconv.Itoa(n)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,6 +50,8 @@ type Tracker struct {
 	reports  uint64
 	created  time.Time           // of the Gateway object
 	lost     map[netip.Addr]bool // connections whose loss an Event has reported
+	verdict  Verdict
+	isolated isolation
 }
 
 // NewTracker returns an empty tracker; version is the daemon's, for reports.
@@ -70,7 +73,9 @@ type Observation struct {
 	Paths map[netip.Addr]liveness.Path // by outer address
 	Sizes map[netip.Addr]liveness.Size // by outer address
 	Peers map[netip.Addr]cable.Status  // the wire's, by fabric address
-	Now   time.Time
+	// Verdict is that of UnreachableClusters.
+	Verdict Verdict
+	Now     time.Time
 }
 
 // Update is what follows from an observation.
@@ -78,7 +83,8 @@ type Update struct {
 	// Answering are the other nodes of the cluster that work as gateways
 	// (tables.Objects.Answering).
 	Answering map[string]bool
-	Events    []Event
+	// Events are about the Gateway object, NodeEvents about the Node.
+	Events, NodeEvents []Event
 	// Report is nil while nothing but numbers has changed since the last one, for up to
 	// reportInterval.
 	Report *Report
@@ -91,7 +97,7 @@ type Report struct {
 	RouteAgent RouteAgent
 }
 
-// Event is a Kubernetes Event about the Gateway object.
+// Event is a Kubernetes Event.
 type Event struct{ Type, Reason, Message string }
 
 // Observe records an observation.
@@ -102,7 +108,9 @@ func (t *Tracker) Observe(o Observation) Update {
 	changed := o.made == nil || o.made != t.made || o.Role != t.role || !maps.EqualFunc(o.Peers, t.wire, endpoint)
 	t.made, t.role, t.wire = o.made, o.Role, o.Peers
 	changed = t.update(o.Snapshot, o.Paths, o.Sizes, o.Now) || changed
-	u := Update{Answering: t.answering(o.Snapshot, o.Unreachable(o.Paths)), Events: t.events(o.Snapshot)}
+	changed = changed || o.Verdict.Known != t.verdict.Known || o.Verdict.Isolated != t.verdict.Isolated || !slices.Equal(o.Verdict.Unreachable, t.verdict.Unreachable)
+	t.verdict = o.Verdict
+	u := Update{NodeEvents: t.isolated.update(o.Snapshot, o.Verdict, o.Now), Answering: t.answering(o.Snapshot, o.Unreachable(o.Paths)), Events: t.events(o.Snapshot)}
 	key := t.urgent
 	if changed { // expensive with many gateways
 		key = t.urgentKey(o.Snapshot)
@@ -144,7 +152,7 @@ func (t *Tracker) update(snap Snapshot, paths map[netip.Addr]liveness.Path, size
 // urgentKey changes with whatever is reported at once: everything but numbers.
 func (t *Tracker) urgentKey(snap Snapshot) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%t %s %s %q;", snap.Gateway, t.haStatus(snap), tables.DescribeLeftOut(snap.LeftOut), SelfTestMessages(snap.SelfTest))
+	fmt.Fprintf(&b, "%t %s %s %q %+v;", snap.Gateway, t.haStatus(snap), tables.DescribeLeftOut(snap.LeftOut), SelfTestMessages(snap.SelfTest), t.verdict)
 	for _, target := range snap.Targets {
 		s := t.paths[target.Address]
 		fmt.Fprintf(&b, "%s %s %s %s %t %t %t %s %s;", target.cluster, target.gateway, s.status, t.usingIP(target), s.lossy.bad, s.rtt.n > 0,
@@ -283,7 +291,7 @@ func (t *Tracker) View(snap Snapshot) observe.View {
 	defer t.mu.Unlock()
 	v := observe.View{
 		Cluster: snap.Objects.Config.ClusterID, Node: snap.Objects.Name, Driver: snap.Objects.Config.CableDriver, State: string(t.role),
-		Reports: t.reports,
+		Reports: t.reports, Isolated: t.isolated.reported,
 	}
 	if a := snap.State.Settings.Address; a.IsValid() {
 		v.Address = a.String()

@@ -26,6 +26,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 const (
@@ -383,6 +384,9 @@ func Reduce(obj any) (any, error) {
 		n.ResourceVersion = o.ResourceVersion
 		if v, ok := o.Annotations[pelagov1alpha1.AnnotationRotateKeys]; ok {
 			n.Annotations[pelagov1alpha1.AnnotationRotateKeys] = v
+		}
+		if topology.IsGateway(o) && !topology.NodeReady(o) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
 		}
 		return &n, nil
 	case *discoveryv1.EndpointSlice:

@@ -243,6 +243,7 @@ func SameNode(a, b *corev1.Node) bool {
 	_, drainedA := topology.Drained(a)
 	_, drainedB := topology.Drained(b)
 	return ipA == ipB && drainedA == drainedB && topology.IsGateway(a) == topology.IsGateway(b) &&
+		(!topology.IsGateway(a) || topology.NodeReady(a) == topology.NodeReady(b)) &&
 		a.UID == b.UID && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID &&
 		a.Labels[pelagov1alpha1.LabelDatapath] == b.Labels[pelagov1alpha1.LabelDatapath] &&
 		a.Annotations[pelagov1alpha1.AnnotationRotateKeys] == b.Annotations[pelagov1alpha1.AnnotationRotateKeys] &&

@@ -252,18 +252,29 @@ func summary(connections []submarinerv1.Connection) string {
 // interval of its reports.
 const staleAfter = 90 * time.Second
 
+// overdueAfter is the age at which a report is missing: the interval, and the time to write it.
+const overdueAfter = 40 * time.Second
+
 // health is a gateway as others observe it: the last report of a dead one stays.
 type health struct {
 	// silentTo are the nodes without an answer from it, of those that probe it.
 	silentTo []string
 	probed   int
+	// witnessed: a node that probes it gets an answer of some gateway. Else the fault may be the
+	// node's.
+	witnessed bool
+	// overdue: it has written no report in the interval of its reports.
+	overdue bool
 	// silence is the time since its last report if that is too long ago, else 0.
 	silence time.Duration
 }
 
 // gone reports whether no node gets an answer or its report is stale. Then its own status is
-// invalid.
-func (h health) gone() bool { return h.silence > 0 || h.probed > 0 && len(h.silentTo) == h.probed }
+// invalid. A single node that gets an answer of no gateway is no proof, unless a report is missing.
+func (h health) gone() bool {
+	silent := h.probed > 0 && len(h.silentTo) == h.probed
+	return h.silence > 0 || silent && (h.witnessed || h.probed > 1 || h.overdue)
+}
 
 // text is the problem, empty if none exists.
 func (h health) text() string {
@@ -305,13 +316,17 @@ func gatewayHealth(ctx context.Context, m Member, gateways []submarinerv1.Gatewa
 				continue
 			}
 			h.probed++
+			if _, witness := a.Annotations[submarinerv1.AnnotationUnreachableClusters]; witness {
+				h.witnessed = true
+			}
 			if slices.Contains(silent[g.Name], a.Name) {
 				h.silentTo = append(h.silentTo, a.Name)
 			}
 		}
 		slices.Sort(h.silentTo)
 		if seconds, err := strconv.ParseInt(g.Annotations[submarinerv1.AnnotationUpdated], 10, 64); err == nil {
-			if age := now.Sub(time.Unix(seconds, 0)); age > staleAfter {
+			age := now.Sub(time.Unix(seconds, 0))
+			if h.overdue = age > overdueAfter; age > staleAfter {
 				h.silence = age
 			}
 		}

@@ -74,19 +74,27 @@ func TestGatewayHealth(t *testing.T) {
 		}
 		return out
 	}
+	witnesses := func(all []*submarinerv1.RouteAgent) []*submarinerv1.RouteAgent {
+		for _, a := range all {
+			metav1.SetMetaDataAnnotation(&a.ObjectMeta, submarinerv1.AnnotationUnreachableClusters, "")
+		}
+		return all
+	}
 	for what, tt := range map[string]struct {
 		agents []*submarinerv1.RouteAgent
 		age    time.Duration // of n1's report
 		gone   bool
 		words  string
 	}{
-		"all is well":                           {agents("", "", ""), 20 * time.Second, false, ""},
-		"no node reports":                       {nil, 0, false, ""},
-		"dead":                                  {agents("", "n1", "n1"), 20 * time.Second, true, "2 of 2 nodes get no answer"},
-		"dead beside another dead one":          {agents("", "", "n1,n2"), 20 * time.Second, true, "1 of 1 nodes gets no answer"},
-		"one node is cut off from all gateways": {agents("", "", "n1,n2", ""), 0, false, "1 of 2 nodes gets no answer"},
-		"its own report is ignored":             {agents("n1", ""), 0, false, ""},
-		"does not report":                       {agents("", "", ""), 10 * time.Minute, true, "no report for 10 minutes"},
+		"all is well":     {agents("", "", ""), 20 * time.Second, false, ""},
+		"no node reports": {nil, 0, false, ""},
+		"dead":            {agents("", "n1", "n1"), 20 * time.Second, true, "2 of 2 nodes get no answer"},
+		"the port of the only other node is closed":     {agents("", "n1"), 20 * time.Second, false, "1 of 1 nodes gets no answer"},
+		"dead, and the only other node reaches another": {witnesses(agents("", "n1")), 20 * time.Second, true, "1 of 1 nodes gets no answer"},
+		"dead beside another dead one":                  {agents("", "", "n1,n2"), 45 * time.Second, true, "1 of 1 nodes gets no answer"},
+		"one node is cut off from all gateways":         {agents("", "", "n1,n2", ""), 0, false, "1 of 2 nodes gets no answer"},
+		"its own report is ignored":                     {agents("n1", ""), 0, false, ""},
+		"does not report":                               {agents("", "", ""), 10 * time.Minute, true, "no report for 10 minutes"},
 	} {
 		m := testMember(t)
 		for _, a := range tt.agents {
