@@ -3,6 +3,7 @@ package dataplane
 import (
 	"cmp"
 	"net/netip"
+	"reflect"
 	"slices"
 )
 
@@ -91,6 +92,10 @@ type diff[S any] struct {
 }
 
 func diffMap[S any, K comparable, V any](d *diff[S], step func(K, *V) S, have, want map[K]V, compare func(a, b K) int, same func(a, b V) bool) {
+	if len(have) == len(want) && reflect.ValueOf(have).Pointer() == reflect.ValueOf(want).Pointer() {
+		d.remove = append(d.remove, nil) // the same map
+		return
+	}
 	var put, gone []K // few, as a rule: the maps are not sorted
 	for k, v := range want {
 		if old, ok := have[k]; !ok || !same(old, v) {

@@ -132,6 +132,8 @@ type Daemon struct {
 	leftOut    leftOut
 	maglev     dataplane.MaglevCache
 	slices     tables.SliceCache
+	computed   computed
+	kept       tables.Objects // that were saved last
 	podDevices netdev.PodDevices
 	// podEnds are the pods' own ends of their devices, by the interface index of the node's end.
 	podEnds             map[int]loader.PodEnd
@@ -344,9 +346,10 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	wire, more := d.ensureWire(objs, host.Underlay, draining)
 	problems = append(problems, more...)
 	host.Wire = wire.With(reach)
-	result := tables.Desired(objs, host)
+	result := d.computed.desired(objs, host)
 	checked, err := d.install(result.State, host, d.opts.XDP.or(objs.Config))
 	if len(d.kernel.unattached) > 0 { // what is reached by these devices is left out
+		host.Unusable = maps.Clone(host.Unusable)
 		maps.Copy(host.Unusable, d.kernel.unattached)
 		result = tables.Desired(objs, host)
 	}
@@ -365,7 +368,8 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	d.latest = status.NewSnapshot(objs, result, reach, host.Wire.Fleeting)
 	d.latest.SelfTest = d.selftest.report
 	d.mu.Unlock()
-	if written && d.ready.Load() && d.objects.saved == nil {
+	if written && d.ready.Load() && d.objects.saved == nil && (d.objects.unsaved.Load() || !unchanged(d.kept, read)) {
+		d.kept = read
 		d.objects.saves.put(read)
 	}
 	d.reports.node.put(d.nodeReport(objs, result, reach, written, err))

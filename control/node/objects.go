@@ -50,9 +50,11 @@ type objectSource struct {
 	// exposed are the Services of the tables that were read last, by name.
 	exposed atomic.Pointer[map[types.NamespacedName]bool]
 
-	file   cacheFile
-	saves  outbox[tables.Objects] // to file
-	synced syncer
+	file  cacheFile
+	saves outbox[tables.Objects] // to file
+	// unsaved: the last save has failed.
+	unsaved atomic.Bool
+	synced  syncer
 	// saved is used until the API server's objects have been read; nil then. Of the loop of
 	// Daemon.Run.
 	saved     *tables.Objects
@@ -180,7 +182,9 @@ func (s *objectSource) keep(ctx context.Context, log *slog.Logger) {
 }
 
 func (s *objectSource) save(objs tables.Objects, log *slog.Logger) {
-	if err := s.file.save(objs, bootID()); err != nil {
+	err := s.file.save(objs, bootID())
+	s.unsaved.Store(err != nil)
+	if err != nil {
 		log.Error("save the objects on the node", "error", err)
 	}
 }

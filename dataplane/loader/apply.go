@@ -37,18 +37,19 @@ func (l *Loader) Apply(want dataplane.State) error {
 	if unchanged && len(steps) == 1 { // that of the generation
 		want.Settings.Generation, steps = l.have.Settings.Generation, nil
 	}
-	var errs []error
+	var failed failures
 	for i := 0; i < len(steps); {
 		if services := leadingServices(steps[i:]); len(services) > 0 {
-			errs = append(errs, l.writeServices(services))
+			failed.add(l.writeServices(services))
 			i += len(services)
 			continue
 		}
-		errs = append(errs, steps[i].write())
+		failed.add(steps[i].write())
 		i++
 	}
-	errs = append(errs, l.applyPaths(want.Paths()), l.confirm())
-	if err := errors.Join(errs...); err != nil {
+	failed.add(l.applyPaths(want.Paths()))
+	failed.add(l.confirm())
+	if err := failed.err(); err != nil {
 		l.Refresh()
 		return err
 	}

@@ -296,6 +296,9 @@ func TestFullMap(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "sources") || !strings.Contains(err.Error(), "full with 4096 entries") {
 		t.Fatalf("error %q; want it to say that sources is full at 4,096", fmt.Sprint(err)[:min(200, len(fmt.Sprint(err)))])
 	}
+	if text := err.Error(); len(text) > 200 || !strings.HasSuffix(text, fmt.Sprintf("(%d times)", len(s.Sources)-4096)) {
+		t.Errorf("error of %d bytes: %s; want each message once, with a number", len(text), text[:min(400, len(text))])
+	}
 	got := mustRead(t, l)
 	if len(got.Sources) != 4096 || len(got.Services) != 1 || !got.Settings.Ready {
 		t.Errorf("%d sources, %d services, ready %t; want all that fits", len(got.Sources), len(got.Services), got.Settings.Ready)

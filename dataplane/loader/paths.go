@@ -58,21 +58,21 @@ func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
+	var failed failures
 	for peer, probed := range want {
 		if old, ok := have[peer]; ok && old == probed {
 			continue
 		}
-		errs = append(errs, put(l.objs.Paths, be32(peer), bpf.PelagoPath{Probed: uint32(flag(probed))}))
+		failed.add(put(l.objs.Paths, be32(peer), bpf.PelagoPath{Probed: uint32(flag(probed))}))
 	}
 	for peer := range have {
 		if _, ok := want[peer]; !ok {
-			errs = append(errs, remove(l.objs.Paths, be32(peer)))
+			failed.add(remove(l.objs.Paths, be32(peer)))
 		}
 	}
-	errs = append(errs, l.applyLargeProbes(want))
+	failed.add(l.applyLargeProbes(want))
 	l.paths = want // Apply resets it after an error
-	return errors.Join(errs...)
+	return failed.err()
 }
 
 // confirm advertises that the tables are up to date; peers prefer such gateways.

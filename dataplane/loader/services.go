@@ -47,7 +47,7 @@ type serviceStep struct {
 // RCU grace period at every write to a map of maps.
 func (l *Loader) writeServices(changes []serviceChange) error {
 	m := &l.objs.PelagoMaps
-	var errs []error
+	var failed failures
 	var steps []serviceStep
 	first, last := map[bpf.PelagoServiceKey][]uint16{}, map[bpf.PelagoServiceKey][]uint16{}
 	var removed []bpf.PelagoServiceKey
@@ -57,13 +57,13 @@ func (l *Loader) writeServices(changes []serviceChange) error {
 			s.want = *c.want
 		}
 		if err := m.Services.Lookup(s.key, &s.old); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			errs = append(errs, fmt.Errorf("read map services: %w", err))
+			failed.add(fmt.Errorf("read map services: %w", err))
 			continue
 		}
 		steps = append(steps, s)
 		for i, b := range s.want.Backends {
 			v := bpf.PelagoBackend{Address: be32(b.Addr()), Port: be16(b.Port())}
-			errs = append(errs, put(m.Backends, bpf.PelagoBackendKey{Service: s.key, Index: uint32(i)}, v))
+			failed.add(put(m.Backends, bpf.PelagoBackendKey{Service: s.key, Index: uint32(i)}, v))
 		}
 		switch n := len(s.want.Table); {
 		case n == 0 && s.old.Slots > 0:
@@ -74,21 +74,22 @@ func (l *Loader) writeServices(changes []serviceChange) error {
 			last[s.key] = s.want.Table
 		}
 	}
-	errs = append(errs, l.putTables(first))
+	failed.add(l.putTables(first))
 	for _, s := range steps {
 		if s.gone {
-			errs = append(errs, remove(m.Services, s.key))
+			failed.add(remove(m.Services, s.key))
 		} else {
-			errs = append(errs, put(m.Services, s.key, encodeService(s.want)))
+			failed.add(put(m.Services, s.key, encodeService(s.want)))
 		}
 	}
-	errs = append(errs, l.putTables(last), l.removeTables(removed))
+	failed.add(l.putTables(last))
+	failed.add(l.removeTables(removed))
 	for _, s := range steps {
 		for i := uint32(len(s.want.Backends)); i < s.old.Backends; i++ {
-			errs = append(errs, remove(m.Backends, bpf.PelagoBackendKey{Service: s.key, Index: i}))
+			failed.add(remove(m.Backends, bpf.PelagoBackendKey{Service: s.key, Index: i}))
 		}
 	}
-	return errors.Join(errs...)
+	return failed.err()
 }
 
 // tableBatch bounds the tables that are created before the kernel is handed them, and so the open

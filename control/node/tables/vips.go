@@ -145,6 +145,7 @@ func (b *builder) vips() {
 	}
 	b.host.Slices.beginVIPs(b)
 	owners := map[netip.Addr]types.NamespacedName{}
+	var served []*importVIPs
 	for _, name := range slices.SortedFunc(maps.Keys(b.objs.Imports), byName) {
 		i := b.objs.Imports[name]
 		b.out.Problems = append(b.out.Problems, i.Problems...)
@@ -160,24 +161,69 @@ func (b *builder) vips() {
 		v := b.host.Slices.vipsOf(b, name, i)
 		maps.Copy(s.VIPs, v.ports)
 		maps.Copy(s.Hairpins, v.hairpins)
-		for port, pods := range v.served {
+		b.out.Problems = append(b.out.Problems, v.problems...)
+		served = append(served, v)
+	}
+	limit := podLimit(served)
+	for _, v := range served {
+		for port, pods := range v.serve(limit) {
 			s.ServeVIP(port, pods)
 		}
-		b.out.Problems = append(b.out.Problems, v.problems...)
 	}
 }
 
 // importVIPs is what the tables have of one ServiceImport.
 type importVIPs struct {
-	ports    map[dataplane.ServiceKey]dataplane.VIP
-	served   map[dataplane.ServiceKey]dataplane.Service // by pods of this cluster
+	ports map[dataplane.ServiceKey]dataplane.VIP
+	// pods of this cluster serve a port: those that this node prefers come first (preferred).
+	pods     map[dataplane.ServiceKey]dataplane.Service
 	hairpins map[netip.Addr]netip.Addr
 	problems []string
+
+	limit  int // of served
+	served map[dataplane.ServiceKey]dataplane.Service
+}
+
+// maxVIPPods bounds the pods of this cluster among which a node divides connections to a port of a
+// ClusterSetIP; allVIPPods those for all ports, and leaves room for the services that the node
+// serves in the map `backends`.
+const (
+	maxVIPPods = 256
+	allVIPPods = 49152
+)
+
+// podLimit is the number of pods that a node uses for one port of a ClusterSetIP: as many as fit
+// for all ports, by powers of two, so that it rarely changes.
+func podLimit(of []*importVIPs) int {
+	for limit := maxVIPPods; ; limit /= 2 {
+		all := 0
+		for _, v := range of {
+			for _, s := range v.pods {
+				all += min(limit, len(s.Backends))
+			}
+		}
+		if all <= allVIPPods || limit == 1 {
+			return limit
+		}
+	}
+}
+
+// serve returns the pods that serve each port, at most limit of them, sorted.
+func (v *importVIPs) serve(limit int) map[dataplane.ServiceKey]dataplane.Service {
+	if v.limit == limit {
+		return v.served
+	}
+	v.limit, v.served = limit, make(map[dataplane.ServiceKey]dataplane.Service, len(v.pods))
+	for port, s := range v.pods {
+		s.Backends = slices.SortedFunc(slices.Values(s.Backends[:min(limit, len(s.Backends))]), netip.AddrPort.Compare)
+		v.served[port] = s
+	}
+	return v.served
 }
 
 // vipsOf returns what the tables have of an import.
-func (b *builder) vipsOf(name types.NamespacedName, i Import) importVIPs {
-	v := importVIPs{ports: map[dataplane.ServiceKey]dataplane.VIP{}, served: map[dataplane.ServiceKey]dataplane.Service{}, hairpins: map[netip.Addr]netip.Addr{}}
+func (b *builder) vipsOf(name types.NamespacedName, i Import) *importVIPs {
+	v := &importVIPs{ports: map[dataplane.ServiceKey]dataplane.VIP{}, pods: map[dataplane.ServiceKey]dataplane.Service{}, hairpins: map[netip.Addr]netip.Addr{}}
 	before := b.out.Problems
 	b.out.Problems = nil
 	for key, servers := range b.servers(name, i, v) {
@@ -208,7 +254,7 @@ func (i vipInputs) same(o vipInputs) bool {
 
 // cachedVIPs are importVIPs, and what they were collected from.
 type cachedVIPs struct {
-	importVIPs
+	*importVIPs
 	service       *corev1.Service
 	own, imported []sliceVersion
 }
@@ -232,7 +278,7 @@ func (c *SliceCache) beginVIPs(b *builder) {
 }
 
 // vipsOf returns b.vipsOf(name, i), whose maps and slices must not be changed.
-func (c *SliceCache) vipsOf(b *builder, name types.NamespacedName, i Import) importVIPs {
+func (c *SliceCache) vipsOf(b *builder, name types.NamespacedName, i Import) *importVIPs {
 	if c == nil {
 		return b.vipsOf(name, i)
 	}
@@ -252,7 +298,7 @@ func (c *SliceCache) vipsOf(b *builder, name types.NamespacedName, i Import) imp
 
 // servers returns, for each port of the import, the clusters that have backends of it, sorted by
 // index. It adds to `to` what serves it in this cluster: pods, and the global IP of the service.
-func (b *builder) servers(name types.NamespacedName, of Import, to importVIPs) map[dataplane.ServiceKey][]server {
+func (b *builder) servers(name types.NamespacedName, of Import, to *importVIPs) map[dataplane.ServiceKey][]server {
 	out := map[dataplane.ServiceKey][]server{}
 	for _, p := range of.Ports {
 		// one without backends is a port all the same
@@ -284,7 +330,7 @@ func (b *builder) servers(name types.NamespacedName, of Import, to importVIPs) m
 			if v.Own {
 				pods := b.backends(name, ptr.Deref(p.Name, ""), local)
 				v.Ready = len(pods)
-				to.served[key] = dataplane.Service{Affinity: of.Affinity, Backends: b.vipPods(key, pods)}
+				to.pods[key] = dataplane.Service{Affinity: of.Affinity, Backends: b.preferred(key, pods)}
 				if global, ok := b.globalIP(name); ok && !local {
 					to.hairpins[v.Address] = global
 				}
@@ -393,27 +439,27 @@ func (b *builder) backends(name types.NamespacedName, portName string, local boo
 	return out
 }
 
-// maxVIPPods bounds the pods of this cluster among which a node divides connections to a port of a
-// ClusterSetIP.
-const maxVIPPods = 256
-
-// vipPods returns those of pods that serve a port of a ClusterSetIP at this node, sorted. Of many
-// it takes those with the highest weights by rendezvous hashing: each node others, and a change of
-// one pod changes at most one of them.
-func (b *builder) vipPods(port dataplane.ServiceKey, pods []netip.AddrPort) []netip.AddrPort {
-	out := slices.Clone(pods)
-	if port.Protocol == sctp { // whose ports are not translated
-		out = slices.DeleteFunc(out, func(p netip.AddrPort) bool { return p.Port() != port.Port })
+// preferred returns those of pods that may serve a port of a ClusterSetIP at this node, by their
+// weights in rendezvous hashing: each node prefers others, and a change of one pod changes at most
+// one of the first.
+func (b *builder) preferred(port dataplane.ServiceKey, pods []netip.AddrPort) []netip.AddrPort {
+	type weighted struct {
+		pod    netip.AddrPort
+		weight uint32
 	}
-	slices.SortFunc(out, netip.AddrPort.Compare)
-	out = slices.CompactFunc(out, func(a, b netip.AddrPort) bool { return a.Addr() == b.Addr() })
-	if len(out) > maxVIPPods {
-		weight := func(p netip.AddrPort) uint32 {
-			return dataplane.Mix(binary.BigEndian.Uint32(p.Addr().AsSlice()), uint32(b.self))
+	out := make([]weighted, 0, len(pods))
+	for _, p := range pods {
+		if port.Protocol != sctp || p.Port() == port.Port { // its ports are not translated
+			out = append(out, weighted{p, dataplane.Mix(binary.BigEndian.Uint32(p.Addr().AsSlice()), uint32(b.self))})
 		}
-		slices.SortStableFunc(out, func(a, b netip.AddrPort) int { return cmp.Compare(weight(b), weight(a)) })
-		out = out[:maxVIPPods]
-		slices.SortFunc(out, netip.AddrPort.Compare)
 	}
-	return out
+	slices.SortFunc(out, func(a, b weighted) int {
+		return cmp.Or(cmp.Compare(b.weight, a.weight), a.pod.Compare(b.pod))
+	})
+	out = slices.CompactFunc(out, func(a, b weighted) bool { return a.pod.Addr() == b.pod.Addr() })
+	preferred := make([]netip.AddrPort, min(maxVIPPods, len(out)))
+	for i := range preferred {
+		preferred[i] = out[i].pod
+	}
+	return preferred
 }

@@ -1,6 +1,8 @@
 package tables_test
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -373,5 +375,47 @@ func TestVIPPods(t *testing.T) {
 	}
 	if same < 30 || same > 110 { // a quarter of 256 is expected
 		t.Errorf("two nodes have %d of 256 pods in common, of 1002", same)
+	}
+}
+
+// Where many services have many pods, a node uses fewer of each, so that all services fit in the
+// maps.
+func TestVIPPodsOfManyServices(t *testing.T) {
+	objs, host := clusterset.Globalnet("n1")
+	clusterset.Export(&objs, metav1.ConditionTrue)
+	clusterset.Import(&objs)
+	const services, pods = 500, 200
+	slice := objs.Slices[web][0].DeepCopy()
+	for i := range pods {
+		slice.Endpoints = append(slice.Endpoints, clusterset.Endpoint("more", "n1", netip.AddrFrom4([4]byte{10, 7, 4, byte(i)}).String(), true))
+	}
+	addresses := map[netip.Addr]bool{}
+	for i := range services {
+		name := types.NamespacedName{Namespace: web.Namespace, Name: fmt.Sprintf("web-%d", i)}
+		imported := objs.Imports[web]
+		imported.IP = netip.AddrFrom4([4]byte{243, 0, byte(17 + i/256), byte(i)})
+		addresses[imported.IP] = true
+		objs.Imports[name], objs.Imported[name], objs.Services[name] = imported, objs.Imported[web], objs.Services[web]
+		objs.Slices[name] = []discoveryv1.EndpointSlice{*slice}
+	}
+	host.Slices = &tables.SliceCache{}
+	for range 2 { // the second time from the cache
+		state := tables.Desired(objs, host).State
+		if n := len(state.VIPPods); n < 49152/2 || n > 49152 {
+			t.Errorf("%d pods of %d; want what fits in the map, and no less than half of it", n, services*pods)
+		}
+		for port, s := range state.Services {
+			if addresses[port.Address] && len(s.Backends) != 64 {
+				t.Fatalf("%d pods serve %v; want 64", len(s.Backends), port)
+			}
+		}
+	}
+	maps.DeleteFunc(objs.Imports, func(_ types.NamespacedName, i tables.Import) bool { return i.IP.As4()[2] == 18 })
+	objs.Imports = maps.Clone(objs.Imports)
+	state := tables.Desired(objs, host).State
+	for port, s := range state.Services {
+		if addresses[port.Address] && len(s.Backends) != 128 {
+			t.Fatalf("%d pods serve %v after half of the services have gone; want 128", len(s.Backends), port)
+		}
 	}
 }
