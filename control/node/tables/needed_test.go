@@ -167,3 +167,20 @@ func TestSavedObjectsNameTheAPIServer(t *testing.T) {
 		t.Errorf("the saved objects have the API servers %v", got)
 	}
 }
+
+// A pod outside of the registered ranges is reported: others drop what it sends.
+func TestPodsOutsideOfTheRegisteredRanges(t *testing.T) {
+	objs, host := clusterset.Flat("n2")
+	objs.Config.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16")}
+	if r := tables.Desired(objs, host); len(r.Outside) > 0 || len(r.LeftOut) > 0 {
+		t.Errorf("outside %v, left out %v; want none", r.Outside, r.LeftOut)
+	}
+	objs.Config.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.7.1.0/24")}
+	r := tables.Desired(objs, host)
+	if diff := cmp.Diff([]string{"pod sample/web-1 at 10.7.2.5"}, r.Outside); diff != "" {
+		t.Errorf("outside: -want +got\n%s", diff)
+	}
+	if len(r.LeftOut) != 1 || r.LeftOut[0].Connected || !strings.Contains(r.LeftOut[0].Reason, "join again with --clustercidr") {
+		t.Errorf("left out %+v, want the pod with the remedy", r.LeftOut)
+	}
+}
