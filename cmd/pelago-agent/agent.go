@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -150,6 +151,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hubclient.Hub, token
 			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, ExternalCIDRs: c.ExternalCIDRs, Fabric: c.FabricCIDR,
 			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: int(bpf.PelagoOverlayOVERLAY_VERSION_MAX),
 			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, HubServer: c.HubServer, Hub: h,
+			APIServers: slices.DeleteFunc([]string{mgr.GetConfig().Host, c.APIServer}, func(s string) bool { return s == "" }),
 		}),
 		services.SetupExports(mgr, services.ExportOptions{
 			ClusterID: c.ClusterID, Globalnet: c.Globalnet(), Routed: c.RoutedPodCIDRs(), Hub: h,

@@ -329,7 +329,8 @@ func TestClusterAPIPull(t *testing.T) {
 	at := clusterAPIServer(t, o.Config, "v1beta1")
 	admin := apiserver.Start(t, apiserver.HubControllers())
 	member := operated{Cluster: apiserver.Connect(t, admin), t: t}
-	member.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}})
+	member.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy"}, Data: map[string]string{"config.conf": "clusterCIDR: 10.7.0.0/24\n"}})
 	text, err := apiserver.Kubeconfig(admin)
 	must(t, err)
 	o.run(manifests.DefaultImage)

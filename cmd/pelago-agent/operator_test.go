@@ -272,6 +272,7 @@ func TestOperatorOfMember(t *testing.T) {
 	content := deployBroker(t, hub, set)
 	o := newOperated(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"))
 	o.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy"}, Data: map[string]string{"config.conf": "clusterCIDR: 10.7.0.0/24\n"}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "hub"}, Data: map[string][]byte{v1alpha1.BrokerInfoKey: content}})
 	o.run(manifests.DefaultImage)
 
@@ -343,7 +344,14 @@ func TestOperatorOfMember(t *testing.T) {
 			t.Errorf("pod ranges %v", c.PodCIDRs)
 		}
 		line.Heal()
-		o.change(s, `{"clusterCIDR":null}`)
+		o.says(s, v1alpha1.ConditionDegraded, "True/", "spec.clusterCIDR", "give ranges that contain all of the former")
+		o.change(s, `{"clusterCIDR":"10.7.0.0/16"}`) // ranges may grow
+		within(t, "grown pod ranges", func() string {
+			if c := o.settings(); c.PodCIDRs[0].String() != "10.7.0.0/16" {
+				return fmt.Sprint(c.PodCIDRs)
+			}
+			return ""
+		})
 		o.says(s, v1alpha1.ConditionReady, "True/")
 	})
 	t.Run("a version is the operator's first", func(t *testing.T) {

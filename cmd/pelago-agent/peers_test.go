@@ -94,7 +94,7 @@ func (s *clusterset) testLeaving(t *testing.T) {
 	}
 	must(t, s.hub.Create(t.Context(), g3))
 	within(t, "a cluster without gateway", func() string {
-		if got := s.g1.peers(t); !strings.Contains(got, `g3 3 [120.3.0.0/24] [] False/NoGateway`) {
+		if got := s.g1.peers(t); !strings.Contains(got, `g3 3 [120.3.0.0/24] [] False/AwaitingGateway`) {
 			return "peers: " + got
 		}
 		return ""

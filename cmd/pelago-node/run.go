@@ -145,7 +145,7 @@ func run(ctx context.Context, o runOptions) error {
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: typed.CoreV1().Events("")})
 	daemon := node.New(node.Options{
 		Events: events.NewRecorder(scheme, corev1.EventSource{Component: "pelago-node", Host: o.nodeName}),
-		Pods:   node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins,
+		Pods:   node.PodsOfCluster(typed), APIServer: rest.Host, NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins,
 		CacheFile: cacheFile(o.stateDir), CNIDir: node.CNIDir, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
 		UnreachableClusters: unreachableClusters, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Datapath: o.datapath, Version: version, Logger: log,
 	}, c, cl, l)

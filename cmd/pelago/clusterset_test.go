@@ -125,7 +125,7 @@ func (c clusterset) propagates(t *testing.T) {
 }
 
 func (c clusterset) join(args ...string) []string {
-	return append([]string{"join", c.infoFile(), "--context", "g1", "--wait=false"}, args...)
+	return append([]string{"join", c.infoFile(), "--context", "g1", "--wait=false", "--yes"}, args...)
 }
 
 func open(t *testing.T, cfg *rest.Config) client.Client {
@@ -223,6 +223,18 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		}
 		if labels := m.node("n2").Labels; labels[submarinerv1.LabelGateway] != "" {
 			t.Error("joining again made another node a gateway")
+		}
+	})
+	t.Run("ranges grow", func(t *testing.T) {
+		c.fails(t, "give ranges that contain all of the former", c.join("--clusterid", "g1", "--clustercidr", "10.7.0.0/23")...)
+		c.must(t, c.join("--clusterid", "g1", "--clustercidr", "10.7.0.0/16,100.64.0.0/16", "--servicecidr", "10.77.0.0/16,10.78.0.0/16")...)
+		want.PodCIDRs, want.ServiceCIDRs = prefixes(t, "10.7.0.0/16", "100.64.0.0/16"), prefixes(t, "10.77.0.0/16", "10.78.0.0/16")
+		if diff := cmp.Diff(want.Data(), m.config().Data()); diff != "" {
+			t.Errorf("pelago-config with grown ranges: -want +got\n%s", diff)
+		}
+		c.must(t, c.join("--clusterid", "g1")...)
+		if diff := cmp.Diff(want.Data(), m.config().Data()); diff != "" {
+			t.Errorf("joining again changed the grown ranges: -want +got\n%s", diff)
 		}
 	})
 	t.Run("settings that are not given again stay", func(t *testing.T) { c.testKeptSettings(t, m) })
@@ -375,7 +387,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.must(t, c.join("--clusterid", "c1", "--cable-driver", "ipsec")...)
 		want.ClusterID, want.GlobalCIDRs, want.GlobalRange, want.CableDriver = "c1", nil, netip.Prefix{}, "libreswan"
 		want.FabricCIDR = netip.MustParsePrefix("200.0.0.0/8")
-		want.PodCIDRs = prefixes(t, "10.7.0.0/16") // what the nodes of now cover
+		want.PodCIDRs, want.ServiceCIDRs = prefixes(t, "10.7.0.0/16"), prefixes(t, "10.77.0.0/16") // what the nodes of now cover
 		if diff := cmp.Diff(want.Data(), m.config().Data()); diff != "" {
 			t.Errorf("pelago-config: -want +got\n%s", diff)
 		}

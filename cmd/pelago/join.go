@@ -32,6 +32,7 @@ type join struct {
 	components bool
 	registered bool
 	wait       bool
+	yes        bool
 	timeout    time.Duration
 	place      member.Place
 	cluster    kubeconfigFile
@@ -57,7 +58,8 @@ network is not joined.
 
 Run again with the same id it repairs and updates; the cluster keeps its
 addresses, its identity and every setting whose flag is not given again, such as
---cable-driver. What changes is printed first. An image of localhost/pelago,
+--cable-driver. Its ranges of pods and services may grow: --clustercidr and
+--servicecidr take ranges that contain the former ones. What changes is printed first. An image of localhost/pelago,
 the repository of local builds, becomes the default of --image again; another
 stays until --image is given.`,
 		Example: `  pelago join broker-info.subm --context c1 --clusterid c1
@@ -131,6 +133,7 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f.StringVarP(&j.output, "output", "o", "yaml", "with --dry-run: yaml or json")
 	f.BoolVar(&j.components, "components", true, "install the components; false: only register and write the configuration (a Helm chart installs them)")
 	f.BoolVar(&j.registered, "keep-registration", false, "update an existing member without contacting the hub; the credential of the file may have expired")
+	f.BoolVar(&j.yes, "yes", false, "take pod ranges that only the present nodes have, or that lack running pods")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
 	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")
@@ -179,7 +182,7 @@ func (j *join) join(ctx context.Context, info broker.Info, answers *view.Answers
 	if err := m.RequireMemberVersion("this cluster"); err != nil {
 		return err
 	}
-	o := member.Options{Info: info, DryRun: j.dryRun, RegisterOnly: !j.components, Progress: progress}
+	o := member.Options{Info: info, DryRun: j.dryRun, RegisterOnly: !j.components, AcceptRanges: j.yes, Progress: progress}
 	if answers != nil {
 		o.Choose = func(candidates []string) ([]string, error) {
 			return install.PromptGateways(ctx, candidates, answers, out)

@@ -47,7 +47,7 @@ func TestRegister(t *testing.T) {
 	}
 	n := create("--description", "cluster g1", "--ttl", "1h")
 	register := func(n newToken, more ...string) []string {
-		args := []string{"register", strings.TrimPrefix(n.Server, "https://"), "--token", n.Token, "--cluster-name", "g1", "--context", "g1", "--wait=false"}
+		args := []string{"register", strings.TrimPrefix(n.Server, "https://"), "--token", n.Token, "--cluster-name", "g1", "--context", "g1", "--wait=false", "--yes"}
 		for _, h := range n.Hashes {
 			args = append(args, "--discovery-token-ca-cert-hash", h)
 		}

@@ -64,6 +64,7 @@ const (
 	KeyDNSCache        = "dns-cache"
 	KeyHubID           = "hub-id"
 	KeyHubServer       = "hub-server"
+	KeyAPIServer       = "api-server"
 	KeyBrokerNamespace = "broker-namespace"
 )
 
@@ -175,8 +176,11 @@ type Config struct {
 	CoreDNSCustom string
 	// HubID is the UID of the hub's namespace kube-system; it marks every object that we make in a
 	// member.
-	HubID           string
-	HubServer       string // https URL of the hub's API server
+	HubID     string
+	HubServer string // https URL of the hub's API server
+	// APIServer is the host of the kubeconfig's server that the cluster joined with, an address or a
+	// DNS name; empty if it is one inside the cluster. No peer's range takes it.
+	APIServer       string
 	BrokerNamespace string
 }
 
@@ -247,7 +251,7 @@ func Parse(data map[string]string) (Config, error) {
 		HubServer:       p.required(KeyHubServer),
 		BrokerNamespace: p.required(KeyBrokerNamespace),
 	}
-	c.ClusterSetIPCIDRs = p.prefixes(KeyVIPCIDR)
+	c.ClusterSetIPCIDRs, c.APIServer = p.prefixes(KeyVIPCIDR), data[KeyAPIServer]
 	c.ExternalCIDRs, c.RouteServiceCIDR = p.prefixes(KeyExternalCIDR), p.boolean(KeyRouteServices, false)
 	if of := p.prefixes(KeyVIPRange); len(of) > 0 {
 		c.ClusterSetIPRange = of[0]
@@ -306,6 +310,9 @@ func (c Config) Data() map[string]string {
 		KeyHubID:           c.HubID,
 		KeyHubServer:       c.HubServer,
 		KeyBrokerNamespace: c.BrokerNamespace,
+	}
+	if c.APIServer != "" {
+		data[KeyAPIServer] = c.APIServer
 	}
 	if len(c.ClusterSetIPCIDRs) > 0 {
 		data[KeyVIPCIDR] = joinPrefixes(c.ClusterSetIPCIDRs)

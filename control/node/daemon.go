@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -69,6 +70,8 @@ type Options struct {
 	// OverlayTokenDir and PSKDir are the mounted Secrets pelago-overlay-token and
 	// submariner-ipsec-psk.
 	OverlayTokenDir, PSKDir string
+	// APIServer is the server of the daemon's API connection.
+	APIServer string
 	// Pods lists and watches the pods of the whole cluster (PodsOfCluster). A gateway without
 	// globalnet uses it.
 	Pods clientcache.ListerWatcher
@@ -100,6 +103,7 @@ type Daemon struct {
 	conntrack bool
 	prober    *probe.Prober
 	objects   objectSource
+	needed    *needed
 	reports   reports
 	tracker   *status.Tracker
 
@@ -153,6 +157,7 @@ func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemo
 		opts: opts, loader: l, log: opts.Logger, firewall: netdev.Firewall, trigger: make(chan struct{}, 1), urgent: make(chan struct{}, 1), swept: make(chan sweep), tested: make(chan tested), tracker: status.NewTracker(opts.Version),
 		problems: map[string]bool{}, cni: cniResults{dir: opts.CNIDir}, displaced: displaced{changed: make(chan struct{}, 1)},
 	}
+	d.needed = newNeeded(opts.APIServer, resolvConf, net.DefaultResolver, d.wake)
 	d.objects = newObjectSource(opts, c, cl.RESTMapper(), d.wake)
 	d.reports = newReports(types.NamespacedName{Namespace: opts.Namespace, Name: opts.NodeName}, c, cl, d.tracker.SetCreated, opts.Logger)
 	d.prober = probe.New(l, d.kernel.overlay, d.wake, opts.Logger)
@@ -220,6 +225,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}()
 	}
 	go d.gateway.resolver.Run(ctx)
+	go d.needed.run(ctx)
 	defer d.gateway.closeDiscovery()
 	go d.prober.Run(ctx)
 	sweep, again, paths, wire := time.NewTicker(sweepInterval), time.NewTicker(resync), time.NewTicker(watchInterval), time.NewTicker(wireRetry)
@@ -336,6 +342,9 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	started, unread := d.addStarting(read)
 	objs, reach, problems := d.ensureReach(started)
 	problems = append(problems, unread...)
+	if d.objects.expired != "" {
+		problems = append(problems, d.objects.expired)
+	}
 	draining := d.updateRoles(objs)
 	host, err := d.observeHost(objs)
 	if err != nil {

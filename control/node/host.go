@@ -26,6 +26,7 @@ import (
 // observeHost reads what the tables need of the node itself, and creates pelago0.
 func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	host := tables.Host{
+		Needed:   d.needed.addresses(objs.Config.APIServer, objs.Config.HubServer),
 		Draining: d.gateway.role.isDraining(time.Now()), Settled: d.settled.Load(), Maglev: &d.maglev, Slices: &d.slices,
 	}
 	var err error

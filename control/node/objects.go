@@ -26,6 +26,9 @@ const (
 	// ones. TCP doubles its retransmission timeout while tunnels are down: time lost here is lost
 	// twice.
 	startTimeout = 2 * time.Second
+	// savedLife is how long saved peers are routed without the API server: a cluster that has left
+	// meanwhile, or a range that was accepted by mistake, may be what keeps the node from it.
+	savedLife = 30 * time.Minute
 	// saveInterval is the minimum time between two writes of the file. It grows to saveFactor times
 	// the duration of a write, at most maxSaveInterval, so that writes use 1 % of a core.
 	saveInterval    = 2 * time.Second
@@ -58,6 +61,8 @@ type objectSource struct {
 	// saved is used until the API server's objects have been read; nil then. Of the loop of
 	// Daemon.Run.
 	saved     *tables.Objects
+	since     time.Time   // when it was read
+	expired   string      // why some of it is not used
 	fromCache atomic.Bool // saved != nil
 }
 
@@ -115,7 +120,7 @@ func (s *objectSource) begin(ctx context.Context, log *slog.Logger) (live <-chan
 	}
 	objs, at, err := s.file.load(s.node, bootID())
 	if err == nil {
-		s.saved = &objs
+		s.saved, s.since = &objs, time.Now()
 		s.fromCache.Store(true)
 		log.Warn("the API server does not answer: the node works from saved objects",
 			"file", s.file.path, "saved", at, "problem", s.synced.problem())
@@ -150,10 +155,21 @@ func (s *objectSource) sync(ctx context.Context) error {
 	return nil
 }
 
+// fromSaved returns the saved objects, without peers once savedLife has passed.
+func (s *objectSource) fromSaved(g *gateway) tables.Objects {
+	objs := *s.saved
+	objs.Answering = g.answering
+	if len(objs.Peers) > 0 && time.Since(s.since) > savedLife {
+		objs.Peers = nil
+		s.expired = fmt.Sprintf("the API server has not answered for %s since the start: the saved routes to other clusters are removed until it does", savedLife)
+	}
+	return objs
+}
+
 // goLive uses the API server's objects from now on and reports whether saved ones were used before.
 func (s *objectSource) goLive() bool {
 	saved := s.saved != nil
-	s.saved = nil
+	s.saved, s.expired = nil, ""
 	s.fromCache.Store(false)
 	return saved
 }

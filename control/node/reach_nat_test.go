@@ -55,7 +55,7 @@ func newNatted(t *testing.T, ns *netns.NS, cluster uint16, private, driver strin
 	// control sockets of all namespaces are in one directory
 	keys, prefix := t.TempDir(), fmt.Sprintf("r%dc%d", os.Getpid(), cluster)
 	g := &natted{t: t, ns: ns, private: private, d: &Daemon{
-		log: log, trigger: make(chan struct{}, 1),
+		log: log, trigger: make(chan struct{}, 1), needed: newNeeded("", "", net.DefaultResolver, func() {}),
 		opts: Options{PSKDir: psk, Logger: log, OpenWire: func(driver string) (cable.Wire, error) {
 			if driver == config.CableVXLAN {
 				return &cable.VXLAN{}, nil

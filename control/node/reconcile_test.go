@@ -63,7 +63,7 @@ func newKernelNode(t *testing.T, objs tables.Objects) *kernelNode {
 	d.tracker, d.swept = status.NewTracker("v3"), make(chan sweep)
 	d.reports = newReports(types.NamespacedName{Name: "n1"}, nil, nil, nil, d.log)
 	objs.Config.FabricCIDR = netip.MustParsePrefix("241.0.0.0/8")
-	d.objects.saved = &objs
+	d.objects.saved, d.objects.since = &objs, time.Now()
 	return &kernelNode{t: t, ns: ns, d: d, objs: &objs}
 }
 

@@ -298,9 +298,7 @@ func listed[L any, P interface {
 // the EndpointSlices of Services that have. It is for the loop of Daemon.Run alone.
 func (s *objectSource) read(ctx context.Context, g *gateway) (tables.Objects, error) {
 	if s.saved != nil {
-		objs := *s.saved
-		objs.Answering = g.answering
-		return objs, nil
+		return s.fromSaved(g), nil
 	}
 	changed, services := s.changes.take()
 	objs, err := s.readChanged(ctx, changed, services)

@@ -40,6 +40,9 @@ type Request struct {
 	// Nodes are the addresses of the cluster's nodes: what is routed to other clusters must not
 	// take them away.
 	Nodes []netip.Addr
+	// Needed are the addresses of the cluster's API server and name servers, for which the same
+	// holds.
+	Needed []netip.Addr
 	// Fabric is the clusterset's, with which nothing of the cluster may overlap.
 	Fabric netip.Prefix
 	// Hub are the addresses of the hub's API server, which no routed range may contain.
@@ -63,9 +66,9 @@ func (r Request) local() (out []namedRange) {
 	return out
 }
 
-// own are those, and the addresses of the nodes, which are no field.
+// own are those, and the addresses of the nodes and the needed ones, which are no field.
 func (r Request) own() []namedRange {
-	return append(r.local(), unnamed(single(r.Nodes))...)
+	return append(r.local(), unnamed(single(append(slices.Clone(r.Nodes), r.Needed...)))...)
 }
 
 // namedRange is a range with the name of the field that it is from.
@@ -108,7 +111,7 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 			"deploy the broker with another --clusterset-ip-cidr-range, before clusters join", b.ClusterSetIPs, r.Hub[i])
 	}
 	if !b.Globalnet {
-		if err := errors.Join(checkRouted(r.local(), r.Hub), checkExternal(r.External, r.Nodes)); err != nil {
+		if err := errors.Join(checkRouted(r.local(), r.Hub), checkOwnNodes(r.local(), r.Nodes)); err != nil {
 			return Entry{}, Book{}, err
 		}
 	}
@@ -248,13 +251,21 @@ func checkRouted(ranges []namedRange, hub []netip.Addr) error {
 	return nil
 }
 
-// checkExternal refuses external ranges that contain a node: other clusters would send all packets
-// for that node, even those of the wire, to the overlay.
-func checkExternal(ranges []netip.Prefix, nodes []netip.Addr) error {
+// checkOwnNodes refuses ranges that contain a node of the cluster itself: other clusters would send
+// all packets for that node, even those of the wire, to the overlay. With globalnet, pods may be in
+// the network of the nodes.
+func checkOwnNodes(ranges []namedRange, nodes []netip.Addr) error {
 	for _, r := range ranges {
-		if i := slices.IndexFunc(nodes, r.Contains); i >= 0 {
-			return spec.Refuse("externalCIDR", "spec.externalCIDR %s contains the address %s of a node, and without globalnet the range is routed to this cluster: "+
+		i := slices.IndexFunc(nodes, r.Contains)
+		switch {
+		case i < 0:
+		case r.field == "externalCIDR":
+			return r.refuse("spec.externalCIDR %s contains the address %s of a node, and without globalnet the range is routed to this cluster: "+
 				"give ranges of hosts without the nodes", r, nodes[i])
+		default:
+			return r.refuse("spec.%s %s contains the address %s of a node, and without globalnet the range is routed to this cluster, with the packets of the cables: "+
+				"give ranges without the nodes, or, if pods are in the network of the nodes, use a clusterset with globalnet (`pelago deploy-broker --globalnet`, "+
+				"before clusters join)", r.field, r, nodes[i])
 		}
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 )
@@ -233,6 +234,13 @@ func checkRanges(ctx context.Context, hub client.Client, namespace string, r Req
 		if err != nil {
 			return err
 		}
+		for _, a := range neededBy(other) {
+			local := r.local()
+			if i := slices.IndexFunc(local, func(r namedRange) bool { return r.Contains(a) }); i >= 0 {
+				return local[i].refuse("this cluster's range %s contains %s, the address of the API server or a name server of cluster %q: "+
+					"give other ranges, or use a clusterset with globalnet (`pelago deploy-broker --globalnet`, before clusters join)", local[i], a, other.Name)
+			}
+		}
 		for _, taken := range ranges {
 			if i := slices.IndexFunc(own, func(r namedRange) bool { return taken.Overlaps(r.Prefix) }); i >= 0 {
 				return own[i].refuse("this cluster's range %s overlaps %s of cluster %q: the clusterset needs globalnet for that "+
@@ -241,6 +249,16 @@ func checkRanges(ctx context.Context, hub client.Client, namespace string, r Req
 		}
 	}
 	return nil
+}
+
+// neededBy are the addresses that a Cluster at the hub says it needs.
+func neededBy(c *submarinerv1.Cluster) (out []netip.Addr) {
+	for _, text := range strings.Split(c.Annotations[pelagov1alpha1.AnnotationNeeded], ",") {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // rangesOf are all ranges that a Cluster at the hub has.

@@ -26,6 +26,10 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 	if first.ClusterIndex != 1 || len(first.GlobalCIDR) > 0 {
 		t.Errorf("c1 got %+v, want index 1 and no GlobalCIDR", first)
 	}
+	if err := Admit(ctx, h.registrar, manifests.BrokerNamespace, Member{Entry: first, PodCIDR: prefixes("10.7.0.0/16"), ServiceCIDR: prefixes("10.77.0.0/16"),
+		Fabric: fabric, Needed: []netip.Addr{netip.MustParseAddr("172.31.1.2"), netip.MustParseAddr("172.31.1.53")}}); err != nil {
+		t.Fatal(err)
+	}
 
 	good := Request{ClusterID: "c2", ClusterUID: "uid-of-c2", Pods: prefixes("10.8.0.0/16", "10.88.0.0/16"), Fabric: fabric,
 		Nodes: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
@@ -55,6 +59,14 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 			[]string{"10.7.9.0/24 overlaps 10.7.0.0/16", `"c1"`}},
 		"external hosts with a node among them": {func(r *Request) { r.External = prefixes("192.0.2.0/24") },
 			[]string{"spec.externalCIDR 192.0.2.0/24 contains the address 192.0.2.2 of a node", "without the nodes"}},
+		"pods among its own nodes": {func(r *Request) { r.Pods = prefixes("192.0.0.0/16", "10.88.0.0/16") },
+			[]string{"spec.clusterCIDR 192.0.0.0/16 contains the address 192.0.2.2 of a node", "use a clusterset with globalnet"}},
+		"services among its own nodes": {func(r *Request) { r.Services = prefixes("192.0.2.0/28") },
+			[]string{"spec.serviceCIDR 192.0.2.0/28 contains the address 192.0.2.2 of a node"}},
+		"another's API server": {func(r *Request) { r.Pods = prefixes("10.8.0.0/16", "172.31.1.0/29") },
+			[]string{`172.31.1.0/29 contains 172.31.1.2, the address of the API server or a name server of cluster "c1"`, "globalnet"}},
+		"an API server among another's pods": {func(r *Request) { r.Needed = []netip.Addr{netip.MustParseAddr("10.7.3.4")} },
+			[]string{"10.7.3.4/32 overlaps 10.7.0.0/16"}},
 		"a GlobalCIDR": {func(r *Request) { r.GlobalCIDR = netip.MustParsePrefix("120.1.0.0/24") },
 			[]string{"no globalnet", "join without spec.globalCIDR"}},
 	} {
@@ -110,6 +122,7 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 		"::/0": "hosts do not route", "::1/128": "hosts do not route", "fe80::/64": "hosts do not route", "ff02::/16": "hosts do not route",
 		"64.0.0.0/7": "larger than a /8", "::ffff:10.8.0.0/112": "ValidatingAdmissionPolicy 'pelago-clusters", "10.8.0.1/16": "CIDR notation",
 		"203.0.113.0/24": "contain an address of the hub: 203.0.113.7", "198.51.100.0/24": "the address of a gateway of cluster 'c1'",
+		"172.31.1.0/29": "contain an address of the API server or a name server of cluster 'c1': 172.31.1.2, 172.31.1.53", "172.31.1.56/29": "",
 	} {
 		var err error
 		if waited := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {

@@ -7,17 +7,20 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -95,6 +98,8 @@ type Member struct {
 	Entry
 	// PodCIDR holds the ranges of hosts outside the cluster as well, where they are routed.
 	PodCIDR, ServiceCIDR []netip.Prefix
+	// Needed are addresses that the cluster works by: other clusters get no range with one of them.
+	Needed []netip.Addr
 	// Fabric is the clusterset's.
 	Fabric netip.Prefix
 	// NetworkOnly: the hub refuses to register the cluster for workloads.
@@ -175,6 +180,9 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 			ClusterSetIPCIDR: texts(m.ClusterSetIPCIDR),
 		},
 	}
+	if len(m.Needed) > 0 {
+		want.Annotations[pelagov1alpha1.AnnotationNeeded] = addressTexts(m.Needed)
+	}
 	if m.NetworkOnly {
 		want.Annotations[pelagov1alpha1.AnnotationNetworkOnly] = "true"
 	}
@@ -194,33 +202,80 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 	if !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("create Cluster %s at the hub: %w", m.ClusterID, err)
 	}
+	var changed *submarinerv1.Cluster
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {
+		changed, err = republish(ctx, hub, want)
+		return err
+	})
+	return changed, err
+}
+
+// republish updates a registered Cluster: its ranges of pods and services may grow, and the
+// addresses that it needs may change. All else is as it was registered.
+func republish(ctx context.Context, hub client.Client, want *submarinerv1.Cluster) (*submarinerv1.Cluster, error) {
+	id := want.Name
 	have := &submarinerv1.Cluster{}
 	if err := hub.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
-		return nil, fmt.Errorf("get Cluster %s at the hub: %w", m.ClusterID, err)
+		return nil, fmt.Errorf("get Cluster %s at the hub: %w", id, err)
 	}
-	unjoin := fmt.Sprintf("remove it first with `pelago unjoin --clusterid %s`", m.ClusterID)
-	if uid := have.Annotations[pelagov1alpha1.AnnotationClusterUID]; uid != m.ClusterUID {
-		return nil, spec.Refuse("clusterID", "cluster id %q belongs to another cluster (its namespace kube-system has UID %s): choose another id, or %s", m.ClusterID, uid, unjoin)
+	unjoin := fmt.Sprintf("remove it first with `pelago unjoin --clusterid %s`", id)
+	if uid := have.Annotations[pelagov1alpha1.AnnotationClusterUID]; uid != want.Annotations[pelagov1alpha1.AnnotationClusterUID] {
+		return nil, spec.Refuse("clusterID", "cluster id %q belongs to another cluster (its namespace kube-system has UID %s): choose another id, or %s", id, uid, unjoin)
 	}
 	for _, r := range []struct {
 		field, name string
 		have, want  []string
+		grows       bool
 	}{
-		{"clusterCIDR", "ranges of pods and external hosts", have.Spec.ClusterCIDR, want.Spec.ClusterCIDR},
-		{"serviceCIDR", "service ranges", have.Spec.ServiceCIDR, want.Spec.ServiceCIDR},
-		{"globalCIDR", "GlobalCIDRs", have.Spec.GlobalCIDR, want.Spec.GlobalCIDR},
-		{"clustersetIPCIDR", "ClusterSetIP ranges", have.Spec.ClusterSetIPCIDR, want.Spec.ClusterSetIPCIDR},
-		{"", "fabric range", fabricOf(have), fabricOf(want)},
+		{"clusterCIDR", "ranges of pods and external hosts", have.Spec.ClusterCIDR, want.Spec.ClusterCIDR, true},
+		{"serviceCIDR", "service ranges", have.Spec.ServiceCIDR, want.Spec.ServiceCIDR, true},
+		{"globalCIDR", "GlobalCIDRs", have.Spec.GlobalCIDR, want.Spec.GlobalCIDR, false},
+		{"clustersetIPCIDR", "ClusterSetIP ranges", have.Spec.ClusterSetIPCIDR, want.Spec.ClusterSetIPCIDR, false},
+		{"", "fabric range", fabricOf(have), fabricOf(want), false},
 	} {
-		if !slices.Equal(r.have, r.want) {
-			err := fmt.Errorf("cluster %q is registered with %s %v, not %v: give the former, or %s", m.ClusterID, r.name, r.have, r.want, unjoin)
-			if r.field == "" {
-				return nil, err
-			}
-			return nil, spec.Within(r.field, err)
+		if slices.Equal(r.have, r.want) || r.grows && contain(r.want, r.have) {
+			continue
 		}
+		remedy := "give the former"
+		if r.grows {
+			remedy = "give ranges that contain all of the former"
+		}
+		err := fmt.Errorf("cluster %q is registered with %s %v, not %v: %s, or %s", id, r.name, r.have, r.want, remedy, unjoin)
+		if r.field == "" {
+			return nil, err
+		}
+		return nil, spec.Within(r.field, err)
 	}
-	return have, nil
+	next := have.DeepCopy()
+	next.Spec.ClusterCIDR, next.Spec.ServiceCIDR = want.Spec.ClusterCIDR, want.Spec.ServiceCIDR
+	if needed, ok := want.Annotations[pelagov1alpha1.AnnotationNeeded]; ok {
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, pelagov1alpha1.AnnotationNeeded, needed)
+	}
+	if equality.Semantic.DeepEqual(have, next) {
+		return have, nil
+	}
+	grown := !equality.Semantic.DeepEqual(have.Spec, next.Spec)
+	switch err := hub.Update(ctx, next); {
+	case err == nil:
+		return next, nil
+	case apierrors.IsForbidden(err) && !grown:
+		return have, nil // a hub of a release that does not keep the addresses
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("update the ranges of Cluster %s at the hub: %w; if its release does not let ranges grow, run `pelago deploy-broker` there again", id, err)
+	default:
+		return nil, fmt.Errorf("update Cluster %s at the hub: %w", id, err)
+	}
+}
+
+// contain reports whether each of the ranges lies in one of others.
+func contain(others, ranges []string) bool {
+	return !slices.ContainsFunc(ranges, func(text string) bool {
+		r, err := netip.ParsePrefix(text)
+		return err != nil || !slices.ContainsFunc(others, func(text string) bool {
+			o, err := netip.ParsePrefix(text)
+			return err == nil && o.Bits() <= r.Bits() && o.Contains(r.Addr())
+		})
+	})
 }
 
 // fabricOf is a Cluster's share of the fabric where it counts: with globalnet nothing is routed
@@ -230,6 +285,14 @@ func fabricOf(c *submarinerv1.Cluster) []string {
 		return nil
 	}
 	return []string{c.Annotations[pelagov1alpha1.AnnotationFabricCIDR]}
+}
+
+func addressTexts(addresses []netip.Addr) string {
+	var out []string
+	for _, a := range addresses {
+		out = append(out, a.String())
+	}
+	return strings.Join(out, ",")
 }
 
 func texts(prefixes []netip.Prefix) []string {

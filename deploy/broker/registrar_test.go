@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -275,9 +278,56 @@ func TestJoinAgain(t *testing.T) {
 	if err := Admit(ctx, h.registrar, namespace, m); err != nil {
 		t.Errorf("admitted again: %v", err)
 	}
+	ranges := func() []string {
+		c := &submarinerv1.Cluster{}
+		if err := h.admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "g1"}, c); err != nil {
+			t.Fatal(err)
+		}
+		return append(slices.Concat(c.Spec.ClusterCIDR, c.Spec.ServiceCIDR), c.Annotations["pelago.io/needed-addresses"])
+	}
+	m.Needed = []netip.Addr{netip.MustParseAddr("172.31.1.2")}
+	if err := Admit(ctx, h.registrar, namespace, m); err != nil {
+		t.Errorf("admitted with other needed addresses: %v", err)
+	}
+	if diff := cmp.Diff([]string{"10.7.0.0/16", "10.77.0.0/16", "172.31.1.2"}, ranges()); diff != "" {
+		t.Errorf("its Cluster: -want +got\n%s", diff)
+	}
+	m.PodCIDR, m.ServiceCIDR = prefixes("10.6.0.0/15", "100.64.0.0/16"), prefixes("10.77.0.0/16", "10.78.0.0/16")
+	if err := Admit(ctx, h.registrar, namespace, m); err != nil {
+		t.Errorf("admitted with ranges that contain the former: %v", err)
+	}
+	if diff := cmp.Diff([]string{"10.6.0.0/15", "100.64.0.0/16", "10.77.0.0/16", "10.78.0.0/16", "172.31.1.2"}, ranges()); diff != "" {
+		t.Errorf("its grown ranges: -want +got\n%s", diff)
+	}
+	smaller := m
+	smaller.PodCIDR = prefixes("10.7.0.0/16", "100.64.0.0/16")
+	refused(t, "admitted with smaller ranges", Admit(ctx, h.registrar, namespace, smaller), "give ranges that contain all of the former")
+	c := &submarinerv1.Cluster{}
+	for name, change := range map[string]func(){
+		"smaller ranges": func() { c.Spec.ClusterCIDR = []string{"10.7.0.0/16"} },
+		"no range":       func() { c.Spec.ServiceCIDR = nil },
+		"another index":  func() { c.Annotations["pelago.io/cluster-index"] = "77" },
+		"another UID":    func() { c.Annotations["pelago.io/cluster-uid"] = "x" },
+		"no annotations": func() { c.Annotations = nil },
+		"a label":        func() { c.Labels["env"] = "prod" },
+		"a GlobalCIDR":   func() { c.Spec.GlobalCIDR = []string{"120.9.0.0/24"} },
+		"an owner": func() {
+			c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "u"}}
+		},
+		"a finalizer":      func() { c.Finalizers = []string{"example.org/stays"} },
+		"another id label": func() { c.Labels["submariner-io/clusterID"] = "g2" },
+	} {
+		if err := h.registrar.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "g1"}, c); err != nil {
+			t.Fatal(err)
+		}
+		change()
+		if err := h.registrar.Update(ctx, c, client.DryRunAll); err == nil {
+			t.Errorf("the broker credential may write %s", name)
+		}
+	}
 	other := m
 	other.PodCIDR = prefixes("10.8.0.0/16")
-	refused(t, "admitted with other ranges", Admit(ctx, h.registrar, namespace, other), "is registered with ranges of pods and external hosts [10.7.0.0/16], not [10.8.0.0/16]")
+	refused(t, "admitted with other ranges", Admit(ctx, h.registrar, namespace, other), "is registered with ranges of pods and external hosts [10.6.0.0/15 100.64.0.0/16], not [10.8.0.0/16]")
 	other = m
 	other.ClusterUID = "x"
 	refused(t, "admitted as another cluster", Admit(ctx, h.registrar, namespace, other), "belongs to another cluster")

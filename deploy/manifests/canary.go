@@ -61,7 +61,7 @@ func refusedBy(err error, policy string) bool {
 }
 
 // brokerCanaries holds a forbidden request for each policy of the broker, by the policy's name.
-// None exists for pelago-clusters-disjoint, -hub and -underlay, pelago-member-clusters-uid and
+// None exists for pelago-clusters-disjoint, -hub, -underlay and -needed, pelago-member-clusters-uid and
 // pelago-endpoint-keys, which compare with existing objects: before the first one there is nothing
 // to refuse. Nor for pelago-member-clustersetips: without a cluster pelago-member-contributions
 // refuses all of what it matches.
@@ -89,7 +89,15 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 		// A range of documentation (RFC 3849): routable to the other policies, and in no
 		// clusterset's range, which is IPv4.
 	}, map[string]any{"cluster_id": canary, "global_cidr": []any{"2001:db8::/128"}})
+	// Valid to all policies but pelago-registration-clusters.
+	const growth = "pelago-growth-canary"
+	grown := untyped("submariner.io/v1", "Cluster", map[string]any{
+		"name": growth, "namespace": BrokerNamespace,
+		"labels":      map[string]any{"submariner-io/clusterID": growth},
+		"annotations": map[string]any{"pelago.io/cluster-uid": growth, "pelago.io/cluster-index": "65536", "pelago.io/workloads-only": "true"},
+	}, map[string]any{"cluster_id": growth})
 	return map[string]func(context.Context) error{
+		"pelago-registration-clusters": create(grown),
 		"pelago-member-endpoints": custom("submariner.io/v1", "Endpoint", map[string]any{
 			"cluster_id": canary, "cable_name": canary, "private_ip": canary, "backend": canary, "subnets": []any{}}),
 		"pelago-member-contributions": custom("pelago.io/v1alpha1", "ServiceContribution", map[string]any{

@@ -142,7 +142,8 @@ func TestPoliciesAreWellTyped(t *testing.T) {
 // Every policy is seen to refuse before rights are given, but those that have nothing to refuse
 // yet.
 func TestEveryPolicyHasACanary(t *testing.T) {
-	compares := []string{"pelago-clusters-disjoint", "pelago-clusters-hub", "pelago-clusters-underlay", "pelago-member-clusters-uid",
+	compares := []string{"pelago-clusters-disjoint", "pelago-clusters-hub", "pelago-clusters-underlay", "pelago-clusters-needed",
+		"pelago-member-clusters-uid",
 		"pelago-endpoint-keys", "pelago-member-clustersetips"}
 	for _, tt := range []struct {
 		objects func() ([]*unstructured.Unstructured, error)

@@ -25,11 +25,17 @@ type Facts struct {
 	UID                    string // of the namespace kube-system
 	PodCIDRs, ServiceCIDRs []netip.Prefix
 	Nodes                  []corev1.Node
+	// Needed are the addresses of its API server and name servers, APIServer is the host of the
+	// kubeconfig's server; empty for one inside the cluster.
+	Needed    []netip.Addr
+	APIServer string
 }
 
 // readFacts reads the facts of the cluster that is to join. Ranges are the given ones, else those
-// of an earlier join, so that a node added since does not change them, else discovered.
-func readFacts(ctx context.Context, c manifests.Cluster, want spec.Member, former config.Config, progress manifests.Progress) (f Facts, err error) {
+// of an earlier join, so that a node added since does not change them, else discovered. Ranges that
+// lack addresses of running pods are refused unless accept is set; those of an earlier join stay,
+// with a message.
+func readFacts(ctx context.Context, c manifests.Cluster, want spec.Member, former config.Config, accept bool, progress manifests.Progress) (f Facts, err error) {
 	if f.UID, err = broker.ClusterUID(ctx, c.Client); err != nil {
 		return f, err
 	}
@@ -56,15 +62,31 @@ func readFacts(ctx context.Context, c manifests.Cluster, want spec.Member, forme
 		progress("The cluster's %s ranges are %s (%s)", what, strings.Join(texts, ", "), source)
 		return prefixes, nil
 	}
+	pods, err := runningPods(ctx, c.Typed)
+	if err != nil {
+		return f, err
+	}
 	f.PodCIDRs, err = ranges("pod", "clusterCIDR", want.ClusterCIDR, former.PodCIDRs, func() ([]netip.Prefix, string, error) {
-		return discoverPodCIDRs(ctx, c.Typed, f.Nodes)
+		return discoverPodCIDRs(ctx, c.Typed, c.Client, f.Nodes, pods, accept)
 	})
 	if err != nil {
 		return f, err
 	}
+	switch outside := outsideOf(f.PodCIDRs, pods); {
+	case outside == "":
+	case len(want.ClusterCIDR) > 0 && !accept:
+		return f, spec.Refuse("clusterCIDR", "the ranges %s do not contain %s: give all pod ranges with spec.clusterCIDR, or confirm with --yes that other clusters "+
+			"need not reach such pods", f.PodCIDRs, outside)
+	default:
+		progress("Other clusters do not reach %s: outside of the pod ranges %s; join again with --clustercidr, the present ranges or larger ones, and theirs", outside, f.PodCIDRs)
+	}
 	f.ServiceCIDRs, err = ranges("service", "serviceCIDR", want.ServiceCIDR, former.ServiceCIDRs, func() ([]netip.Prefix, string, error) {
 		return discoverServiceCIDRs(ctx, c.Typed)
 	})
+	if err != nil {
+		return f, err
+	}
+	f.Needed, f.APIServer, err = needed(ctx, c, slices.Concat(f.PodCIDRs, f.ServiceCIDRs))
 	return f, err
 }
 
@@ -79,28 +101,6 @@ func (f Facts) NodeAddresses() []netip.Addr {
 		}
 	}
 	return out
-}
-
-// discoverPodCIDRs discovers the pod ranges and returns their source.
-func discoverPodCIDRs(ctx context.Context, c kubernetes.Interface, nodes []corev1.Node) ([]netip.Prefix, string, error) {
-	pods, err := c.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "component=kube-controller-manager"})
-	if err != nil {
-		return nil, "", fmt.Errorf("list the pods of kube-controller-manager: %w", err)
-	}
-	if prefixes := fromArguments(pods.Items); len(prefixes) > 0 {
-		return prefixes, "from kube-controller-manager", nil
-	}
-	cm, err := c.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy", metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, "", fmt.Errorf("get the configuration of kube-proxy: %w", err)
-	}
-	if prefixes := fromText(proxyClusterCIDR, cm.Data["config.conf"]); len(prefixes) > 0 {
-		return prefixes, "from kube-proxy", nil
-	}
-	if prefixes := fromNodes(nodes); len(prefixes) > 0 {
-		return prefixes, "of the present nodes; for more nodes give the whole range with --clustercidr", nil
-	}
-	return nil, "", errors.New("neither kube-controller-manager, kube-proxy nor the nodes have them")
 }
 
 // fromArguments reads --cluster-cidr of kube-controller-manager.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"pgregory.net/rapid"
+	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/pelago-net/pelago/deploy/spec"
 )
@@ -60,7 +61,7 @@ func TestPodRangeSources(t *testing.T) {
 		"kube-proxy":              {fake.NewClientset(proxy), nodes, prefixes(t, "10.8.0.0/16")},
 		"nodes":                   {fake.NewClientset(silent), nodes, prefixes(t, "10.9.1.0/24")},
 	} {
-		got, _, err := discoverPodCIDRs(t.Context(), tt.c, tt.nodes)
+		got, _, err := discoverPodCIDRs(t.Context(), tt.c, ctrlfake.NewClientBuilder().Build(), tt.nodes, nil, true)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -68,7 +69,7 @@ func TestPodRangeSources(t *testing.T) {
 			t.Errorf("%s: -want +got\n%s", name, diff)
 		}
 	}
-	if _, _, err := discoverPodCIDRs(t.Context(), fake.NewClientset(), nil); err == nil {
+	if _, _, err := discoverPodCIDRs(t.Context(), fake.NewClientset(), ctrlfake.NewClientBuilder().Build(), nil, nil, true); err == nil {
 		t.Error("no source has ranges: no error")
 	}
 }

@@ -25,6 +25,9 @@ type Options struct {
 	Info broker.Info
 	// DryRun: the client of the member is a recorder, and the hub is only read.
 	DryRun bool
+	// AcceptRanges: pod ranges that only the present nodes have, or that lack running pods, are
+	// confirmed.
+	AcceptRanges bool
 	// RegisterOnly: no component is installed.
 	RegisterOnly bool
 	// Submariner: the cluster may still run Submariner.
@@ -67,7 +70,7 @@ func (p Plan) network(ctx context.Context, c manifests.Cluster, o Options) error
 			return err
 		}
 	}
-	facts, err := readFacts(ctx, c, p.Member, p.have, o.Progress)
+	facts, err := readFacts(ctx, c, p.Member, p.have, o.AcceptRanges, o.Progress)
 	if err != nil {
 		return err
 	}
@@ -115,6 +118,7 @@ func (p Plan) network(ctx context.Context, c manifests.Cluster, o Options) error
 	if err := p.write(ctx, c, settings, gateways, o, func() (err error) {
 		token, err = registerNetwork(ctx, hub, c.Client, o.Info, broker.Member{
 			Entry: entry, PodCIDR: settings.RoutedPodCIDRs(), ServiceCIDR: facts.ServiceCIDRs, Fabric: set.Fabric, NetworkOnly: p.Member.NetworkOnly,
+			Needed: facts.Needed,
 		}, o.Progress)
 		return err
 	}); err != nil {
@@ -157,7 +161,7 @@ func (p Plan) request(facts Facts, set broker.Clusterset, o Options) broker.Requ
 	return broker.Request{
 		ClusterID: p.Member.ClusterID, ClusterUID: facts.UID, GlobalCIDR: p.Member.GlobalCIDR, Size: p.Member.GlobalnetClusterSize,
 		NoGlobalnet: !p.Member.Globalnet, ClusterSetIPCIDR: p.Member.ClustersetIPCIDR, Pods: facts.PodCIDRs, Services: facts.ServiceCIDRs,
-		External: p.Member.ExternalCIDR, Nodes: facts.NodeAddresses(), Fabric: set.Fabric, Hub: set.Hub,
+		External: p.Member.ExternalCIDR, Nodes: facts.NodeAddresses(), Needed: facts.Needed, Fabric: set.Fabric, Hub: set.Hub,
 		CableDriver: p.Member.CableDriver, FirstCableDriver: o.FirstCableDriver,
 	}
 }

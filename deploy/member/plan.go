@@ -5,6 +5,7 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -118,7 +119,7 @@ func refuseNetwork(given func(path string) bool) error {
 // configure is the configuration that the plan makes of the facts and of what the hub has granted.
 func (p Plan) configure(facts Facts, g granted) config.Config {
 	c := p.Member.Config()
-	c.PodCIDRs, c.ServiceCIDRs = facts.PodCIDRs, facts.ServiceCIDRs
+	c.PodCIDRs, c.ServiceCIDRs, c.APIServer = facts.PodCIDRs, facts.ServiceCIDRs, cmp.Or(facts.APIServer, p.have.APIServer)
 	c.ClusterIndex, c.GlobalCIDRs, c.ClusterSetIPCIDRs = g.index, g.globalCIDRs, g.clusterSetIPCIDRs
 	c.FabricCIDR, c.Mode, c.CustomDomains = g.fabric, g.mode, g.customDomains
 	c.ClusterSetIPs = c.ClusterSetIPs || g.clusterSetIPs
@@ -146,7 +147,7 @@ func (p Plan) sameRanges(facts Facts) error {
 		{"externalCIDR", p.Member.ExternalCIDR, p.have.ExternalCIDRs},
 	} {
 		if !slices.Equal(r.want, r.have) {
-			return spec.Refuse(r.name, "--keep-registration: other ranges are the hub's to grant: leave the flag out")
+			return spec.Refuse(r.name, "--keep-registration: other ranges are the hub's to grant: join again without it, with ranges that contain the former ones")
 		}
 	}
 	return nil

@@ -141,7 +141,8 @@ func newClusterset(t *testing.T) clusterset {
 	t.Helper()
 	c := clusterset{dir: t.TempDir(), hub: apiserver.Start(t, apiserver.HubControllers()),
 		member: apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"))}
-	apiserver.Connect(t, c.member).Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}})
+	apiserver.Connect(t, c.member).Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy"}, Data: map[string]string{"config.conf": "clusterCIDR: 10.7.0.0/24\n"}})
 	c.pelago(t, c.hub, "init", "--output", filepath.Join(c.dir, "hub.kubeconfig"))
 	file := filepath.Join(c.dir, "broker-info.subm")
 	c.pelago(t, c.hub, "deploy-broker", "--globalnet", "--output", file)

@@ -36,7 +36,7 @@ func testBadInput(t *testing.T, s *clusterset) {
 
 	before := s.kubectl(t, "hub", "-n", brokerNamespace, "get", "configmap", "submariner-globalnet-info", "-o", "jsonpath={.data}")
 	join := func(file, context string, args ...string) []string {
-		return append([]string{"join", file, "--context", context, "--wait=false", "--timeout=10s"}, args...)
+		return append([]string{"join", file, "--context", context, "--wait=false", "--timeout=10s", "--yes"}, args...)
 	}
 	for _, tt := range []struct {
 		name string

@@ -48,6 +48,9 @@ const (
 	// AnnotationWorkloadsOnly with the value "true": the cluster has joined with --workloads-only.
 	// It has no ranges, and the others have no Peer for it.
 	AnnotationWorkloadsOnly = "pelago.io/workloads-only"
+	// AnnotationNeeded lists, separated by commas, addresses of a cluster's API server and name
+	// servers: the hub refuses ranges of others that contain one. Written by `pelago join`.
+	AnnotationNeeded = "pelago.io/needed-addresses"
 	// AnnotationJoinedAt is when the Cluster was made at the hub, RFC 3339. Written by the agent on
 	// its copies, which have a creation time of their own.
 	AnnotationJoinedAt = "pelago.io/joined-at"

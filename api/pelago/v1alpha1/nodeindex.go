@@ -81,6 +81,13 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	Wire map[string]string `json:"wire,omitempty"`
+	// Needed lists addresses that the node works by, besides those of nodes and of the API server's
+	// endpoints: of the servers of its API connection and of the hub, and of its resolvers. No range
+	// of another cluster may contain one.
+	//
+	// +optional
+	// +listType=atomic
+	Needed []string `json:"needed,omitempty"`
 	// PathMTU is, on a gateway, the path MTU to other clusters, in bytes of a pod's packet; larger
 	// packets are lost. All nodes of the cluster apply it. Clusters to which packets of the
 	// devices' full MTU pass are omitted.
@@ -116,6 +123,17 @@ type NodeIndexStatus struct {
 // NodeSettings is a condition of a NodeIndex: False if the node's annotations or labels
 // gateway.submariner.io/* were not all taken over; the message names them. It is on gateways only.
 const NodeSettings = "GatewaySettings"
+
+// NodeRanges is a condition of a NodeIndex: False if pods of the node have addresses outside of the
+// cluster's registered pod ranges. Other clusters do not reach them, and drop what they send. The
+// message names pods and the remedy. It does not affect readiness, and is absent with globalnet.
+const NodeRanges = "PodRanges"
+
+// Reasons of NodeRanges.
+const (
+	ReasonRangesCoverPods = "Registered"
+	ReasonRangesOutgrown  = "Outgrown"
+)
 
 // NodeXDP is a condition of a NodeIndex: False, with the reason of each device, if XDP could not be
 // attached to all intended uplinks. Then the tc programs do all the work. Absent if XDP is not

@@ -10,9 +10,14 @@ const (
 	ReasonAccepted        = "Accepted"
 	ReasonOverlappingCIDR = "OverlappingCIDR"
 	// ReasonUnroutableCIDR: a range of the cluster is larger than a /8, or hosts do not route it.
-	ReasonUnroutableCIDR  = "UnroutableCIDR"
-	ReasonWireMismatch    = "WireMismatch"
-	ReasonNoGateway       = "NoGateway"
+	ReasonUnroutableCIDR = "UnroutableCIDR"
+	ReasonWireMismatch   = "WireMismatch"
+	// ReasonNoGateway: the cluster was accepted and has no gateway now. Its ranges stay routed, so
+	// that nothing for it leaves by the default route.
+	ReasonNoGateway = "NoGateway"
+	// ReasonAwaitingGateway: the cluster has had no gateway since it joined. Its ranges are not
+	// routed yet.
+	ReasonAwaitingGateway = "AwaitingGateway"
 	ReasonInvalidEndpoint = "InvalidEndpoint"
 	// ReasonGlobalnetMismatch: one of the two clusters has a GlobalCIDR, the other has not.
 	ReasonGlobalnetMismatch = "GlobalnetMismatch"

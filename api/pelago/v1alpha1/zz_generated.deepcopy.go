@@ -355,6 +355,11 @@ func (in *NodeIndexStatus) DeepCopyInto(out *NodeIndexStatus) {
 			(*out)[key] = val
 		}
 	}
+	if in.Needed != nil {
+		in, out := &in.Needed, &out.Needed
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.PathMTU != nil {
 		in, out := &in.PathMTU, &out.PathMTU
 		*out = make(map[string]int32, len(*in))

@@ -26,6 +26,12 @@ type known struct {
 	nodes     []corev1.Node           // of this cluster
 	peers     []v1alpha1.Peer         // as they were written last
 	hub       []netip.Addr            // of its API server
+	needed    []need                  // by this cluster
+}
+
+// routed reports whether the nodes route to a peer already.
+func (k known) routed(peer string) bool {
+	return slices.ContainsFunc(k.peers, func(p v1alpha1.Peer) bool { return p.Name == peer && routable(p.Status) })
 }
 
 // peers computes one Peer for each remote cluster, with its condition. Clusters are checked in the
@@ -56,6 +62,9 @@ func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 		}
 		if verdict.ok || verdict.reason == v1alpha1.ReasonNoGateway {
 			t.add(c.Spec.ClusterID, peer.Spec)
+		}
+		if verdict.reason == v1alpha1.ReasonNoGateway && !k.routed(peer.Name) {
+			verdict.reason = v1alpha1.ReasonAwaitingGateway
 		}
 		meta.SetStatusCondition(&peer.Status.Conditions, verdict.condition())
 		kube.Owner{HubID: o.HubID}.Mark(peer)

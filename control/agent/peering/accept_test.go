@@ -89,7 +89,7 @@ func TestPeers(t *testing.T) {
 		},
 		"no gateway": {
 			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, nil,
-			[]string{"g2 False/NoGateway: cluster g2 has no ready gateway: label a node of it with submariner.io/gateway=true and see that pelago-node is ready there"},
+			[]string{"g2 False/AwaitingGateway: cluster g2 has no ready gateway: label a node of it with submariner.io/gateway=true and see that pelago-node is ready there"},
 		},
 		"another wire": {
 			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")},
@@ -184,7 +184,7 @@ func TestPeers(t *testing.T) {
 			[]submarinerv1.Cluster{remote("g2", 2, 1, "120.5.0.0/25"), remote("g3", 3, 9, "120.5.0.0/24")},
 			[]submarinerv1.Endpoint{gateway("g3", "gw", "192.0.2.3", "120.5.0.0/24")},
 			[]string{
-				"g2 False/NoGateway: cluster g2 has no ready gateway: label a node of it with submariner.io/gateway=true and see that pelago-node is ready there",
+				"g2 False/AwaitingGateway: cluster g2 has no ready gateway: label a node of it with submariner.io/gateway=true and see that pelago-node is ready there",
 				"g3 gw=192.0.2.3:4500 False/OverlappingCIDR: 120.5.0.0/24 of cluster g3 overlaps 120.5.0.0/25 of cluster g2: give one of them another range, or use globalnet",
 			},
 		},

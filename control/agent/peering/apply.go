@@ -52,7 +52,7 @@ func (r *reconciler) ensurePeer(ctx context.Context, have, want *v1alpha1.Peer) 
 	return r.writeStatus(ctx, have, status)
 }
 
-// routable reports whether nodes route the peer's ranges: it is accepted, or has no gateway just
+// routable reports whether nodes route the peer's ranges: it is accepted, or was and has no gateway
 // now.
 func routable(status v1alpha1.PeerStatus) bool {
 	c := meta.FindStatusCondition(status.Conditions, v1alpha1.PeerAccepted)

@@ -50,7 +50,10 @@ type Options struct {
 	HubID           string
 	// HubServer is the URL of the hub's API server.
 	HubServer string
-	Hub       *hubclient.Hub
+	// APIServers are the servers of this cluster's own API server, besides its endpoints: that of the
+	// agent's connection, and the host of the kubeconfig that the cluster joined with. URL or host.
+	APIServers []string
+	Hub        *hubclient.Hub
 }
 
 // Setup adds the four controllers to the manager.
@@ -83,6 +86,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 			Watches(&submarinerv1.Endpoint{}, here, inSystem).
 			Watches(&v1alpha1.Peer{}, here).
 			Watches(&corev1.Node{}, here, builder.WithPredicates(readdressed)).
+			Watches(&v1alpha1.NodeIndex{}, here, builder.WithPredicates(otherNeeds)).
+			Watches(&discoveryv1.EndpointSlice{}, here, builder.WithPredicates(ofAPIServer)).
+			Watches(&corev1.Service{}, here, builder.WithPredicates(ofClusterDNS)).
 			WatchesRawSource(o.Hub.OnSync(onSync)).
 			Complete(reconcile.Func(r.accept)),
 		r.controller(mgr, "peers-balance").
@@ -131,30 +137,34 @@ type reconciler struct {
 	events record.EventRecorder
 	// silent has since when gateways answer no witness; written by the one worker of peers-publish.
 	silent silence
-	// hub is the last known result of resolveHub, written by the one worker of peers-accept.
-	hub []netip.Addr
+	// servers are the last known results of resolve, written by the one worker of peers-accept.
+	servers map[string][]netip.Addr
 }
 
-// resolveTimeout bounds a DNS query for the hub's name.
+// resolveTimeout bounds a DNS query for a server's name.
 const resolveTimeout = 2 * time.Second
 
-// resolveHub returns the addresses of the hub's API server; while its name does not resolve, the
+// resolve returns the addresses of a server, a URL or a host; while its name does not resolve, the
 // last known ones.
-func (r *reconciler) resolveHub(ctx context.Context) []netip.Addr {
-	u, err := url.Parse(r.HubServer)
-	if err != nil {
-		return nil
+func (r *reconciler) resolve(ctx context.Context, server string) []netip.Addr {
+	host := server
+	if u, err := url.Parse(server); err == nil && u.Host != "" {
+		host = u.Hostname()
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	if found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname()); err == nil {
-		r.hub = r.hub[:0]
+	if found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host); err == nil {
+		var addresses []netip.Addr
 		for _, a := range found {
-			r.hub = append(r.hub, a.Unmap().WithZone(""))
+			addresses = append(addresses, a.Unmap().WithZone(""))
 		}
-		slices.SortFunc(r.hub, netip.Addr.Compare)
+		slices.SortFunc(addresses, netip.Addr.Compare)
+		if r.servers == nil {
+			r.servers = map[string][]netip.Addr{}
+		}
+		r.servers[server] = addresses
 	}
-	return r.hub
+	return r.servers[server]
 }
 
 func (r *reconciler) controller(mgr ctrl.Manager, name string) *builder.Builder {
@@ -274,7 +284,11 @@ func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile
 		return reconcile.Result{}, fmt.Errorf("read Clusters, Endpoints, Peers and Nodes: %w", err)
 	}
 	owner := kube.Owner{HubID: r.HubID}
-	k := known{nodes: nodes.Items, hub: r.resolveHub(ctx)}
+	needed, err := r.needed(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	k := known{nodes: nodes.Items, hub: r.resolve(ctx, r.HubServer), needed: needed}
 	for _, p := range peers.Items {
 		if owner.Owns(&p) {
 			k.peers = append(k.peers, p)

@@ -46,6 +46,9 @@ func (o Options) taken(k known) *taken {
 	for _, a := range k.hub {
 		t.claims = append(t.claims, claim{"the hub's API server", []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}})
 	}
+	for _, n := range k.needed {
+		t.claims = append(t.claims, claim{fmt.Sprintf("%s of this cluster %s", n.who, o.ClusterID), []netip.Prefix{netip.PrefixFrom(n.address, n.address.BitLen())}})
+	}
 	for i := range k.nodes {
 		n := &k.nodes[i]
 		for _, a := range nodeAddresses(n) {

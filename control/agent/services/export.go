@@ -210,12 +210,12 @@ func (r *reconciler) readElsewhere(ctx context.Context, s *state) error {
 	return nil
 }
 
-// readNodes adds the indexes of the nodes that endpoints of a headless service are on.
+// readNodes adds the nodes that endpoints of a headless service are on.
 func (r *reconciler) readNodes(ctx context.Context, s *state) error {
 	if s.service.Spec.ClusterIP != corev1.ClusterIPNone {
 		return nil
 	}
-	s.nodes = map[string]uint16{}
+	s.nodes = map[string]node{}
 	for _, slice := range s.slices {
 		for _, e := range slice.Endpoints {
 			name := ptr.Deref(e.NodeName, "")
@@ -227,10 +227,24 @@ func (r *reconciler) readNodes(ctx context.Context, s *state) error {
 			if client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("read NodeIndex %s: %w", name, err)
 			}
-			s.nodes[name] = uint16(index.Spec.Index) // 0: none yet
+			var on corev1.Node
+			if err := r.local.Get(ctx, client.ObjectKey{Name: name}, &on); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("read Node %s: %w", name, err)
+			}
+			s.nodes[name] = node{index: uint16(index.Spec.Index), addresses: addressesOf(&on)}
 		}
 	}
 	return nil
+}
+
+// addressesOf are a node's own addresses.
+func addressesOf(n *corev1.Node) (out []netip.Addr) {
+	for _, a := range n.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil {
+			out = append(out, ip)
+		}
+	}
+	return out
 }
 
 func endpointIngressNames(service string, slices []discoveryv1.EndpointSlice) []string {

@@ -44,11 +44,17 @@ type state struct {
 	ingress map[string]submarinerv1.GlobalIngressIP
 	// members are the labels of the clusterset's clusters, by id; nil: the hub is not known yet.
 	members map[string]map[string]string
-	// nodes holds the indexes of the nodes that headless endpoints are on; without globalnet only.
-	nodes map[string]uint16
+	// nodes are those that headless endpoints are on; without globalnet only.
+	nodes map[string]node
 	// elsewhere are the ranges that are routed to other clusters; read where an endpoint is on no
 	// node.
 	elsewhere []netip.Prefix
+}
+
+// node is a node of this cluster.
+type node struct {
+	index     uint16 // 0: none yet
+	addresses []netip.Addr
 }
 
 // offer is what the cluster publishes of one service.
@@ -181,9 +187,10 @@ func (s state) reachable(family discoveryv1.AddressType, e discoveryv1.Endpoint)
 }
 
 // endpoints publishes the endpoints of a headless service without globalnet: pods and hosts of
-// --external-cidr under their own addresses, and pods in the host network under their node's fabric
-// address, because node addresses are not routed between clusters. A node gets its index soon after
-// it has joined.
+// --external-cidr under their own addresses, and pods in the host network, whose address is one of
+// their node's, under its fabric address, because node addresses are not routed between clusters.
+// What is outside of all ranges is not published: at the node's fabric address processes of the node
+// would answer for the pod. A node gets its index soon after it has joined.
 func (c cluster) endpoints(s state) (content []BackendSlice, waiting string, unreachable bool) {
 	outside := true
 	content = PodSlices(s.slices, c.dashedHostnames, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
@@ -195,14 +202,25 @@ func (c cluster) endpoints(s state) (content []BackendSlice, waiting string, unr
 		if err == nil && slices.ContainsFunc(c.routed, func(p netip.Prefix) bool { return p.Contains(ip) }) {
 			return text, true
 		}
-		node := ptr.Deref(e.NodeName, "")
-		if fabric, err := c.fabric(s.nodes[node]); err == nil {
-			return fabric.String(), true
+		name := ptr.Deref(e.NodeName, "")
+		on := s.nodes[name]
+		switch {
+		case name == "":
+			waiting = fmt.Sprintf("endpoint %s is on no node and outside the cluster's pod ranges %s: it cannot be reached from other clusters; "+
+				"for a host outside the cluster join with --external-cidr", text, c.routed)
+			return "", false
+		case !slices.Contains(on.addresses, ip):
+			waiting = fmt.Sprintf("endpoint %s on node %s is outside the cluster's pod ranges %s: it cannot be reached from other clusters; "+
+				"join again with --clustercidr and ranges that contain the present ones and %s", text, name, c.routed, text)
+			return "", false
 		}
-		waiting = fmt.Sprintf("endpoint %s is neither a pod of the cluster's pod ranges nor on a node that has an index (%q): it cannot be "+
-			"reached from other clusters; for a host outside the cluster join with --external-cidr", text, node)
-		outside = outside && node == ""
-		return "", false
+		fabric, err := c.fabric(on.index)
+		if err != nil {
+			waiting = fmt.Sprintf("endpoint %s is in the network of node %s, which has no index yet: is pelago-agent running?", text, name)
+			outside = false
+			return "", false
+		}
+		return fabric.String(), true
 	})
 	return content, waiting, waiting != "" && outside && len(content) == 0
 }

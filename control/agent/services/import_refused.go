@@ -45,8 +45,8 @@ type refusal struct {
 	addressed bool
 }
 
-// refusalOf reports whether a cluster is refused. One that has no gateway just now is not: its
-// services stay, and come back with the gateway.
+// refusalOf reports whether a cluster is refused. One that has no gateway now, or none yet, is
+// not: its services stay, and work with the gateway.
 func refusalOf(peer *v1alpha1.Peer) (refusal, bool) {
 	if peer == nil {
 		return refusal{}, true
@@ -55,7 +55,7 @@ func refusalOf(peer *v1alpha1.Peer) (refusal, bool) {
 	switch {
 	case c == nil:
 		return refusal{}, true
-	case c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.ReasonNoGateway:
+	case c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.ReasonNoGateway || c.Reason == v1alpha1.ReasonAwaitingGateway:
 		return refusal{}, false
 	}
 	return refusal{peer: peer, why: c.Reason + ": " + c.Message, addressed: c.Reason == v1alpha1.ReasonWireMismatch}, true

@@ -67,6 +67,10 @@ func NodeIndex(objs tables.Objects, r tables.Result, n Node) *pelagov1alpha1.Nod
 			s.FabricAddress = r.State.Settings.CableAddress.String()
 		}
 	}
+	s.Needed = nil
+	for _, a := range r.Needed[:min(len(r.Needed), maxNeeded)] {
+		s.Needed = append(s.Needed, a.String())
+	}
 	s.PathMTU = r.PathMTU
 	s.KeyRotation = keyRotation(r.Rotation)
 	s.PublicIP = n.Reach.Public
@@ -76,12 +80,16 @@ func NodeIndex(objs tables.Objects, r tables.Result, n Node) *pelagov1alpha1.Nod
 	setFirewall(&s.Conditions, n.RulesMissing, n.Blocked)
 	setSelfTest(&s.Conditions, n.SelfTest)
 	setReconciled(&s.Conditions, n.Err)
+	setRanges(&s.Conditions, objs, r.Outside)
 	if n.Written { // what is not in the kernel is not acknowledged
 		s.Acks = r.Acks
 	}
 	s.Demand = n.Demand
 	return out
 }
+
+// maxNeeded bounds the needed addresses in a NodeIndex.
+const maxNeeded = 64
 
 // maxMessage bounds the message of a condition, in bytes (metav1.Condition): the API server refuses
 // a status with a longer one, such as a log of the verifier.
@@ -128,6 +136,30 @@ func setHost(conditions *[]metav1.Condition, obstacles []string) {
 	c := metav1.Condition{Type: pelagov1alpha1.NodeHost, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonHostClear}
 	if len(obstacles) > 0 {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonHostObstructed, strings.Join(obstacles, "; ")
+	}
+	setCondition(conditions, c)
+}
+
+// maxOutside bounds the pods that the condition of ranges names.
+const maxOutside = 8
+
+// setRanges sets the condition of pods outside of the registered ranges; with globalnet none is
+// routed.
+func setRanges(conditions *[]metav1.Condition, objs tables.Objects, outside []string) {
+	c := metav1.Condition{Type: pelagov1alpha1.NodeRanges, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonRangesCoverPods}
+	switch {
+	case objs.Config.Globalnet():
+		meta.RemoveStatusCondition(conditions, pelagov1alpha1.NodeRanges)
+		return
+	case len(outside) > 0:
+		slices.Sort(outside)
+		more := ""
+		if n := len(outside) - maxOutside; n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		c.Status, c.Reason = metav1.ConditionFalse, pelagov1alpha1.ReasonRangesOutgrown
+		c.Message = fmt.Sprintf("%s%s: outside of the registered pod ranges %s, so other clusters do not reach them and drop what they send; "+
+			"join again with --clustercidr and ranges that contain the present ones and theirs", strings.Join(outside[:min(len(outside), maxOutside)], ", "), more, objs.Config.PodCIDRs)
 	}
 	setCondition(conditions, c)
 }

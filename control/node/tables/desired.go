@@ -45,6 +45,7 @@ func Desired(objs Objects, host Host) Result {
 	host.Slices.begin()
 	b := &builder{objs: objs, host: host, acks: map[types.UID]bool{}, index: map[string]uint16{}, clusters: map[string]uint16{}, prefixes: map[string][]netip.Prefix{},
 		audiences: map[string]dataplane.ClusterSet{}}
+	b.out.Needed = host.Needed
 	b.out.Owners, b.out.Datapath = map[netip.Addr]types.UID{}, host.Datapath
 	b.out.State = dataplane.State{
 		Settings: dataplane.Settings{
@@ -208,6 +209,7 @@ func (b *builder) nodes() {
 
 func (b *builder) peers() {
 	s := &b.out.State
+	needed := b.needed()
 	for p := range RoutedPeers(b.objs.Peers) {
 		cluster := uint16(p.Spec.ClusterIndex)
 		b.clusters[p.Name] = cluster
@@ -217,9 +219,10 @@ func (b *builder) peers() {
 				b.problem("peer %s: subnet %q is no IPv4 prefix", p.Name, text)
 				continue
 			}
-			prefix = prefix.Masked()
-			s.Routes[prefix] = cluster
-			b.prefixes[p.Name] = append(b.prefixes[p.Name], prefix)
+			for _, part := range b.routable(p, prefix.Masked(), needed) {
+				s.Routes[part] = cluster
+				b.prefixes[p.Name] = append(b.prefixes[p.Name], part)
+			}
 		}
 		if !s.Settings.Gateway {
 			continue

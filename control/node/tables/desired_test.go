@@ -116,6 +116,7 @@ func TestPeersThatAreNotAccepted(t *testing.T) {
 		routed       bool
 	}{
 		{"without a gateway right now: routed, so that nothing leaks to the default route", pelagov1alpha1.ReasonNoGateway, true},
+		{"without a gateway since it joined: untouched", pelagov1alpha1.ReasonAwaitingGateway, false},
 		{"with overlapping ranges: untouched", pelagov1alpha1.ReasonOverlappingCIDR, false},
 		{"with another wire: untouched", pelagov1alpha1.ReasonWireMismatch, false},
 	} {

@@ -339,12 +339,14 @@ func (b cacheBody) objects(node string) (Objects, error) {
 	return objs, nil
 }
 
-// Exposed returns the names of the Services that are in the tables, or would be if they existed.
+// Exposed returns the names of the Services that are in the tables, or would be if they existed, and
+// that of the API server, whose addresses are never routed to a peer.
 func Exposed(objs Objects) map[types.NamespacedName]bool {
 	out := maps.Clone(objs.Exports)
 	if out == nil {
 		out = map[types.NamespacedName]bool{}
 	}
+	out[KubernetesService] = true
 	for i := range objs.IngressIPs {
 		if g := &objs.IngressIPs[i]; g.Spec.ServiceRef != nil {
 			out[types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.ServiceRef.Name}] = true

@@ -2,6 +2,7 @@ package tables
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -59,6 +60,13 @@ func (b *builder) flatPods() {
 		}
 	}
 	b.localPods(func(p *corev1.Pod, address netip.Addr) dataplane.Source {
+		if ranges := b.objs.Config.PodCIDRs; len(ranges) > 0 && !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(address) }) {
+			b.out.Outside = append(b.out.Outside, fmt.Sprintf("pod %s/%s at %s", p.Namespace, p.Name, address))
+			if _, ok := b.host.Devices[address]; ok { // else localPods reports it
+				b.leaveOut(p, false, fmt.Sprintf("its address %s is outside of the registered pod ranges %s: join again with --clustercidr "+
+					"and ranges that contain the present ones and this address", address, ranges))
+			}
+		}
 		s.Globals[address] = dataplane.Global{Kind: dataplane.GlobalPod, Node: b.self, Pod: address}
 		return dataplane.Source{Own: address}
 	})

@@ -88,6 +88,9 @@ type Host struct {
 	// External are the interface indexes towards ExternalAddresses, on gateways; what has no route
 	// is left out.
 	External map[netip.Addr]uint32
+	// Needed are addresses outside the cluster's own ranges that the node works by, besides those
+	// in Objects: of its API server, the hub and its resolvers. They are never routed to a peer.
+	Needed []netip.Addr
 	// Addresses of the node itself. If the map is too small, those of pods take precedence.
 	Addresses []netip.Addr
 	Overlay   dataplane.Tokens
@@ -132,6 +135,11 @@ type Result struct {
 	Owners map[netip.Addr]types.UID
 	// Wire is what others must know to reach this gateway.
 	Wire map[string]string
+	// Outside are pods of this node with addresses outside of the cluster's registered pod ranges,
+	// without globalnet.
+	Outside []string
+	// Needed is Host's.
+	Needed []netip.Addr
 	// PathMTU is, on a gateway, Host's.
 	PathMTU map[string]int32
 	// Rotation of a gateway's keys; the zero value if none was requested.
@@ -167,8 +175,9 @@ func OwnIndex(objs Objects) *pelagov1alpha1.NodeIndex {
 	return &pelagov1alpha1.NodeIndex{}
 }
 
-// RoutedPeers yields the peers whose packets are routed into pelago0. One that only lacks a gateway
-// is among them: its packets are dropped there, instead of leaving by the default route.
+// RoutedPeers yields the peers whose packets are routed into pelago0. One that was accepted and only
+// lacks a gateway now is among them: its packets are dropped there, instead of leaving by the
+// default route.
 func RoutedPeers(peers []pelagov1alpha1.Peer) iter.Seq[*pelagov1alpha1.Peer] {
 	return func(yield func(*pelagov1alpha1.Peer) bool) {
 		for i := range peers {

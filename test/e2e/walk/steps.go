@@ -78,10 +78,8 @@ func (w *Walk) StartHub(ctx context.Context) error {
 
 // Join joins a cluster, or joins it again, with more flags than those that the walk needs.
 func (w *Walk) Join(ctx context.Context, name string, more ...string) error {
-	args := []string{"join", "broker-info.subm", "--context", name, "--clusterid", name}
-	if w.Plain {
-		args = append(args, "--clustercidr", w.Pods(name))
-	} else {
+	args := []string{"join", "broker-info.subm", "--context", name, "--clusterid", name, "--clustercidr", w.Pods(name)}
+	if !w.Plain {
 		args = append(args, "--globalnet-cidr", w.ranges(name).global)
 	}
 	if w.Wire != "" {
