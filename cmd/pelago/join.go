@@ -132,7 +132,7 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f.BoolVar(&j.components, "components", true, "install the components; false: only register and write the configuration (a Helm chart installs them)")
 	f.BoolVar(&j.registered, "keep-registration", false, "update an existing member without contacting the hub; the credential of the file may have expired")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
-	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
+	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them without progress: each pod that becomes ready begins the wait again")
 	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")
 	f.Lookup("discovery-only").Hidden = true // refused with the remedy
 	cmd.MarkFlagsMutuallyExclusive("network-only", "workloads-only")
