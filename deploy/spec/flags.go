@@ -158,7 +158,7 @@ func (b *MemberFlags) addCable(f *pflag.FlagSet) {
 	f.BoolVar(&m.LoadBalancer, "load-balancer", false, "reach the gateway through a Service of type LoadBalancer; for one gateway, and not with --cable-driver vxlan")
 	AddChoice(f, &m.GatewayMode, "gateway-mode", m.GatewayMode, ActiveActive+" (flows are spread over all gateways of a cluster) or "+
 		ActivePassive+" (all take one, and another when it fails); the same in all clusters", ActiveActive, ActivePassive)
-	f.BoolVar(&m.AirGapped, "air-gapped", false, "never resolve a public address: accept only ipv4: of gateway.submariner.io/public-ip (without that annotation nothing is resolved anyway)")
+	f.BoolVar(&m.AirGapped, "air-gapped", false, "never resolve a public address: accept only ipv4: of gateway.submariner.io/public-ip and the ExternalIP of the Node (without that annotation nothing is resolved anyway)")
 	f.BoolVar(&m.ClustersetIPEnabled, "enable-clusterset-ip", false, "give the services that this cluster exports a ClusterSetIP, unless their ServiceExport has the "+
 		"annotation "+submarinerv1.AnnotationUseClusterSetIP+"=false (default: the clusterset's; always so in mode mcs)")
 	f.Var((*ranges)(&m.ExternalCIDR), "external-cidr", "range of hosts outside the cluster, a `CIDR`; may be repeated. By a route to a gateway node they reach other "+

@@ -107,7 +107,7 @@ const prepared, connected = 2, 6
 
 func (s *Submariner) steps() []step {
 	return []step{
-		{"register", "at the hub: id, ranges, settings; no component", "Submariner", s.register},
+		{"register", "at the hub: id, ranges, settings; public addresses as annotations; no component", "Submariner", s.register},
 		{"pull", "the image on all nodes, and check their kernels", "Submariner", s.pull},
 		{"keep", "copies in ConfigMap " + s.Namespace + "/" + keptSubmariner, "Submariner", s.keep},
 		{"stop", "Deployments " + strings.Join(submarinerControllers, ", ") + ": changes of exports wait", "Submariner", s.stop},
@@ -183,7 +183,10 @@ func (s *Submariner) check(ctx context.Context) (done bool, err error) {
 	if err := errors.Join(errMember, errHub); err != nil {
 		return false, err
 	}
-	if !s.disconnected { // else the block is removed
+	if !s.disconnected { // else Gateways and the block are removed
+		if err := s.state.checkAddresses(); err != nil {
+			return false, err
+		}
 		if _, err := s.unplugged(ctx); err != nil {
 			return false, err
 		}
@@ -210,6 +213,9 @@ func (s *Submariner) kept() *corev1.ConfigMap {
 }
 
 func (s *Submariner) register(ctx context.Context) error {
+	if err := s.carryAddresses(ctx); err != nil {
+		return err
+	}
 	return s.join(ctx, Joining{RegisterOnly: true})
 }
 
