@@ -21,6 +21,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
@@ -244,6 +245,7 @@ func (s *Submariner) putMigrator(ctx context.Context, args ...string) error {
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
 				HostNetwork: true, AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](0),
 				NodeSelector: map[string]string{corev1.LabelOSStable: "linux"}, PriorityClassName: "system-node-critical",
+				Affinity:       topology.DatapathAffinity(),
 				Tolerations:    []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 				InitContainers: []corev1.Container{container("node", append([]string{"pelago-node"}, args...)...)},
 				Containers:     []corev1.Container{container("sleep", "sleep", "86400")},
