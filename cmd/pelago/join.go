@@ -71,7 +71,10 @@ stays until --image is given.`,
   # up to four cores for a pair of gateways
   pelago join broker-info.subm --context c1 --clusterid c1 --cable-tunnels 4
 
-  # two gateways
+  # three gateways, which the agent keeps while nodes come and go
+  pelago join broker-info.subm --context c1 --clusterid c1 --gateways 3
+
+  # two gateways by name
   pelago join broker-info.subm --context c1 --clusterid c1 --gateway-node worker1 --gateway-node worker2
 
   # hosts outside the cluster reach other clusters by a gateway node

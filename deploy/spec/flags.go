@@ -124,8 +124,10 @@ func (m *Member) AddFlags(f *pflag.FlagSet, id string) *MemberFlags {
 	f.StringSliceVar(&b.pods, "clustercidr", nil, "pod ranges of the cluster (default: discovered)")
 	f.StringSliceVar(&b.services, "servicecidr", nil, "service ranges of the cluster (default: discovered)")
 	b.addCable(f)
-	f.StringArrayVar(&m.GatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
-	f.BoolVar(&m.LabelGateway, "label-gateway", m.LabelGateway, "label a node as gateway if none is")
+	f.IntVar(&m.Gateways, "gateways", m.Gateways, "number of nodes that the agent keeps as gateways while nodes come and go, spread over zones; it changes only labels of its own; "+
+		"0: you label them (default where --gateway-node is given or nodes are labelled already)")
+	f.StringArrayVar(&m.GatewayNodes, "gateway-node", nil, "node that becomes a gateway and stays one; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
+	f.BoolVar(&m.LabelGateway, "label-gateway", m.LabelGateway, "label nodes as gateways if none is")
 	f.StringVar(&m.Image, "image", m.Image, "image of all components")
 	AddChoice(f, &m.PullPolicy, "image-pull-policy", m.PullPolicy, either(pullPolicies), pullPolicies...)
 	b.placement = m.Placement.AddFlags(f, "namespace "+config.SystemNamespace, "all pods except pelago-node, which runs on every node,")
