@@ -36,6 +36,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
+	"github.com/pelago-net/pelago/control/agent/gateways"
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/agent/peering"
 	"github.com/pelago-net/pelago/control/agent/services"
@@ -137,7 +138,9 @@ func (a *agent) addNetwork(c config.Config, to hubclient.Options, tokens *peerin
 	}
 	a.hub = h
 	a.metrics = append(a.metrics, h.Metrics(), tokens.Metrics())
-	return setupControllers(a.manager, c, h, tokens)
+	kept, err := gateways.Setup(a.manager, gateways.Options{Want: c.Gateways})
+	a.metrics = append(a.metrics, kept...)
+	return errors.Join(err, setupControllers(a.manager, c, h, tokens))
 }
 
 func setupControllers(mgr ctrl.Manager, c config.Config, h *hubclient.Hub, tokens *peering.TokenSource) error {

@@ -316,9 +316,12 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		if id := m.config().ClusterID; id != "g1" {
 			t.Errorf("an unjoin that was not confirmed leaves cluster id %q in pelago-config", id)
 		}
-		// No kubelet is there to clean a node.
-		out := c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
-		if !strings.Contains(out, "run `pelago-node cleanup` there") {
+		// No kubelet is there to clean a node: it is named until it is clean or given up.
+		for range 2 {
+			c.fails(t, "not clean yet: nodes ", "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
+		}
+		out := c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms", "--force")
+		if !strings.Contains(out, "until `pelago-node cleanup` runs there") {
 			t.Errorf("nodes that were not cleaned are not reported:\n%s", out)
 		}
 		m.checkObjects()
@@ -328,7 +331,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		// What is gone may come back under another name.
 		c.must(t, c.join("--clusterid", "other")...)
 		c.must(t, "unjoin", "--context", "hub", "--clusterid", "other")
-		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
+		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms", "--force")
 	})
 	t.Run("a ConfigMap that the Corefile imports", func(t *testing.T) {
 		const imports = ".:53 {\n}\nimport custom/*.server\n"
@@ -364,7 +367,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		extra.Data = map[string]string{"pelago.server": m.corefile("")}
 		must(t, member.Update(ctx, extra))
 		c.must(t, "unjoin", "--context", "hub", "--clusterid", "d1")
-		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
+		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms", "--force")
 		extra = &corev1.ConfigMap{}
 		m.get(client.ObjectKey{Namespace: "kube-system", Name: "dns-extra"}, extra)
 		if len(extra.Data) > 0 {

@@ -145,7 +145,7 @@ func TestDryRun(t *testing.T) {
 				t.Errorf("a dry run after join: -before +after\n%s", diff)
 			}
 			c.must(t, "unjoin", "--context", "hub", "--clusterid", "d1")
-			c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
+			c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms", "--force")
 		})
 	}
 }

@@ -79,7 +79,7 @@ func TestHosted(t *testing.T) {
 	s.fails(t, "no node of the host cluster has an address", init()...)
 	c.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: "192.0.2.11"}}}})
-	s.fails(t, "after 2s these do not run: StatefulSet pelago-hub-etcd (0 of 1 ready)", init("--image", "registry.example/pelago:1", "--image-pull-secret", "mirror",
+	s.fails(t, "after 2s without progress these do not run: StatefulSet pelago-hub-etcd (0 of 1 ready)", init("--image", "registry.example/pelago:1", "--image-pull-secret", "mirror",
 		"--toleration", "infra", "--toleration", "spot=yes:NoSchedule")...)
 
 	kept, issued, settings := &corev1.Secret{}, &corev1.Secret{}, &corev1.ConfigMap{}
@@ -115,7 +115,7 @@ func TestHosted(t *testing.T) {
 		if exists(d, name) {
 			t.Errorf("%s is there before what it needs runs", name)
 		}
-		s.fails(t, "after 2s these do not run: Deployment "+name+" (0 of 1 ready)", init()...)
+		s.fails(t, "after 2s without progress these do not run: Deployment "+name+" (0 of 1 ready)", init()...)
 		must(t, c.Get(t.Context(), key(name), d))
 		d.Status = appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: 1, UpdatedReplicas: 1, ObservedGeneration: d.Generation}
 		must(t, c.Status().Update(t.Context(), d))

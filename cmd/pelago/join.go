@@ -73,7 +73,10 @@ stays until --image is given.`,
   # up to four cores for a pair of gateways
   pelago join broker-info.subm --context c1 --clusterid c1 --cable-tunnels 4
 
-  # two gateways
+  # three gateways, which the agent keeps while nodes come and go
+  pelago join broker-info.subm --context c1 --clusterid c1 --gateways 3
+
+  # two gateways by name
   pelago join broker-info.subm --context c1 --clusterid c1 --gateway-node worker1 --gateway-node worker2
 
   # hosts outside the cluster reach other clusters by a gateway node
@@ -135,7 +138,7 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f.BoolVar(&j.registered, "keep-registration", false, "update an existing member without contacting the hub; the credential of the file may have expired")
 	f.BoolVar(&j.yes, "yes", false, "take pod ranges that only the present nodes have, or that lack running pods")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
-	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
+	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them without progress: each pod that becomes ready begins the wait again")
 	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")
 	f.Lookup("discovery-only").Hidden = true // refused with the remedy
 	cmd.MarkFlagsMutuallyExclusive("network-only", "workloads-only")

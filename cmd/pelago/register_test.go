@@ -184,7 +184,7 @@ func TestRegister(t *testing.T) {
 		t.Errorf("-join +register\n%s", diff)
 	}
 	c.must(t, "unjoin", "--context", "hub", "--clusterid", "g1")
-	c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
+	c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms", "--force")
 	c.must(t, register(n, "--workloads-only")...)
 	c.fails(t, "--cable-driver", register(n, "--workloads-only", "--cable-driver", "vxlan")...)
 

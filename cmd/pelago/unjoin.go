@@ -33,7 +33,9 @@ func unjoinCommand() *cobra.Command {
 removes all that the hub stores of it; its addresses become free, and the other
 clusters stop sending to it. At the member, without --clusterid, it removes Pelago from
 the nodes and the cluster, after a prompt unless --yes is given. Do the hub's step
-first.
+first. A node that is off keeps what Pelago has installed on it: it is named, the exit
+status is 1, and a pod cleans it as soon as it is back. Run unjoin again then. --force
+gives such nodes up.
 
 With a NAME, at the hub, it ends the membership for workloads, push or pull: propagated
 objects are removed from the cluster as the policies say, and the network stays.
@@ -43,6 +45,9 @@ A cluster that is ready has --timeout to remove it first.`,
 		Example: `  pelago unjoin --context hub --clusterid g1
   pelago unjoin --context g1
   pelago unjoin --context g1 --yes    # in a script
+
+  # nodes that are off never return
+  pelago unjoin --context g1 --yes --timeout 10s --force
 
   # workloads only
   pelago unjoin c2 --context hub --cluster-kubeconfig c2.kubeconfig`,
@@ -70,7 +75,7 @@ A cluster that is ready has --timeout to remove it first.`,
 	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove this cluster from the hub that the kubeconfig names")
 	u.confirm = view.AddConfirmation(cmd, "at the member: skip the confirmation prompt")
 	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for an unreachable cluster, and for a ready one at most "+
-		"--timeout; what was propagated to it and is left then stays there, and is listed")
+		"--timeout; what was propagated to it and is left then stays there, and is listed; at the member: give up nodes that are not clean after --timeout")
 	cmd.Flags().BoolVar(&u.ignore, "ignore-not-found", false, "succeed if the cluster has not joined")
 	cmd.Flags().DurationVar(&u.timeout, "timeout", 2*time.Minute, "how long to wait until nodes are clean, or workloads removed")
 	return cmd
@@ -103,7 +108,7 @@ func (u *unjoin) member(ctx context.Context, m *cluster, _ []string, out io.Writ
 	if err := u.confirm(fmt.Sprintf("Remove Pelago from all nodes of cluster %s at %s?", former.ClusterID, m.Config.Host)); err != nil {
 		return err
 	}
-	return member.Remove(ctx, m.Client, former, u.timeout, newProgress(out))
+	return member.Remove(ctx, m.Client, former, member.Removal{Timeout: u.timeout, Force: u.force, Progress: newProgress(out)})
 }
 
 // workloads ends a cluster's membership for workloads: the Cluster and what belongs to it at the

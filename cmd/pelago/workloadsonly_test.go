@@ -115,7 +115,7 @@ func TestWorkloadsOnly(t *testing.T) {
 				t.Errorf("%T after unjoin: %v, want none", obj, err)
 			}
 		}
-		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
+		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms", "--force")
 		if err := member.Get(ctx, client.ObjectKey{Name: manifests.ExecutionDeployment}, &rbacv1.ClusterRole{}); !apierrors.IsNotFound(err) {
 			t.Errorf("ClusterRole after unjoin: %v, want none", err)
 		}

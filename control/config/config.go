@@ -52,6 +52,7 @@ const (
 	KeyPreferredServer = "preferred-server"
 	KeyLoadBalancer    = "load-balancer"
 	KeySingleGateway   = "single-gateway"
+	KeyGateways        = "gateways"
 	KeyCableTunnels    = "cable-tunnels"
 	KeyXDP             = "xdp"
 	KeyDatapath        = "datapath"
@@ -94,6 +95,9 @@ const (
 
 // CableDrivers lists the wires.
 func CableDrivers() []string { return []string{CableWireGuard, CableLibreswan, CableVXLAN} }
+
+// MaxGateways bounds Config.Gateways: the data path spreads flows over no more.
+const MaxGateways = 16
 
 // MaxCableTunnels bounds Config.CableTunnels.
 const MaxCableTunnels = 4
@@ -157,6 +161,9 @@ type Config struct {
 	LoadBalancer bool
 	// SingleGateway: all flows take one gateway of a cluster, and another only when that one fails.
 	SingleGateway bool
+	// Gateways is the number of nodes that the agent keeps labelled as gateways; 0: none, users label
+	// them.
+	Gateways int
 	// AirGapped: public addresses are taken as they stand in annotations, and never looked up.
 	AirGapped bool
 	// NetworkOnly: the cluster takes no workloads from the hub (`pelago join --network-only`).
@@ -241,6 +248,7 @@ func Parse(data map[string]string) (Config, error) {
 		PreferredServer: p.boolean(KeyPreferredServer, false),
 		LoadBalancer:    p.boolean(KeyLoadBalancer, false),
 		SingleGateway:   p.boolean(KeySingleGateway, false),
+		Gateways:        int(p.optionalNumber(KeyGateways, MaxGateways)),
 		AirGapped:       p.boolean(KeyAirGapped, false),
 		NetworkOnly:     p.boolean(KeyNetworkOnly, false),
 		CustomDomains:   p.domains(KeyCustomDomains),
@@ -336,6 +344,9 @@ func (c Config) Data() map[string]string {
 	}
 	if c.CableTunnels != 0 {
 		data[KeyCableTunnels] = strconv.Itoa(c.CableTunnels)
+	}
+	if c.Gateways != 0 {
+		data[KeyGateways] = strconv.Itoa(c.Gateways)
 	}
 	if c.XDP != "" {
 		data[KeyXDP] = c.XDP

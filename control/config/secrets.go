@@ -11,6 +11,8 @@ const (
 	KeyBrokerCA     = "ca.crt"
 	KeyBrokerToken  = "token"
 	KeyBrokerServer = "server"
+	// KeyReturnToken is the token of a longer life by which a cluster that was off gets another one.
+	KeyReturnToken  = "return-token"
 	KeyNamespace    = "namespace"
 	KeyPSK          = "psk"
 	KeyTokenCurrent = "current"
@@ -26,6 +28,8 @@ type Broker struct {
 	Namespace string
 	Token     string // bearer token of the ServiceAccount cluster-<id>
 	Server    string // https URL
+	// ReturnToken is used when Token has expired; empty if the agent has not requested one yet.
+	ReturnToken string
 }
 
 // ParseBroker reads the data of the Secret submariner-broker-secret.
@@ -36,6 +40,8 @@ func ParseBroker(data map[string][]byte) (Broker, error) {
 		Namespace: s.required(KeyNamespace),
 		Token:     s.required(KeyBrokerToken),
 		Server:    s.required(KeyBrokerServer),
+
+		ReturnToken: string(data[KeyReturnToken]),
 	}
 	return b, s.err()
 }

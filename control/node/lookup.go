@@ -57,7 +57,7 @@ func (l lookup) one(ctx context.Context, s tables.PublicIPSource) (netip.Addr, e
 	var address netip.Addr
 	var err error
 	switch s.Method {
-	case tables.IPv4:
+	case tables.IPv4, tables.ExternalIP:
 		address, err = netip.ParseAddr(s.Argument)
 	case tables.DNS:
 		address, err = l.name(ctx, s.Argument)

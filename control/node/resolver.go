@@ -128,7 +128,7 @@ func (r *Resolver) Run(ctx context.Context) {
 		}
 		var timer <-chan time.Time
 		// else nothing can change
-		if slices.ContainsFunc(sources, func(s tables.PublicIPSource) bool { return s.Method != tables.IPv4 }) {
+		if slices.ContainsFunc(sources, func(s tables.PublicIPSource) bool { return s.Method != tables.IPv4 && s.Method != tables.ExternalIP }) {
 			timer = time.After(pause(r.interval, failures))
 		}
 		select {

@@ -91,7 +91,7 @@ func remove(ctx context.Context, c manifests.Cluster) error {
 	if former.ClusterID == "" {
 		return fmt.Errorf("the cluster at %s has not joined a clusterset", c.Config.Host)
 	}
-	return member.Remove(ctx, c.Client, former, removeTimeout, progress)
+	return member.Remove(ctx, c.Client, former, member.Removal{Timeout: removeTimeout, Progress: progress})
 }
 
 // broker makes the cluster the hub of a clusterset.

@@ -68,7 +68,7 @@ func TestRightsOfComponents(t *testing.T) {
 		},
 		"pelago-agent": {
 			allowed: []string{
-				"watch nodes", "watch pods", "watch services", "watch namespaces", "create " + user + "endpointslices.discovery.k8s.io",
+				"watch nodes", "patch nodes=n1", "watch pods", "watch services", "watch namespaces", "create " + user + "endpointslices.discovery.k8s.io",
 				"patch " + user + "serviceexports.multicluster.x-k8s.io/status=web", "create " + user + "serviceimports.multicluster.x-k8s.io",
 				"create portblocks.pelago.io", "create globaladdresses.pelago.io", "delete peers.pelago.io=g2", "patch peers.pelago.io/status=g2",
 				"create " + user + "globalingressips.submariner.io", "patch clusterglobalegressips.submariner.io/status=x",
@@ -80,7 +80,7 @@ func TestRightsOfComponents(t *testing.T) {
 			refused: []string{
 				"list " + sys + "secrets", "get " + sys + "secrets=submariner-ipsec-psk", "get " + sys + "secrets=pelago-overlay-token",
 				"get " + user + "secrets=x", "create " + sys + "secrets", "create " + user + "pods", "create " + user + "deployments.apps",
-				"patch " + sys + "daemonsets.apps=pelago-node", "delete " + user + "pods=x", "create " + user + "services", "patch nodes=n1",
+				"patch " + sys + "daemonsets.apps=pelago-node", "delete " + user + "pods=x", "create " + user + "services", "patch nodes/status=n1",
 				"patch nodeindices.pelago.io/status=n1", "patch portblocks.pelago.io/status=x", "update " + kube + "configmaps=other",
 				"update dnses.operator.openshift.io=other", "create dnses.operator.openshift.io", "create " + user + "serviceexports.multicluster.x-k8s.io", "delete " + user + "serviceexports.multicluster.x-k8s.io=web",
 				"create clusterrolebindings.rbac.authorization.k8s.io", "update " + user + "leases.coordination.k8s.io=x",

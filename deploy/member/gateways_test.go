@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // testNode is "name", with "!" before it if not ready, "*" if it is the control plane, "+" if it is
@@ -39,7 +40,16 @@ func TestChooseGateways(t *testing.T) {
 		noLabel bool
 		want    []string
 		wantErr string
+		// keep is the number of gateways of the spec, wantKeep that of the agent.
+		keep, wantKeep int
 	}{
+		"two ready workers":             {nodes: "*a b !c d e", want: []string{"b", "d"}, keep: 2, wantKeep: 2},
+		"one of two is ready":           {nodes: "!b c", want: []string{"c"}, keep: 2, wantKeep: 2},
+		"none is ready":                 {nodes: "!b !c", want: []string{"b"}, keep: 2, wantKeep: 2},
+		"given ones are not kept":       {nodes: "a b c", given: []string{"c"}, want: []string{"c"}, keep: 2},
+		"chosen ones are not kept":      {nodes: "*a b c d", chosen: []string{"c"}, want: []string{"c"}, keep: 2},
+		"nothing is chosen":             {nodes: "*a b c d", chosen: []string{}, want: []string{"b", "c"}, keep: 2, wantKeep: 2},
+		"the agent adds to those":       {nodes: "+a b c", keep: 3, wantKeep: 3},
 		"the first worker":              {nodes: "*a c b", want: []string{"b"}},
 		"the first ready worker":        {nodes: "*a !b c", want: []string{"c"}},
 		"no worker":                     {nodes: "*a *b", want: []string{"a"}},
@@ -66,7 +76,11 @@ func TestChooseGateways(t *testing.T) {
 					return tt.chosen, nil
 				}
 			}
-			got, err := chooseGateways(nodes, tt.given, !tt.noLabel, choose)
+			chosen, err := chooseGateways(nodes, spec.Member{Gateways: tt.keep, GatewayNodes: tt.given, LabelGateway: !tt.noLabel}, choose)
+			got := chosen.nodes
+			if keep := chosen.keep; err == nil && keep != tt.wantKeep {
+				t.Errorf("the agent keeps %d, want %d", keep, tt.wantKeep)
+			}
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 					t.Fatalf("error %v, want one with %q", err, tt.wantErr)

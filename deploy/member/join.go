@@ -11,9 +11,11 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
@@ -35,7 +37,8 @@ type Options struct {
 	// FirstCableDriver is the cable driver of a cluster that is given none and is the first of its
 	// clusterset; empty: spec.DefaultCableDriver.
 	FirstCableDriver string
-	// Choose returns the gateways of several candidates; without it the first one is taken.
+	// Choose returns the gateways of several candidates; without it, or if it returns none, as many are
+	// taken as the agent keeps.
 	Choose   func(candidates []string) ([]string, error)
 	Progress manifests.Progress
 }
@@ -74,10 +77,15 @@ func (p Plan) network(ctx context.Context, c manifests.Cluster, o Options) error
 	if err != nil {
 		return err
 	}
-	gateways, err := chooseGateways(facts.Nodes, p.Member.GatewayNodes, p.Member.LabelGateway, o.Choose)
+	if labelled := slices.ContainsFunc(facts.Nodes, func(n corev1.Node) bool { return topology.IsGateway(&n) }); labelled && !p.gatewaysGiven && p.have.ClusterID == "" {
+		p.Member.Gateways = 0 // the labels are the user's
+	}
+	gateways, err := chooseGateways(facts.Nodes, p.Member, o.Choose)
 	if err != nil {
 		return err
 	}
+	p.Member.Gateways = gateways.keep
+	warnSingle(facts.Nodes, gateways.nodes, o.Progress)
 	if p.KeepRegistration {
 		return p.update(ctx, c, facts, gateways, o)
 	}
@@ -167,7 +175,7 @@ func (p Plan) request(facts Facts, set broker.Clusterset, o Options) broker.Requ
 }
 
 // update is network for a cluster that keeps what the hub has granted to it.
-func (p Plan) update(ctx context.Context, c manifests.Cluster, facts Facts, gateways []string, o Options) error {
+func (p Plan) update(ctx context.Context, c manifests.Cluster, facts Facts, gateways chosenGateways, o Options) error {
 	if err := p.sameRanges(facts); err != nil {
 		return err
 	}
@@ -185,7 +193,7 @@ func (p Plan) update(ctx context.Context, c manifests.Cluster, facts Facts, gate
 
 // write validates the configuration, reports what changes if the cluster has joined before, calls
 // register, and then writes what the components read.
-func (p Plan) write(ctx context.Context, c manifests.Cluster, settings config.Config, gateways []string, o Options, register func() error) error {
+func (p Plan) write(ctx context.Context, c manifests.Cluster, settings config.Config, gateways chosenGateways, o Options, register func() error) error {
 	if _, err := config.Parse(settings.Data()); err != nil {
 		return fmt.Errorf("the flags and the discovered settings make no valid configuration: %w", err)
 	}

@@ -61,10 +61,11 @@ func Unregister(ctx context.Context, hub client.Client, id string, l Leaving) er
 	return nil
 }
 
-// Remove removes Pelago from a cluster that has joined with a configuration. timeout bounds the
-// wait until the nodes are clean.
-func Remove(ctx context.Context, c client.Client, former config.Config, timeout time.Duration, progress manifests.Progress) error {
-	gateways, err := RemoveMember(ctx, c, former.HubID, timeout, progress)
+// Remove removes Pelago from a cluster that has joined with a configuration.
+func Remove(ctx context.Context, c client.Client, former config.Config, o Removal) error {
+	o.HubID = former.HubID
+	progress := o.Progress
+	gateways, err := RemoveMember(ctx, c, o)
 	if err != nil {
 		return err
 	}

@@ -69,6 +69,8 @@ type Plan struct {
 	KeepRegistration bool
 
 	have config.Config
+	// gatewaysGiven: the number of gateways was given.
+	gatewaysGiven bool
 }
 
 // NewPlan completes what is wanted and refuses what is not valid or contradicts what the cluster
@@ -77,6 +79,13 @@ func NewPlan(want spec.Member, given func(path string) bool, have Have, keepRegi
 	p := Plan{Member: want, KeepRegistration: keepRegistration, have: have.Config}
 	if have.Joined() {
 		p.Member.Keep(have.Member(), given)
+	}
+	p.gatewaysGiven = given("spec.gateways")
+	if len(p.Member.GatewayNodes) > 0 {
+		if p.gatewaysGiven && p.Member.Gateways > 0 {
+			return p, spec.Refuse("gateways", "spec.gateways %d: spec.gatewayNodes names the gateways already: leave one of them out", p.Member.Gateways)
+		}
+		p.Member.Gateways = 0
 	}
 	if err := spec.Join(p.Member.Validate()); err != nil {
 		return p, err

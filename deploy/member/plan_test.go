@@ -43,9 +43,13 @@ func TestPlan(t *testing.T) {
 	}{
 		"nothing joined": {args: "--clusterid=c1 --datapath=hybrid", is: "--clusterid=c1 --datapath=hybrid"},
 		"what is not given is kept": {have: joined, args: "--clusterid=c1 --nattport=4700", is: "--cable-driver=libreswan --cable-tunnels=4 --clusterid=c1 --datapath=fast " +
-			"--image-pull-policy=Never --image=registry.example/pelago:v1 --nattport=4700 --node-selector=pool=infra --toleration=infra"},
+			"--gateways=0 --image-pull-policy=Never --image=registry.example/pelago:v1 --nattport=4700 --node-selector=pool=infra --toleration=infra"},
 		"a default that is given": {have: joined, args: "--clusterid=c1 --datapath=strict --cable-tunnels=1 --node-selector= --toleration= --image=localhost/pelago:dev",
-			is: "--cable-driver=libreswan --clusterid=c1 --image-pull-policy=Never --nattport=4600"},
+			is: "--cable-driver=libreswan --clusterid=c1 --gateways=0 --image-pull-policy=Never --nattport=4600"},
+		"gateways by name":             {args: "--clusterid=c1 --gateway-node=n1", is: "--clusterid=c1 --gateway-node=n1 --gateways=0"},
+		"gateways twice":               {args: "--clusterid=c1 --gateway-node=n1 --gateways=2", want: "--gateways 2: --gateway-node names the gateways already"},
+		"more gateways":                {args: "--clusterid=c1 --gateways=3", is: "--clusterid=c1 --gateways=3"},
+		"too many":                     {args: "--clusterid=c1 --gateways=17", want: "--gateways 17: use 1 to 16"},
 		"wrong with what is kept":      {have: joined, args: "--clusterid=c1 --cable-driver=vxlan", want: "--cable-tunnels 4: cable driver vxlan has no tunnels: use --cable-tunnels 1, or --cable-driver wireguard"},
 		"another id":                   {have: joined, args: "--clusterid=c2", want: `this cluster has joined as "c1": use that id`},
 		"another id, without the hub":  {have: joined, keep: true, args: "--clusterid=c2", want: `has not joined as "c2"`},

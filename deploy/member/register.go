@@ -75,6 +75,7 @@ func registerNetwork(
 	}
 	if err := changeSecret(ctx, member, config.BrokerSecretName, func(data map[string][]byte) {
 		data[config.KeyBrokerToken] = []byte(token)
+		delete(data, config.KeyReturnToken) // that of an earlier registration
 	}); err != nil {
 		return "", err
 	}

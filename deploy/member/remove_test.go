@@ -13,7 +13,7 @@ import (
 // TestCleanerHasNoProbes: an init container with a probe is refused, which would keep `pelago
 // unjoin` from cleaning nodes.
 func TestCleanerHasNoProbes(t *testing.T) {
-	u, err := cleaner(manifests.MemberOptions{})
+	u, err := cleaner(manifests.MemberOptions{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,9 @@ func AwaitMember(ctx context.Context, c kubernetes.Interface, workloadsOnly bool
 const explainAfter = 10 * time.Second
 
 // Await waits until every component that installed reads runs its newest template, and reports why
-// pods do not run. verb is the command that the error of a timeout names.
+// pods do not run. verb is the command that the error of a timeout names. timeout bounds the time
+// without progress: a DaemonSet is updated node by node, so that the whole takes the longer the more
+// nodes there are.
 func Await(
 	ctx context.Context, c kubernetes.Interface, namespace string, installed func(context.Context) ([]Component, error), verb string,
 	timeout time.Duration, progress manifests.Progress,
@@ -34,8 +36,12 @@ func Await(
 	shown := map[string]string{}
 	var waiting []string
 	var unread error
-	explained := time.Now()
-	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
+	explained, progressed := time.Now(), time.Now()
+	most := map[string]int32{} // of each component, the pods of the newest template that were ready
+	err := wait.PollUntilContextCancel(ctx, 500*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		if time.Since(progressed) > timeout {
+			return false, context.DeadlineExceeded
+		}
 		components, err := installed(ctx)
 		if err != nil {
 			unread = err // retried until the timeout
@@ -47,6 +53,9 @@ func Await(
 			if component.Current && shown[name] != ready {
 				shown[name] = ready
 				progress("%s: %s", name, ready)
+			}
+			if component.Current && component.Ready > most[name] { // a pod that flaps is no progress
+				most[name], progressed = component.Ready, time.Now()
 			}
 			if !component.Done() {
 				waiting = append(waiting, fmt.Sprintf("%s (%s)", name, ready))
@@ -72,6 +81,6 @@ func Await(
 		return fmt.Errorf("wait for the components: %w", errors.Join(err, unread))
 	}
 	reasons, unread := PodReasons(ctx, c, namespace)
-	return errors.Join(fmt.Errorf("after %s these do not run: %s: %s again when the cause is gone\n%s",
+	return errors.Join(fmt.Errorf("after %s without progress these do not run: %s: %s again when the cause is gone\n%s",
 		timeout, strings.Join(waiting, ", "), verb, strings.Join(reasons, "\n")), unread)
 }

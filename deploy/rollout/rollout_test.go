@@ -42,3 +42,33 @@ func TestRolloutExplainsItself(t *testing.T) {
 		}
 	})
 }
+
+// A cluster with more nodes than start within the timeout is waited for as long as nodes follow; one
+// whose pods only flap is not.
+func TestRolloutOfManyNodes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ready func(passed time.Duration) int32
+		after time.Duration
+		err   string
+	}{
+		"a node every 5 s":     {func(passed time.Duration) int32 { return min(120, int32(passed/(5*time.Second))) }, 10 * time.Minute, ""},
+		"it stops at 30 nodes": {func(passed time.Duration) int32 { return min(30, int32(passed/(5*time.Second))) }, 150*time.Second + 5*time.Minute, "30 of 120 ready"},
+		"a pod flaps":          {func(passed time.Duration) int32 { return int32(passed/time.Second) % 2 }, time.Second + 5*time.Minute, "of 120 ready"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				installed := func(context.Context) ([]Component, error) {
+					return []Component{{Kind: "DaemonSet", Name: "pelago-node", Want: 120, Ready: tt.ready(time.Since(begin)), Current: true}}, nil
+				}
+				err := Await(t.Context(), fake.NewClientset(), "ns", installed, "join", 5*time.Minute, func(string, ...any) {})
+				if got := time.Since(begin); got < tt.after || got > tt.after+2*time.Second {
+					t.Errorf("it ends after %s, want %s", got, tt.after)
+				}
+				if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("error %v, want one with %q", err, tt.err)
+				}
+			})
+		})
+	}
+}

@@ -124,8 +124,10 @@ func (m *Member) AddFlags(f *pflag.FlagSet, id string) *MemberFlags {
 	f.StringSliceVar(&b.pods, "clustercidr", nil, "pod ranges of the cluster (default: discovered)")
 	f.StringSliceVar(&b.services, "servicecidr", nil, "service ranges of the cluster (default: discovered)")
 	b.addCable(f)
-	f.StringArrayVar(&m.GatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
-	f.BoolVar(&m.LabelGateway, "label-gateway", m.LabelGateway, "label a node as gateway if none is")
+	f.IntVar(&m.Gateways, "gateways", m.Gateways, "number of nodes that the agent keeps as gateways while nodes come and go, spread over zones; it changes only labels of its own; "+
+		"0: you label them (default where --gateway-node is given or nodes are labelled already)")
+	f.StringArrayVar(&m.GatewayNodes, "gateway-node", nil, "node that becomes a gateway and stays one; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
+	f.BoolVar(&m.LabelGateway, "label-gateway", m.LabelGateway, "label nodes as gateways if none is")
 	f.StringVar(&m.Image, "image", m.Image, "image of all components")
 	AddChoice(f, &m.PullPolicy, "image-pull-policy", m.PullPolicy, either(pullPolicies), pullPolicies...)
 	b.placement = m.Placement.AddFlags(f, "namespace "+config.SystemNamespace, "all pods except pelago-node, which runs on every node,")
@@ -158,7 +160,7 @@ func (b *MemberFlags) addCable(f *pflag.FlagSet) {
 	f.BoolVar(&m.LoadBalancer, "load-balancer", false, "reach the gateway through a Service of type LoadBalancer; for one gateway, and not with --cable-driver vxlan")
 	AddChoice(f, &m.GatewayMode, "gateway-mode", m.GatewayMode, ActiveActive+" (flows are spread over all gateways of a cluster) or "+
 		ActivePassive+" (all take one, and another when it fails); the same in all clusters", ActiveActive, ActivePassive)
-	f.BoolVar(&m.AirGapped, "air-gapped", false, "never resolve a public address: accept only ipv4: of gateway.submariner.io/public-ip (without that annotation nothing is resolved anyway)")
+	f.BoolVar(&m.AirGapped, "air-gapped", false, "never resolve a public address: accept only ipv4: of gateway.submariner.io/public-ip and the ExternalIP of the Node (without that annotation nothing is resolved anyway)")
 	f.BoolVar(&m.ClustersetIPEnabled, "enable-clusterset-ip", false, "give the services that this cluster exports a ClusterSetIP, unless their ServiceExport has the "+
 		"annotation "+submarinerv1.AnnotationUseClusterSetIP+"=false (default: the clusterset's; always so in mode mcs)")
 	f.Var((*ranges)(&m.ExternalCIDR), "external-cidr", "range of hosts outside the cluster, a `CIDR`; may be repeated. By a route to a gateway node they reach other "+

@@ -79,8 +79,10 @@ type Member struct {
 	DNSTTL        time.Duration `json:"dnsTTL" flag:"dns-ttl"`
 	DNSCache      time.Duration `json:"dnsCache" flag:"dns-cache"`
 
-	// GatewayNodes are nodes that become gateways. Without, LabelGateway labels one if none is
-	// labelled.
+	// Gateways is the number of nodes that the agent keeps labelled as gateways; 0: labels are the
+	// user's. Without GatewayNodes, and where no node is labelled already, LabelGateway labels them.
+	Gateways int `json:"gateways" flag:"gateways"`
+	// GatewayNodes are nodes that become gateways.
 	GatewayNodes []string `json:"gatewayNodes" flag:"gateway-node" keep:"-"`
 	LabelGateway bool     `json:"labelGateway" flag:"label-gateway" keep:"-"`
 
@@ -98,11 +100,14 @@ type Member struct {
 // PodFields are the paths of the fields about pods, which a cluster with WorkloadsOnly has as well.
 var PodFields = []string{"spec.imagePullSecrets", "spec.nodeSelector", "spec.tolerations", "spec.httpProxy", "spec.httpsProxy", "spec.noProxy"}
 
+// DefaultGateways is the number of gateways of which one may fail.
+const DefaultGateways = 2
+
 // DefaultMember is a Member of which nothing is given.
 func DefaultMember() Member {
 	return Member{
 		Globalnet: true, CablePort: 4500, CableTunnels: 1, DiscoveryPort: natt.DefaultPort, NAT: true, GatewayMode: ActiveActive, XDP: config.XDPOff,
-		Datapath: config.Datapaths()[0], DNSTTL: dns.DefaultTTL, LabelGateway: true, Image: manifests.DefaultImage, PullPolicy: "IfNotPresent",
+		Datapath: config.Datapaths()[0], DNSTTL: dns.DefaultTTL, Gateways: DefaultGateways, LabelGateway: true, Image: manifests.DefaultImage, PullPolicy: "IfNotPresent",
 	}
 }
 
@@ -150,6 +155,9 @@ func (m Member) validateNetwork() field.ErrorList {
 		if err := checkRange(p); err != nil {
 			l.add("externalCIDR", p, "spec.externalCIDR: %v", err)
 		}
+	}
+	if m.Gateways < 0 || m.Gateways > config.MaxGateways {
+		l.add("gateways", m.Gateways, "spec.gateways %d: use 1 to %d, or 0 to label gateways yourself", m.Gateways, config.MaxGateways)
 	}
 	if m.GlobalCIDR.IsValid() && m.GlobalnetClusterSize != 0 {
 		l.add("globalnetClusterSize", m.GlobalnetClusterSize, "spec.globalnetClusterSize: spec.globalCIDR is the range already: leave one of them out")
@@ -240,6 +248,7 @@ func (m Member) Config() config.Config {
 		CableDriver: m.CableDriver, CablePort: m.CablePort, CableTunnels: m.CableTunnels, XDP: m.XDP, Datapath: m.Datapath, DiscoveryPort: m.DiscoveryPort,
 		NoNAT: !m.NAT, PreferredServer: m.PreferredServer, LoadBalancer: m.LoadBalancer, SingleGateway: m.GatewayMode == ActivePassive, AirGapped: m.AirGapped,
 		NetworkOnly: m.NetworkOnly, WorkloadsOnly: m.WorkloadsOnly, DNSTTL: m.DNSTTL, DNSCache: m.DNSCache, CoreDNSCustom: deref(m.CoreDNSCustom),
+		Gateways: m.Gateways,
 	}
 	zero(&c.CableTunnels, 1)
 	zero(&c.XDP, config.XDPOff)
@@ -268,6 +277,7 @@ func FromConfig(c config.Config) Member {
 	m.CableDriver, m.CablePort, m.CableTunnels = c.CableDriver, c.CablePort, max(1, c.CableTunnels)
 	m.XDP, m.Datapath = cmp.Or(c.XDP, m.XDP), cmp.Or(c.Datapath, m.Datapath)
 	m.DiscoveryPort, m.NAT, m.PreferredServer, m.LoadBalancer = cmp.Or(c.DiscoveryPort, m.DiscoveryPort), !c.NoNAT, c.PreferredServer, c.LoadBalancer
+	m.Gateways = c.Gateways
 	m.AirGapped, m.DNSTTL, m.DNSCache = c.AirGapped, cmp.Or(c.DNSTTL, m.DNSTTL), c.DNSCache
 	if c.SingleGateway {
 		m.GatewayMode = ActivePassive

@@ -73,6 +73,7 @@ func TestWireFlags(t *testing.T) {
 			if err != nil {
 				return
 			}
+			tt.want.Gateways = w.Gateways
 			if diff := cmp.Diff(withID(tt.want).Data(), w.Config().Data()); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
@@ -110,7 +111,7 @@ func TestReachFlags(t *testing.T) {
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("got %v, want %q", err, tt.err)
 			}
-			if tt.want.CableDriver, tt.want.CablePort = tt.driver, 4500; err == nil {
+			if tt.want.CableDriver, tt.want.CablePort, tt.want.Gateways = tt.driver, 4500, DefaultGateways; err == nil {
 				if diff := cmp.Diff(withID(tt.want).Data(), r.Config().Data()); diff != "" {
 					t.Errorf("-want +got\n%s", diff)
 				}

@@ -18,7 +18,7 @@ const annotation = "metadata.annotations"
 // Flags that v1alpha1.AnnotationFlags may have: those that have no field in the spec and access
 // nothing but the cluster and the hub.
 var (
-	memberAnnotation = []string{"cable-tunnels", "datapath", "dns-cache", "dns-ttl", "external-cidr", "gateway-mode", "gateway-node",
+	memberAnnotation = []string{"cable-tunnels", "datapath", "dns-cache", "dns-ttl", "external-cidr", "gateway-mode", "gateway-node", "gateways",
 		"globalnet", "globalnet-cluster-size", "http-proxy", "https-proxy", "image-pull-policy", "image-pull-secret", "label-gateway", "natt-discovery-port",
 		"network-only", "no-proxy", "route-service-cidr", "workloads-only", "xdp"}
 	brokerAnnotation = []string{"auto-accept", "broker-url", "fabric-cidr", "mode"}

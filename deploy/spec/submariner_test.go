@@ -73,6 +73,7 @@ var ways = map[string]way{
 		}, "--coredns-custom-configmap=other/custom"},
 	"spec.dnsTTL":           {flags: "--dns-ttl=30s", wrongFlags: "--dns-ttl=0s"},
 	"spec.dnsCache":         {flags: "--dns-cache=2s", wrongFlags: "--dns-cache=500ms"},
+	"spec.gateways":         {flags: "--gateways=3", wrongFlags: "--gateways=17"},
 	"spec.gatewayNodes":     {flags: "--gateway-node=n1"},
 	"spec.labelGateway":     {flags: "--label-gateway=false", wrongFlags: "--label-gateway=maybe"},
 	"spec.imagePullPolicy":  {flags: "--image-pull-policy=Never", wrongFlags: "--image-pull-policy=Sometimes"},

@@ -83,6 +83,7 @@ var rooms = map[string][]string{
 	"control/execute":          {"control/execute/meter", "control/kinds", "control/kube"},
 	"control/execute/collect":  {"control/kube"},
 	"control/execute/meter":    {},
+	"control/agent/gateways":   {"control/kube", "control/topology"},
 	"control/agent/ipam":       {"control/kube", "control/topology"},
 	"control/agent/peering":    {"control/config", "control/hubclient", "control/kube", "control/topology"},
 	"control/agent/services":   {"control/hubclient", "control/kube", "control/topology"},

@@ -17,6 +17,10 @@ const (
 // Written by `pelago gateway drain`.
 const AnnotationDrained = "pelago.io/gateway-drained"
 
+// AnnotationGatewayKept with the value "true" marks a node whose gateway label Pelago has set (`pelago
+// join --gateways`): only such a label is ever removed by the agent.
+const AnnotationGatewayKept = "pelago.io/gateway-kept"
+
 // AnnotationExportTo of a ServiceExport restricts the clusters to which the service is exported: a
 // comma list of cluster ids, or a selector over the labels that the administrator of the hub gave
 // to clusters (PeerSpec.Labels).

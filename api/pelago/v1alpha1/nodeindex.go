@@ -221,7 +221,8 @@ type PublicIP struct {
 	//
 	// +optional
 	Address string `json:"address,omitempty"`
-	// Source gave it, as in the annotation gateway.submariner.io/public-ip.
+	// Source gave it: an entry of the annotation gateway.submariner.io/public-ip, or
+	// `external-ip:` with the ExternalIP of the Node, which counts where no such annotation is.
 	//
 	// +optional
 	Source string `json:"source,omitempty"`

@@ -6,6 +6,7 @@ const (
 	LabelGateway = "submariner.io/gateway"
 	// AnnotationPublicIP is the address at which other clusters reach a gateway behind NAT: sources
 	// such as `ipv4:a.b.c.d`, `dns:name`, `lb:service`, `api:host/path`, separated by commas.
+	// Without it the ExternalIP of the Node counts.
 	AnnotationPublicIP = "gateway.submariner.io/public-ip"
 )
 

@@ -19,6 +19,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // fencingDelay is the requeue interval while blocks of the node have yet to be marked as orphaned.
@@ -60,7 +61,7 @@ func SetupNodeIndexes(mgr ctrl.Manager, opts NodeIndexOptions) error {
 		return fmt.Errorf("set up the controller of node indexes: %w", err)
 	}
 	err := ctrl.NewControllerManagedBy(mgr).Named("nodeindex").
-		WatchesMetadata(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(comingAndGoing())).
+		WatchesMetadata(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or(comingAndGoing(), datapathChanged()))).
 		Watches(&pelagov1alpha1.NodeIndex{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(comingAndGoing())).
 		Complete(r)
 	if err != nil {
@@ -69,7 +70,8 @@ func SetupNodeIndexes(mgr ctrl.Manager, opts NodeIndexOptions) error {
 	return nil
 }
 
-// Reconcile creates the NodeIndex of a node, or retires it.
+// Reconcile creates the NodeIndex of a node, or retires it. A node without pelago-node has none: its
+// pods are no backends then.
 func (r *nodeIndexReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	return kube.Result(r.reconcile(ctx, req.Name))
 }
@@ -85,9 +87,9 @@ func (r *nodeIndexReconciler) reconcile(ctx context.Context, name string) (time.
 		return 0, fmt.Errorf("read NodeIndex %s: %w", name, err)
 	}
 	switch {
-	case err == nil && (node == nil || string(node.UID) != ni.Spec.NodeUID):
+	case err == nil && (node == nil || string(node.UID) != ni.Spec.NodeUID || !topology.HasDatapath(node.Labels)):
 		return r.retire(ctx, ni)
-	case err != nil && node != nil:
+	case err != nil && node != nil && topology.HasDatapath(node.Labels):
 		return 0, r.create(ctx, node)
 	}
 	return 0, nil
@@ -178,10 +180,11 @@ func (r *nodeIndexReconciler) retire(ctx context.Context, ni *pelagov1alpha1.Nod
 	if err != nil {
 		return 0, err
 	}
-	if node != nil && string(node.UID) == ni.Spec.NodeUID {
+	if node != nil && string(node.UID) == ni.Spec.NodeUID && topology.HasDatapath(node.Labels) {
 		return kube.RequeueStale, nil
 	}
-	if r.opts.Globalnet {
+	// a node that lives without a data path uses no port
+	if lives := node != nil && string(node.UID) == ni.Spec.NodeUID; r.opts.Globalnet && !lives {
 		var blocks pelagov1alpha1.PortBlockList
 		if err := r.client.List(ctx, &blocks, client.MatchingFields{nodeIndexBlockIndex: ni.Spec.NodeUID}, client.Limit(1)); err != nil {
 			return 0, fmt.Errorf("list the port blocks of %s: %w", ni.Name, err)
@@ -232,6 +235,17 @@ func comingAndGoing() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
 	}}
+}
+
+// datapathChanged selects nodes whose labels make them one with or without pelago-node.
+func datapathChanged() predicate.Predicate {
+	never := func(event.CreateEvent) bool { return false }
+	return predicate.Funcs{
+		CreateFunc: never, DeleteFunc: func(event.DeleteEvent) bool { return false }, GenericFunc: func(event.GenericEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return !topology.SameDatapath(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels())
+		},
+	}
 }
 
 // MaxNodeIndex is the highest index: a fabric address has 14 bits for it.

@@ -2,12 +2,15 @@ package ipam_test
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/agent/ipam"
@@ -75,6 +78,36 @@ func TestNodesComeAndGo(t *testing.T) {
 	c.addNode("n1")
 	c.agent()
 	await.Equal(c, map[string]int32{"n1": 5, "n2": 2, "n3": 3}, c.indexes)
+}
+
+// A node that cannot run the daemon gets no index, and loses one that it had: its pods are no
+// backends for other clusters then.
+func TestNodesWithoutDatapath(t *testing.T) {
+	c := nodeIndexNewCluster(t)
+	n1 := c.addNode("n1")
+	for name, labels := range map[string]map[string]string{
+		"windows": {"kubernetes.io/os": "windows"}, "virtual": {"kubernetes.io/os": "linux", "type": "virtual-kubelet"},
+		"fargate": {"kubernetes.io/os": "linux", "eks.amazonaws.com/compute-type": "fargate"},
+	} {
+		c.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+	}
+	c.agent()
+	c.addNode("n2")
+	await.Equal(c, map[string]int32{"n1": 1, "n2": 2}, func() map[string]int32 {
+		got := c.indexes()
+		for name := range got { // numbers depend on the order
+			if name == "n1" || name == "n2" {
+				got[name] = map[string]int32{"n1": 1, "n2": 2}[name]
+			}
+		}
+		return got
+	})
+	before := n1.DeepCopy()
+	n1.Labels = map[string]string{"type": "virtual-kubelet"}
+	if err := c.Patch(c.Context(), n1, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	await.Equal(c, []string{"n2"}, func() []string { return slices.Sorted(maps.Keys(c.indexes())) })
 }
 
 func TestRecordIsLost(t *testing.T) {

@@ -27,6 +27,12 @@ import (
 // it recovers without an administrator.
 const DefaultTokenLife = 7 * 24 * time.Hour
 
+// ReturnLife is how long a cluster may be off and still come back by itself: the life of the return
+// token, which is requested with each renewal and used for nothing but the next one. It is bound to the
+// same Secret at the hub, so that removing the cluster there revokes it. It gives a thief of the Secret
+// nothing new: whoever has a token can renew it.
+const ReturnLife = 90 * 24 * time.Hour
+
 const (
 	// firstRetry and lastRetry bound the backoff after a failed renewal; half a life remains.
 	firstRetry = 5 * time.Second
@@ -41,6 +47,7 @@ const (
 // Reasons of Events on the Secret.
 const (
 	reasonRenewed    = "TokenRenewed"
+	reasonReturned   = "ReturnedToHub"
 	reasonNotRenewed = "TokenNotRenewed"
 	reasonInvalid    = "InvalidBrokerSecret"
 )
@@ -135,15 +142,28 @@ func (r *tokenReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		r.events.Event(&secret, corev1.EventTypeWarning, reasonInvalid, err.Error())
 		return reconcile.Result{}, nil
 	}
-	r.Source.set(broker.Token)
 	now := r.now()
-	if wait := max(c.renewal().Sub(now), min(minInterval-now.Sub(r.last), minInterval)); wait > 0 {
+	away := c.expired(now)
+	if away && broker.ReturnToken != "" { // the hub refuses the other one
+		r.Source.set(broker.ReturnToken)
+	} else {
+		r.Source.set(broker.Token)
+	}
+	due := c.renewal()
+	if broker.ReturnToken == "" && r.last.IsZero() { // just joined, or of an older release
+		due = now
+	}
+	if wait := max(due.Sub(now), min(minInterval-now.Sub(r.last), minInterval)); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	if err := r.renew(ctx, &secret, c); err != nil {
 		message := err.Error()
-		if c.expired(now) {
-			message = "the token has expired: run `pelago join` again: " + message
+		switch back, broken := parse(broker.ReturnToken); {
+		case away && broker.ReturnToken != "" && broken == nil && !back.expired(now):
+			message = fmt.Sprintf("the token has expired; the cluster returns with another one, valid until %s, as soon as the hub answers. If it was "+
+				"unjoined meanwhile, run `pelago join` again: %s", time.Unix(back.Expiry, 0).UTC().Format(time.RFC3339), message)
+		case away:
+			message = "the token has expired, and the cluster was away for too long to return by itself: run `pelago join` again: " + message
 		}
 		r.events.Event(&secret, corev1.EventTypeWarning, reasonNotRenewed, message)
 		return reconcile.Result{}, err
@@ -162,11 +182,22 @@ func (r *tokenReconciler) renew(ctx context.Context, secret *corev1.Secret, c cl
 	if issued, err := parse(request.Status.Token); err == nil {
 		r.Source.skew.Set(r.last.Sub(time.Unix(issued.IssuedAt, 0)).Seconds())
 	}
+	// a hub may refuse so long a life or bound it; the renewed token is what matters
+	back := c.request(max(ReturnLife, r.Life))
+	if err := r.Hub.SubResource("token").Create(ctx, account, back); err != nil {
+		log.FromContext(ctx).Error(err, "request the token by which the cluster returns after a long time off")
+	}
 	// with its resourceVersion: a Secret that `pelago join` wrote meanwhile wins
 	next := secret.DeepCopy()
 	next.Data[config.KeyBrokerToken] = []byte(request.Status.Token)
+	if back.Status.Token != "" {
+		next.Data[config.KeyReturnToken] = []byte(back.Status.Token)
+	}
 	if err := r.local.Update(ctx, next); err != nil {
 		return fmt.Errorf("write the new token into Secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+	if ended := time.Unix(c.Expiry, 0); c.expired(r.last) {
+		r.events.Eventf(next, corev1.EventTypeNormal, reasonReturned, "the token had expired at %s: the cluster is back with its return token", ended.UTC().Format(time.RFC3339))
 	}
 	r.events.Eventf(next, corev1.EventTypeNormal, reasonRenewed, "the token for the hub is valid until %s", request.Status.ExpirationTimestamp.UTC().Format(time.RFC3339))
 	log.FromContext(ctx).Info("token for the hub renewed", "until", request.Status.ExpirationTimestamp.UTC())

@@ -249,9 +249,11 @@ func (w Wire) With(r Reach) Wire {
 func SameNode(a, b *corev1.Node) bool {
 	ipA, _ := InternalIP(a)
 	ipB, _ := InternalIP(b)
+	externalA, _ := externalIP(a)
+	externalB, _ := externalIP(b)
 	_, drainedA := topology.Drained(a)
 	_, drainedB := topology.Drained(b)
-	return ipA == ipB && drainedA == drainedB && topology.IsGateway(a) == topology.IsGateway(b) &&
+	return ipA == ipB && externalA == externalB && drainedA == drainedB && topology.IsGateway(a) == topology.IsGateway(b) &&
 		(!topology.IsGateway(a) || topology.NodeReady(a) == topology.NodeReady(b)) &&
 		a.UID == b.UID && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID &&
 		a.Labels[pelagov1alpha1.LabelDatapath] == b.Labels[pelagov1alpha1.LabelDatapath] &&

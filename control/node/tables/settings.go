@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/pelago-net/pelago/control/config"
@@ -109,6 +110,9 @@ const (
 	LoadBalancer PublicIPMethod = "lb"
 	// API is the first IPv4 address in the response of an https server.
 	API PublicIPMethod = "api"
+	// ExternalIP is the address of that type in the status of the Node. It is no form of the
+	// annotation: it counts where the node has none.
+	ExternalIP PublicIPMethod = "external-ip"
 )
 
 // PublicIPSource is one entry of the annotation: `<method>:<argument>`. It is comparable.
@@ -179,13 +183,27 @@ func UsableAddress(a netip.Addr) error {
 }
 
 // ErrNoSource is the result of a look-up without sources.
-var ErrNoSource = errors.New("no " + KeyPublicIP + " is set: no public address is looked up")
+var ErrNoSource = errors.New("no " + KeyPublicIP + " is set, and the Node has no ExternalIP: no public address is looked up")
+
+// externalIP is the first usable ExternalIP of a node that is not its InternalIP as well.
+func externalIP(n *corev1.Node) (netip.Addr, bool) {
+	internal, _ := InternalIP(n)
+	for _, a := range n.Status.Addresses {
+		ip, err := netip.ParseAddr(a.Address)
+		if a.Type == corev1.NodeExternalIP && err == nil && ip != internal && UsableAddress(ip) == nil {
+			return ip, true
+		}
+	}
+	return netip.Addr{}, false
+}
 
 // GatewaySettingsOf returns the settings of this gateway: those of its node, else those of its
 // cluster. refused are the invalid ones, as messages for an operator; never nil.
 func GatewaySettingsOf(objs Objects) (settings GatewaySettings, refused []string) {
 	node := OwnNode(objs)
 	o, errs := parseSettings(objs.Name, node.Labels, node.Annotations)
+	_, labelled := node.Labels[KeyPublicIP]
+	_, annotated := node.Annotations[KeyPublicIP]
 	c := objs.Config
 	if c.AirGapped {
 		o.PublicIP = slices.DeleteFunc(o.PublicIP, func(s PublicIPSource) bool {
@@ -201,6 +219,9 @@ func GatewaySettingsOf(objs Objects) (settings GatewaySettings, refused []string
 			errs = append(errs, fmt.Errorf("node %s is one of %d gateways behind the one load balancer %s, which spreads packets over all: "+
 				"use one gateway, or give each its own by the annotation %s", objs.Name, n, config.LoadBalancerService, KeyPublicIP))
 		}
+	}
+	if ip, ok := externalIP(node); ok && !labelled && !annotated && len(o.PublicIP) == 0 {
+		o.PublicIP = []PublicIPSource{{Method: ExternalIP, Argument: ip.String()}}
 	}
 	o.PreferredServer = o.PreferredServer || c.PreferredServer || c.LoadBalancer
 	if slices.ContainsFunc(o.PublicIP, func(s PublicIPSource) bool { return s.Argument == config.LoadBalancerService }) && o.UDPPort|o.DiscoveryPort != 0 {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/node/tables"
@@ -132,27 +133,38 @@ func TestGatewaySettings(t *testing.T) {
 		annotations map[string]string
 		config      func(*config.Config)
 		want        facts
+		external    []string
 	}{
-		"nothing said":       {nil, nil, facts{UDP: 4500, Find: 4490}},
-		"said by its node":   {set("public-ip", "ipv4:198.51.100.7", "udp-port", "4600", "natt-discovery-port", "4601", "preferred-server", "true"), nil, facts{"ipv4:198.51.100.7", 4600, 4601, true, nil}},
-		"said at join":       {nil, func(c *config.Config) { c.DiscoveryPort, c.PreferredServer = 4491, true }, facts{UDP: 4500, Find: 4491, Server: true}},
-		"the node beats it":  {set("natt-discovery-port", "4492"), func(c *config.Config) { c.DiscoveryPort = 4491 }, facts{UDP: 4500, Find: 4492}},
-		"load balancer":      {nil, func(c *config.Config) { c.LoadBalancer = true }, facts{"lb:submariner-gateway", 4500, 4490, true, nil}},
-		"its own address":    {set("public-ip", "ipv4:198.51.100.7"), func(c *config.Config) { c.LoadBalancer = true }, facts{"ipv4:198.51.100.7", 4500, 4490, true, nil}},
-		"ports behind it":    {set("udp-port", "4600"), func(c *config.Config) { c.LoadBalancer = true }, facts{"lb:submariner-gateway", 4500, 4490, true, []string{"Service submariner-gateway passes on"}}},
-		"air-gapped":         {set("public-ip", "dns:gw.example.org,ipv4:198.51.100.7"), func(c *config.Config) { c.AirGapped = true }, facts{"ipv4:198.51.100.7", 4500, 4490, false, []string{"--air-gapped"}}},
-		"an unknown key":     {set("colour", "blue"), nil, facts{UDP: 4500, Find: 4490, Problems: []string{"gateway.submariner.io/colour"}}},
-		"the overlay's port": {set("udp-port", "4800"), nil, facts{UDP: 4500, Find: 4490, Problems: []string{"udp-port"}}},
+		"the node's ExternalIP":            {want: facts{Sources: "external-ip:203.0.113.7", UDP: 4500, Find: 4490}, external: []string{"2001:db8::7", "203.0.113.7", "203.0.113.8"}},
+		"an ExternalIP, air-gapped":        {nil, func(c *config.Config) { c.AirGapped = true }, facts{Sources: "external-ip:203.0.113.7", UDP: 4500, Find: 4490}, []string{"203.0.113.7"}},
+		"an annotation beats it":           {set("public-ip", "ipv4:198.51.100.7"), nil, facts{"ipv4:198.51.100.7", 4500, 4490, false, nil}, []string{"203.0.113.7"}},
+		"a wrong annotation, too":          {set("public-ip", "ipv4:bogus"), nil, facts{UDP: 4500, Find: 4490, Problems: []string{"bogus"}}, []string{"203.0.113.7"}},
+		"so does the load balancer":        {nil, func(c *config.Config) { c.LoadBalancer = true }, facts{"lb:submariner-gateway", 4500, 4490, true, nil}, []string{"203.0.113.7"}},
+		"an ExternalIP that is InternalIP": {nil, nil, facts{UDP: 4500, Find: 4490}, []string{"172.31.1.11"}},
+		"an ExternalIP of no host":         {nil, nil, facts{UDP: 4500, Find: 4490}, []string{"127.0.0.1"}},
+		"nothing said":                     {nil, nil, facts{UDP: 4500, Find: 4490}, nil},
+		"said by its node":                 {set("public-ip", "ipv4:198.51.100.7", "udp-port", "4600", "natt-discovery-port", "4601", "preferred-server", "true"), nil, facts{"ipv4:198.51.100.7", 4600, 4601, true, nil}, nil},
+		"said at join":                     {nil, func(c *config.Config) { c.DiscoveryPort, c.PreferredServer = 4491, true }, facts{UDP: 4500, Find: 4491, Server: true}, nil},
+		"the node beats it":                {set("natt-discovery-port", "4492"), func(c *config.Config) { c.DiscoveryPort = 4491 }, facts{UDP: 4500, Find: 4492}, nil},
+		"load balancer":                    {nil, func(c *config.Config) { c.LoadBalancer = true }, facts{"lb:submariner-gateway", 4500, 4490, true, nil}, nil},
+		"its own address":                  {set("public-ip", "ipv4:198.51.100.7"), func(c *config.Config) { c.LoadBalancer = true }, facts{"ipv4:198.51.100.7", 4500, 4490, true, nil}, nil},
+		"ports behind it":                  {set("udp-port", "4600"), func(c *config.Config) { c.LoadBalancer = true }, facts{"lb:submariner-gateway", 4500, 4490, true, []string{"Service submariner-gateway passes on"}}, nil},
+		"air-gapped":                       {set("public-ip", "dns:gw.example.org,ipv4:198.51.100.7"), func(c *config.Config) { c.AirGapped = true }, facts{"ipv4:198.51.100.7", 4500, 4490, false, []string{"--air-gapped"}}, nil},
+		"an unknown key":                   {set("colour", "blue"), nil, facts{UDP: 4500, Find: 4490, Problems: []string{"gateway.submariner.io/colour"}}, nil},
+		"the overlay's port":               {set("udp-port", "4800"), nil, facts{UDP: 4500, Find: 4490, Problems: []string{"udp-port"}}, nil},
 		"a tunnel on 4800": {set("udp-port", "4798"), func(c *config.Config) { c.CableDriver, c.CableTunnels = config.CableWireGuard, 3 },
-			facts{UDP: 4500, Find: 4490, Problems: []string{"needs UDP port 4800"}}},
+			facts{UDP: 4500, Find: 4490, Problems: []string{"needs UDP port 4800"}}, nil},
 		"a tunnel's port": {set("natt-discovery-port", "4502"), func(c *config.Config) { c.CableDriver, c.CableTunnels = config.CableWireGuard, 3 },
-			facts{UDP: 4500, Find: 4490, Problems: []string{"natt-discovery-port"}}},
-		"the cable's port": {set("natt-discovery-port", "4504"), func(c *config.Config) { c.CableDriver = config.CableWireGuard }, facts{UDP: 4500, Find: 4490, Problems: []string{"natt-discovery-port"}}},
+			facts{UDP: 4500, Find: 4490, Problems: []string{"natt-discovery-port"}}, nil},
+		"the cable's port": {set("natt-discovery-port", "4504"), func(c *config.Config) { c.CableDriver = config.CableWireGuard }, facts{UDP: 4500, Find: 4490, Problems: []string{"natt-discovery-port"}}, nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			objs, _ := clusterset.Globalnet("n1")
 			objs.Nodes[0].Annotations = tt.annotations
+			for _, ip := range tt.external {
+				objs.Nodes[0].Status.Addresses = append(objs.Nodes[0].Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: ip})
+			}
 			if tt.config != nil {
 				tt.config(&objs.Config)
 			}
@@ -171,5 +183,24 @@ func TestGatewaySettings(t *testing.T) {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// Another ExternalIP wakes the daemon of the node, another ExternalDNS does not.
+func TestSameNodeExternalIP(t *testing.T) {
+	node := func(kind corev1.NodeAddressType, address string) *corev1.Node {
+		n := clusterset.Node("n1", "172.31.1.11", true)
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: kind, Address: address})
+		reduced, err := tables.Reduce(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reduced.(*corev1.Node)
+	}
+	if tables.SameNode(node(corev1.NodeExternalIP, "203.0.113.7"), node(corev1.NodeExternalIP, "203.0.113.8")) {
+		t.Error("a change of the ExternalIP is ignored")
+	}
+	if !tables.SameNode(node(corev1.NodeExternalDNS, "a.example.org"), node(corev1.NodeExternalDNS, "b.example.org")) {
+		t.Error("a change of the ExternalDNS counts")
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func TestPromptGateways(t *testing.T) {
-	for answers, want := range map[string]string{"2 3\n": "c d", "\n": "b", "9\nx\n1,1\n": "b"} {
+	for answers, want := range map[string]string{"2 3\n": "c d", "\n": "", "9\nx\n1,1\n": "b"} {
 		got, err := PromptGateways(t.Context(), []string{"b", "c", "d"}, view.NewAnswers(strings.NewReader(answers)), io.Discard)
 		if err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%q: %q, %v, want %q", answers, got, err, want)

@@ -25,7 +25,7 @@ func PromptGateways(ctx context.Context, candidates []string, answers *view.Answ
 		fmt.Fprintf(out, "  %d  %s\n", i+1, name)
 	}
 	for {
-		fmt.Fprint(out, "Numbers, separated by spaces [1]: ")
+		fmt.Fprint(out, "Numbers, separated by spaces, or nothing: the agent chooses gateways and keeps their number: ")
 		line, err := answers.Line(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read the choice of gateways: %w", err)
@@ -38,12 +38,9 @@ func PromptGateways(ctx context.Context, candidates []string, answers *view.Answ
 	}
 }
 
-// pick reads numbers from 1; nothing is 1.
+// pick reads numbers from 1; nothing is nil.
 func pick(candidates []string, line string) ([]string, error) {
 	fields := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == ',' || r == '\t' || r == '\n' || r == '\r' })
-	if len(fields) == 0 {
-		fields = []string{"1"}
-	}
 	var chosen []string
 	for _, field := range fields {
 		n, err := strconv.Atoi(field)

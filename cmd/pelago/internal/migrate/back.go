@@ -34,7 +34,7 @@ func (s *Submariner) Back(ctx context.Context) error {
 		return err
 	}
 	if former.ClusterID != "" {
-		if _, err := member.RemoveMember(ctx, s.Member, former.HubID, s.Timeout, s.Progress); err != nil {
+		if _, err := member.RemoveMember(ctx, s.Member, member.Removal{HubID: former.HubID, Timeout: s.Timeout, Force: true, Progress: s.Progress}); err != nil {
 			return err
 		}
 	}

@@ -150,7 +150,9 @@ flags of deploy-broker and join that keep its settings, and what has no counterp
 clusters whose state contradicts. It writes nothing.
 
 --prepare registers the cluster at the hub, with the same id and ranges, and has the image
-pulled on all nodes. Submariner works as before. Prepare all clusters first.
+pulled on all nodes. A public address that Submariner has looked up becomes an annotation of
+the gateway's node; if none is known behind NAT, it refuses. Submariner works as before.
+Prepare all clusters first.
 
 --switch replaces Submariner. Global IPs of services, pods and egress, ClusterSetIPs and exports
 stay. Clusters that have switched are connected with each other, the others with each other: two

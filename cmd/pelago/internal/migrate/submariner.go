@@ -33,6 +33,7 @@ type submarinerState struct {
 	vips      string // range of ClusterSetIPs; empty if services get none by default
 	clusters  []submarinerv1.Cluster
 	endpoints []submarinerv1.Endpoint
+	addresses []gatewayAddress
 }
 
 // setting is one line of the plan.
@@ -78,7 +79,7 @@ func readSubmariner(ctx context.Context, member, hub client.Client, namespace, b
 		}
 	}
 	s.clusters, s.endpoints = clusters.Items, endpoints.Items
-	return s, nil
+	return s, s.readAddresses(ctx, member, namespace)
 }
 
 // check refuses what contradicts.
@@ -179,6 +180,7 @@ func (s submarinerState) settings() []setting {
 		{"cluster", s.spec.ClusterID, "pelago join broker-info.subm " + strings.Join(s.joinFlags(), " ")},
 		{"gateways", "one active", "all nodes labelled " + submarinerv1.LabelGateway + " are active"},
 	}
+	out = append(out, s.addressSettings()...)
 	if s.spec.GlobalCIDR != "" {
 		out = append(out, setting{"global IPs", "of services, pods, egress", "kept by --switch"}, setting{"global IPs of gateways", "for health checks", "none"})
 	}

@@ -92,6 +92,87 @@ func TestSubmarinerFlags(t *testing.T) {
 	}
 }
 
+// A public address that Submariner has looked up is carried over: from the Gateway of each node, or
+// from the Endpoint of the active one at the broker. What Pelago reads itself stays.
+func TestSubmarinerAddresses(t *testing.T) {
+	gateway := func(name string, annotations map[string]string, external string) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{submarinerv1.LabelGateway: "true"}, Annotations: annotations}}
+		if external != "" {
+			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeExternalIP, Address: external}}
+		}
+		return n
+	}
+	report := func(node, private, public string) *submarinerv1.Gateway {
+		return &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: operator, Name: node},
+			Status: submarinerv1.GatewayStatus{LocalEndpoint: submarinerv1.EndpointSpec{Hostname: node, PrivateIP: private, PublicIP: public}}}
+	}
+	own := map[string]string{submarinerv1.AnnotationPublicIP: "dns:gw.example.org"}
+	for name, tt := range map[string]struct {
+		spec    map[string]any
+		objects []client.Object
+		want    string // annotation of n1 afterwards
+		err     string
+	}{
+		"an active gateway":        {objects: []client.Object{gateway("n1", nil, ""), report("n1", "10.0.0.7", "203.0.113.7")}, want: "ipv4:203.0.113.7"},
+		"an annotation":            {objects: []client.Object{gateway("n1", own, ""), report("n1", "10.0.0.7", "203.0.113.7")}, want: "dns:gw.example.org"},
+		"an ExternalIP":            {objects: []client.Object{gateway("n1", nil, "203.0.113.7"), report("n1", "10.0.0.7", "203.0.113.7")}},
+		"another than ExternalIP":  {objects: []client.Object{gateway("n1", nil, "203.0.113.8"), report("n1", "10.0.0.7", "203.0.113.7")}, want: "ipv4:203.0.113.7"},
+		"by the Endpoint":          {objects: []client.Object{gateway("hub-knows", nil, ""), gateway("n1", own, "")}, want: "dns:gw.example.org"},
+		"none known":               {objects: []client.Object{gateway("n1", nil, "")}, err: "no public address is known of gateway n1"},
+		"one of two":               {objects: []client.Object{gateway("n1", nil, "203.0.113.7"), gateway("n2", nil, "")}, err: "of gateway n2"},
+		"none, without NAT":        {spec: map[string]any{"natEnabled": false}, objects: []client.Object{gateway("n1", nil, "")}},
+		"none, air-gapped":         {spec: map[string]any{"airGappedDeployment": true}, objects: []client.Object{gateway("n1", nil, "")}},
+		"none, load balancer":      {spec: map[string]any{"loadBalancerEnabled": true}, objects: []client.Object{gateway("n1", nil, "")}},
+		"a node without the label": {objects: []client.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, said := submariner(t, "member", tt.objects...)
+			var err error
+			if s.state, err = readSubmariner(t.Context(), s.Member, s.Broker, s.Namespace, s.BrokerNamespace); err != nil {
+				t.Fatal(err)
+			}
+			on := true
+			s.state.spec.NatEnabled = &on
+			for key, value := range tt.spec {
+				switch value := value.(bool); key {
+				case "natEnabled":
+					s.state.spec.NatEnabled = &value
+				case "airGappedDeployment":
+					s.state.spec.AirGappedDeployment = value
+				case "loadBalancerEnabled":
+					s.state.spec.LoadBalancerEnabled = value
+				}
+			}
+			s.state.addresses = nil
+			s.state.endpoints = append(s.state.endpoints, submarinerv1.Endpoint{Spec: submarinerv1.EndpointSpec{
+				ClusterID: "c1", Hostname: "hub-knows", PrivateIP: "10.0.0.9", PublicIP: "203.0.113.9"}})
+			if err := s.state.readAddresses(t.Context(), s.Member, s.Namespace); err != nil {
+				t.Fatal(err)
+			}
+			err = s.state.checkAddresses()
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Fatalf("error %v, want %q", err, tt.err)
+			}
+			if err != nil {
+				return
+			}
+			if err := s.carryAddresses(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n := &corev1.Node{}
+			if err := s.Member.Get(t.Context(), client.ObjectKey{Name: "n1"}, n); err != nil {
+				t.Fatal(err)
+			}
+			if got := n.Annotations[submarinerv1.AnnotationPublicIP]; got != tt.want {
+				t.Errorf("annotation %q, want %q; it says %q", got, tt.want, *said)
+			}
+			if name == "by the Endpoint" && !strings.Contains(strings.Join(*said, ""), "hub-knows keeps its public address") {
+				t.Errorf("it says %q", *said)
+			}
+		})
+	}
+}
+
 func TestSubmarinerPlan(t *testing.T) {
 	s, err := state(t, specOf(map[string]any{"customDomains": []any{"example.org"}, "ceIPSecForceUDPEncaps": true,
 		"connectionHealthCheck": map[string]any{"enabled": true}}), nil)

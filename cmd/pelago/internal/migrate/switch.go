@@ -21,6 +21,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
@@ -107,7 +108,7 @@ const prepared, connected = 2, 6
 
 func (s *Submariner) steps() []step {
 	return []step{
-		{"register", "at the hub: id, ranges, settings; no component", "Submariner", s.register},
+		{"register", "at the hub: id, ranges, settings; public addresses as annotations; no component", "Submariner", s.register},
 		{"pull", "the image on all nodes, and check their kernels", "Submariner", s.pull},
 		{"keep", "copies in ConfigMap " + s.Namespace + "/" + keptSubmariner, "Submariner", s.keep},
 		{"stop", "Deployments " + strings.Join(submarinerControllers, ", ") + ": changes of exports wait", "Submariner", s.stop},
@@ -183,7 +184,10 @@ func (s *Submariner) check(ctx context.Context) (done bool, err error) {
 	if err := errors.Join(errMember, errHub); err != nil {
 		return false, err
 	}
-	if !s.disconnected { // else the block is removed
+	if !s.disconnected { // else Gateways and the block are removed
+		if err := s.state.checkAddresses(); err != nil {
+			return false, err
+		}
 		if _, err := s.unplugged(ctx); err != nil {
 			return false, err
 		}
@@ -210,6 +214,9 @@ func (s *Submariner) kept() *corev1.ConfigMap {
 }
 
 func (s *Submariner) register(ctx context.Context) error {
+	if err := s.carryAddresses(ctx); err != nil {
+		return err
+	}
 	return s.join(ctx, Joining{RegisterOnly: true})
 }
 
@@ -238,6 +245,7 @@ func (s *Submariner) putMigrator(ctx context.Context, args ...string) error {
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
 				HostNetwork: true, AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](0),
 				NodeSelector: map[string]string{corev1.LabelOSStable: "linux"}, PriorityClassName: "system-node-critical",
+				Affinity:       topology.DatapathAffinity(),
 				Tolerations:    []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 				InitContainers: []corev1.Container{container("node", append([]string{"pelago-node"}, args...)...)},
 				Containers:     []corev1.Container{container("sleep", "sleep", "86400")},

@@ -217,6 +217,9 @@ func gateways(ctx context.Context, m Member, _ config.Config) (Table, error) {
 		case h.text() != "":
 			text += "; " + h.text()
 		}
+		if len(gateways) == 1 {
+			text += "; it is the only one: while it is down the cluster has no connection, label another node or join with --gateways 2"
+		}
 		t.Rows = append(t.Rows, Row{
 			Cells: []string{g.Name, string(g.Status.HAStatus), text},
 			Wide:  []string{g.Status.Version, g.Status.StatusFailure},
