@@ -347,6 +347,34 @@ static __always_inline struct endpoint *bypass_in(struct __sk_buff *skb, const s
 }
 
 /*
+ * Reports whether a UDP flow of a remote client goes to a backend that is no longer one, or to an
+ * address that is no longer exported. UDP has no end of a connection, so such a flow would last as
+ * long as its client sends. Checked once a second, on packets that may open it again. of, f: its
+ * primary entry.
+ */
+__noinline int server_ended(const struct flow_key *of, const struct flow *f, const struct packet *p)
+{
+	struct vip_pod_key key = {};
+	const struct global *g;
+	const __be16 *port;
+
+	if (!of || !f || !p || p->proto != PROTO_UDP || f->role != FLOW_SERVER || now_ns() - f->seen <= SECOND ||
+	    !packet_opens_flow(p))
+		return 0;
+	key.vip.address = of->daddr;
+	key.vip.port = of->dport;
+	key.vip.proto = of->proto;
+	key.pod = f->daddr;
+	g = bpf_map_lookup_elem(&globals2, &key.vip.address);
+	if (!g)
+		return !external_routed(key.vip.address);
+	if (g->kind != GLOBAL_SERVICE)
+		return g->pod && g->pod != key.pod;
+	port = bpf_map_lookup_elem(&vip_pods, &key);
+	return !port || (*port && *port != f->dport);
+}
+
+/*
  * Translates a packet and delivers it to a pod of this node. *fwd is the decision for what is
  * bounced or answered.
  */
@@ -365,7 +393,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	flow_key_of(&key, p, DIRECTION_IN);
 	f = flow_find(&key);
 	/* A new connection on the tuple of a closed one: the old backend may no longer be one. */
-	if (f && f->role == FLOW_SERVER && flow_reopens(&key, f, p, &other) && flow_evict(&key))
+	if (f && f->role == FLOW_SERVER && (flow_reopens(&key, f, p, &other) || server_ended(&key, f, p)) &&
+	    flow_evict(&key))
 		f = 0;
 	if (f) {
 		__u64 now = now_ns();
