@@ -217,6 +217,7 @@ func cacheOptions() cache.Options {
 			&corev1.Pod{}:            {Transform: stripPod},
 			&submarinerv1.Cluster{}:  system,
 			&submarinerv1.Endpoint{}: system,
+			&submarinerv1.Gateway{}:  system,
 		},
 	}
 }
