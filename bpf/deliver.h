@@ -346,19 +346,23 @@ static __always_inline struct endpoint *bypass_in(struct __sk_buff *skb, const s
 	return pod;
 }
 
+#define SERVER_CHECK (SECOND / 2)
+
 /*
  * Reports whether a UDP flow of a remote client goes to a backend that is no longer one, or to an
  * address that is no longer exported. UDP has no end of a connection, so such a flow would last as
- * long as its client sends. Checked once a second, on packets that may open it again. of, f: its
- * primary entry.
+ * long as its client sends. Checked every half second, on packets that may open it again; one that
+ * passes is refreshed. of, f: its primary entry.
  */
-__noinline int server_ended(const struct flow_key *of, const struct flow *f, const struct packet *p)
+__noinline int server_ended(const struct flow_key *of, struct flow *f, const struct packet *p)
 {
 	struct vip_pod_key key = {};
+	__u64 now = now_ns();
 	const struct global *g;
 	const __be16 *port;
+	int ended;
 
-	if (!of || !f || !p || p->proto != PROTO_UDP || f->role != FLOW_SERVER || now_ns() - f->seen <= SECOND ||
+	if (!of || !f || !p || p->proto != PROTO_UDP || f->role != FLOW_SERVER || now - f->seen <= SERVER_CHECK ||
 	    !packet_opens_flow(p))
 		return 0;
 	key.vip.address = of->daddr;
@@ -366,12 +370,17 @@ __noinline int server_ended(const struct flow_key *of, const struct flow *f, con
 	key.vip.proto = of->proto;
 	key.pod = f->daddr;
 	g = bpf_map_lookup_elem(&globals2, &key.vip.address);
-	if (!g)
-		return !external_routed(key.vip.address);
-	if (g->kind != GLOBAL_SERVICE)
-		return g->pod && g->pod != key.pod;
-	port = bpf_map_lookup_elem(&vip_pods, &key);
-	return !port || (*port && *port != f->dport);
+	if (!g) {
+		ended = !external_routed(key.vip.address);
+	} else if (g->kind != GLOBAL_SERVICE) {
+		ended = g->pod && g->pod != key.pod;
+	} else {
+		port = bpf_map_lookup_elem(&vip_pods, &key);
+		ended = !port || (*port && *port != f->dport);
+	}
+	if (!ended)
+		f->seen = now;
+	return ended;
 }
 
 /*

@@ -149,7 +149,7 @@ func TestUDPLeavesBackend(t *testing.T) {
 	k.age(t, 1500*time.Millisecond)
 	wantEqual(t, "UDP with a third backend", udp, backendsOf(clientUDP, 53))
 	with("10.7.2.10", "10.7.2.12")
-	wantEqual(t, "UDP that was checked within the last second", udp, backendsOf(clientUDP, 53))
+	wantEqual(t, "UDP that was checked just before", udp, backendsOf(clientUDP, 53))
 	k.age(t, 1500*time.Millisecond)
 	moved := 0
 	for from, backend := range backendsOf(clientUDP, 53) {
