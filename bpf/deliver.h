@@ -346,6 +346,43 @@ static __always_inline struct endpoint *bypass_in(struct __sk_buff *skb, const s
 	return pod;
 }
 
+#define SERVER_CHECK (SECOND / 2)
+
+/*
+ * Reports whether a UDP flow of a remote client goes to a backend that is no longer one, or to an
+ * address that is no longer exported. UDP has no end of a connection, so such a flow would last as
+ * long as its client sends. Checked every half second, on packets that may open it again; one that
+ * passes is refreshed. of, f: its primary entry.
+ */
+__noinline int server_ended(const struct flow_key *of, struct flow *f, const struct packet *p)
+{
+	struct vip_pod_key key = {};
+	__u64 now = now_ns();
+	const struct global *g;
+	const __be16 *port;
+	int ended;
+
+	if (!of || !f || !p || p->proto != PROTO_UDP || f->role != FLOW_SERVER || now - f->seen <= SERVER_CHECK ||
+	    !packet_opens_flow(p))
+		return 0;
+	key.vip.address = of->daddr;
+	key.vip.port = of->dport;
+	key.vip.proto = of->proto;
+	key.pod = f->daddr;
+	g = bpf_map_lookup_elem(&globals2, &key.vip.address);
+	if (!g) {
+		ended = !external_routed(key.vip.address);
+	} else if (g->kind != GLOBAL_SERVICE) {
+		ended = g->pod && g->pod != key.pod;
+	} else {
+		port = bpf_map_lookup_elem(&vip_pods, &key);
+		ended = !port || (*port && *port != f->dport);
+	}
+	if (!ended)
+		f->seen = now;
+	return ended;
+}
+
 /*
  * Translates a packet and delivers it to a pod of this node. *fwd is the decision for what is
  * bounced or answered.
@@ -365,7 +402,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	flow_key_of(&key, p, DIRECTION_IN);
 	f = flow_find(&key);
 	/* A new connection on the tuple of a closed one: the old backend may no longer be one. */
-	if (f && f->role == FLOW_SERVER && flow_reopens(&key, f, p, &other) && flow_evict(&key))
+	if (f && f->role == FLOW_SERVER && (flow_reopens(&key, f, p, &other) || server_ended(&key, f, p)) &&
+	    flow_evict(&key))
 		f = 0;
 	if (f) {
 		__u64 now = now_ns();

@@ -80,13 +80,18 @@ static __always_inline int fwd_may_open(const struct packet *p)
 	return packet_opens_flow(p) || (p->fragment == LATER_FRAGMENT && p->proto != PROTO_TCP);
 }
 
-/* Decision of a gateway for a packet to an address of its own cluster: look up the node. */
+/*
+ * Decision of a gateway for a packet to an address of its own cluster: look up the node. A flow
+ * stays with the node in its header. If that is dead, and no other gateway may still reach it, a
+ * flow that is not TCP moves to another node that serves it: its client would not notice the death
+ * and not open another.
+ */
 static __always_inline enum verdict fwd_in(const struct node_settings *s, const struct packet *p, const struct rx *rx,
 					   struct fwd *fwd)
 {
 	struct global *g = bpf_map_lookup_elem(&globals2, &p->daddr);
 	__u32 node = 0, except = (rx->flags & OVERLAY_BOUNCED) ? rx->peer_node : 0, rank;
-	int picked = 0;
+	int picked = 0, sticky = 0;
 
 	if (!g && !external_routed(p->daddr))
 		return VERDICT_DROP_NOT_OWN;
@@ -100,7 +105,8 @@ static __always_inline enum verdict fwd_in(const struct node_settings *s, const 
 	} else if (g && g->kind == GLOBAL_POD) {
 		node = g->node;
 	} else if (rx->node == s->node || encap_to_node(s, rx->node, &fwd->to)) {
-		node = rx->node; /* sticky, and still a node */
+		node = rx->node; /* still a node */
+		sticky = 1;
 	} else if (!g || g->kind == GLOBAL_EXTERNAL) {
 		node = s->node;
 	} else {
@@ -129,10 +135,20 @@ static __always_inline enum verdict fwd_in(const struct node_settings *s, const 
 			rank = path_rank_to(fwd->to.slot, fwd->to.hop.address, rx->now);
 	}
 	/* Another gateway may still reach a node that does not answer this one. */
-	if (rank < RANK_BAD || !encap_to_node(s, fwd_sibling(s, p, rx, 0, 1), &fwd->to))
-		return VERDICT_SWITCHED;
-	fwd->flags = rx->flags | OVERLAY_BOUNCED | OVERLAY_SWITCH;
-	return VERDICT_BOUNCED;
+	if (rank >= RANK_BAD && encap_to_node(s, fwd_sibling(s, p, rx, 0, 1), &fwd->to)) {
+		fwd->flags = rx->flags | OVERLAY_BOUNCED | OVERLAY_SWITCH;
+		return VERDICT_BOUNCED;
+	}
+	if (rank >= RANK_GONE && sticky && p->proto != PROTO_TCP && fwd_may_open(p) &&
+	    path_dead(fwd->to.hop.address, rx->now)) {
+		/* The gateway that has bounced the packet may serve it: it has looked for this node. */
+		node = g && g->kind == GLOBAL_SERVICE ? lb_pick_live_node(p, rx->client, 0, rx->now) : s->node;
+		if (node == s->node)
+			return VERDICT_DELIVERED;
+		if (encap_to_node(s, node, &fwd->to))
+			fwd->node = 0;
+	}
+	return VERDICT_SWITCHED;
 }
 
 /*

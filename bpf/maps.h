@@ -269,8 +269,9 @@ struct {
 } choices SEC(".maps");
 
 /*
- * key: port of a ClusterSetIP and a ready pod of this cluster that serves it; value: port of the
- * pod. The same pods are in `backends`, by index. Writer: loader. Reader: edge.
+ * key: port of a ClusterSetIP and a ready pod of this cluster that serves it, or exported UDP port
+ * and a ready backend on this node; value: port of the pod, 0: several. The same pods are in
+ * `backends`, by index. Writer: loader. Reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

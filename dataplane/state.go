@@ -65,7 +65,8 @@ type State struct {
 	// Services are the exported ports, and those of ClusterSetIPs that this cluster serves
 	// (ServeVIP).
 	Services map[ServiceKey]Service
-	// VIPPods are the ports of the pods in Services that serve ClusterSetIPs.
+	// VIPPods are the ports of the backends in Services that serve ClusterSetIPs or exported UDP
+	// ports; 0: it serves at several. Their flows are compared with it.
 	VIPPods map[VIPPod]uint16
 	// VIPRange is the range of ClusterSetIPs, VIPs are those in use, by port.
 	VIPRange netip.Prefix
@@ -326,7 +327,8 @@ type VIP struct {
 	Affinity uint32
 }
 
-// VIPPod is a ready pod of this cluster that serves a port of a ClusterSetIP.
+// VIPPod is a ready pod of this cluster that serves a port of a ClusterSetIP, or a ready backend on
+// this node of an exported UDP port.
 type VIPPod struct {
 	VIP ServiceKey
 	Pod netip.Addr
@@ -335,18 +337,38 @@ type VIPPod struct {
 // ServeVIP has pods of this cluster serve a port of a ClusterSetIP, for clients with an entry in
 // Endpoints. Without any, these take the ClusterIP of the target.
 func (s *State) ServeVIP(port ServiceKey, v Service) {
-	if len(v.Backends) == 0 {
-		return
+	if len(v.Backends) > 0 {
+		s.enter(port, v)
+		s.list(port, v)
 	}
+}
+
+// Serve enters an exported port.
+func (s *State) Serve(port ServiceKey, v Service) {
+	s.enter(port, v)
+	if port.Protocol == ProtocolUDP {
+		s.list(port, v)
+	}
+}
+
+func (s *State) enter(port ServiceKey, v Service) {
 	if s.Services == nil {
 		s.Services = map[ServiceKey]Service{}
 	}
+	s.Services[port] = v
+}
+
+// list enters the backends of a port in VIPPods.
+func (s *State) list(port ServiceKey, v Service) {
 	if s.VIPPods == nil {
 		s.VIPPods = map[VIPPod]uint16{}
 	}
-	s.Services[port] = v
-	for _, b := range v.Backends {
-		s.VIPPods[VIPPod{port, b.Addr()}] = b.Port()
+	for i, b := range v.Backends { // sorted
+		if i > 0 && v.Backends[i-1].Addr() == b.Addr() {
+			s.VIPPods[VIPPod{port, b.Addr()}] = 0
+		} else {
+			s.VIPPods[VIPPod{port, b.Addr()}] = b.Port()
+		}
 	}
 }
 

@@ -106,6 +106,43 @@ func TestRoundRobinOverReadyRemoteClusters(t *testing.T) {
 	}
 }
 
+// A weighted service has answers in proportion to the weights of its ready clusters, spread over the
+// answers; without one that is ready, by the usual rule.
+func TestWeighted(t *testing.T) {
+	weigh := func(c Cluster, weight int) Cluster {
+		c.Weight = weight
+		return c
+	}
+	all := []Cluster{
+		weigh(in("g1", ready("10.77.0.9")), 250), weigh(in("g2", ready("120.2.0.1")), 500), weigh(in("g3", ready("120.3.0.1")), 250),
+		weigh(in("g4", ready("120.4.0.1")), 0), weigh(in("g5", unready("120.5.0.1")), 900),
+	}
+	for _, tt := range []struct {
+		name string
+		from Service
+		want map[string]int
+	}{
+		{"by weight", Service{Clusters: all}, map[string]int{"10.77.0.9": 4, "120.2.0.1": 8, "120.3.0.1": 4}},
+		{"with session affinity the highest", Service{Clusters: all, ClientIP: true}, map[string]int{"120.2.0.1": 16}},
+		{"only clusters without weight are ready", Service{Clusters: all[3:]}, map[string]int{"120.4.0.1": 16}},
+		{"weights that nothing divides", Service{Clusters: []Cluster{weigh(all[0], 1<<20-1), weigh(all[1], 1<<20)}}, map[string]int{"10.77.0.9": 8, "120.2.0.1": 8}},
+	} {
+		tt.from.Weighted = true
+		h := serving(t, sample(ModeSubmariner, tt.from))
+		seen, former, repeated := map[string]int{}, "", 0
+		for range 16 {
+			got := ask(t, h, "web"+zoneSuffix+" A")
+			if seen[got]++; got == former {
+				repeated++
+			}
+			former = got
+		}
+		if diff := cmp.Diff(tt.want, seen); diff != "" || len(seen) > 1 && repeated > 3 {
+			t.Errorf("%s: %d times the same as before (-want +got):\n%s", tt.name, repeated, diff)
+		}
+	}
+}
+
 // The addresses next to an SRV record are no turn of their own: clients that request both would
 // only get every second cluster.
 func TestRoundRobinBesideSRV(t *testing.T) {

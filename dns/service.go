@@ -2,6 +2,7 @@ package dns
 
 import (
 	"bytes"
+	"cmp"
 	"hash/fnv"
 	"net/netip"
 	"slices"
@@ -99,7 +100,8 @@ func (b *builder) clusterSetIP() {
 // nearest gives the service one address of a family: the local cluster's if it
 // is ready, else those of the ready remote clusters, in rotation. Each cluster
 // counts once, however many addresses it has. With session affinity it is that
-// of one cluster, until that has no ready backend.
+// of one cluster, until that has no ready backend. Of a weighted service, clusters with a weight
+// have turns in proportion to it.
 func (b *builder) nearest(family func(netip.Addr) bool) {
 	ready := func(c Cluster) (netip.Addr, bool) {
 		for _, e := range c.Endpoints {
@@ -108,6 +110,9 @@ func (b *builder) nearest(family func(netip.Addr) bool) {
 			}
 		}
 		return netip.Addr{}, false
+	}
+	if b.weighted(ready) {
+		return
 	}
 	for _, c := range b.from.Clusters {
 		if ip, ok := ready(c); ok && c.ID == b.x.local {
@@ -130,6 +135,64 @@ func (b *builder) nearest(family func(netip.Addr) bool) {
 	if ip, ok := ready(kept); ok {
 		b.address("", ip, inOrder, kept.ID)
 	}
+}
+
+// weighted gives a weighted service the addresses of ready clusters, in turns, and reports whether
+// one is ready and has a weight. With session affinity: of the one with the highest weight.
+func (b *builder) weighted(ready func(Cluster) (netip.Addr, bool)) bool {
+	var used []Cluster
+	for _, c := range b.from.Clusters {
+		if _, ok := ready(c); ok && b.from.Weighted && c.Weight > 0 {
+			used = append(used, c)
+		}
+	}
+	if len(used) == 0 {
+		return false
+	}
+	if b.from.ClientIP {
+		used = []Cluster{slices.MaxFunc(used, func(x, y Cluster) int {
+			return cmp.Or(cmp.Compare(x.Weight, y.Weight), cmp.Compare(b.rank(x.ID), b.rank(y.ID)))
+		})}
+	}
+	for _, c := range inTurn(used) {
+		ip, _ := ready(c)
+		b.address("", ip, oneByOne, c.ID)
+	}
+	return true
+}
+
+// maxTurns bounds the answers of a weighted service after which they repeat.
+const maxTurns = 64
+
+// inTurn lists clusters in proportion to their weights, each spread over the list (smooth weighted
+// round robin).
+func inTurn(clusters []Cluster) (out []Cluster) {
+	if len(clusters) == 1 {
+		return clusters
+	}
+	total, divisor := 0, 0
+	for _, c := range clusters {
+		total, divisor = total+c.Weight, gcd(divisor, c.Weight)
+	}
+	credit := make([]int, len(clusters))
+	for range min(total/divisor, maxTurns) {
+		next := 0
+		for i, c := range clusters {
+			if credit[i] += c.Weight; credit[i] > credit[next] {
+				next = i
+			}
+		}
+		credit[next] -= total
+		out = append(out, clusters[next])
+	}
+	return out
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // rank is the rendezvous hash of a remote cluster, by local cluster and service: local clusters are

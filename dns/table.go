@@ -77,6 +77,9 @@ type Service struct {
 	IPs []netip.Addr
 	// ClientIP: a client is to keep its cluster (sessionAffinity).
 	ClientIP bool
+	// Weighted: addresses of clusters are given by Cluster.Weight, without ClusterSetIP, and not
+	// the local cluster's first.
+	Weighted bool
 	// Ports are the merged ports of the import.
 	Ports    []Port
 	Clusters []Cluster
@@ -94,6 +97,8 @@ type Port struct {
 // listed once for each set of ports, with the endpoints that have those ports.
 type Cluster struct {
 	ID string
+	// Weight of the cluster among the ready ones if the service is Weighted.
+	Weight int
 	// Ports that this cluster serves; those of the service if no entry of the cluster has any.
 	Ports []Port
 	// Endpoints of a ClusterSetIP service are the cluster's addresses for it
@@ -152,9 +157,9 @@ func (e Endpoint) hostname() string {
 
 // equal reports whether both services give the same answers.
 func (s Service) equal(o Service) bool {
-	return s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && s.ClientIP == o.ClientIP &&
+	return s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && s.ClientIP == o.ClientIP && s.Weighted == o.Weighted &&
 		slices.Equal(s.IPs, o.IPs) && slices.Equal(s.Ports, o.Ports) &&
 		slices.EqualFunc(s.Clusters, o.Clusters, func(a, b Cluster) bool {
-			return a.ID == b.ID && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.Endpoints, b.Endpoints)
+			return a.ID == b.ID && a.Weight == b.Weight && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.Endpoints, b.Endpoints)
 		})
 }

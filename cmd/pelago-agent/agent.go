@@ -223,6 +223,7 @@ func cacheOptions() cache.Options {
 			&submarinerv1.Cluster{}:       system,
 			&submarinerv1.Endpoint{}:      system,
 			topology.RouteAgentMetadata(): system,
+			&submarinerv1.Gateway{}:       system,
 		},
 	}
 }

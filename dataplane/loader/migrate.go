@@ -103,6 +103,9 @@ func (l *Loader) migrate(former uint32) error {
 	if err != nil {
 		return err
 	}
+	if err := l.listBackends(); err != nil {
+		return fmt.Errorf("fill map %s: %w", bpf.PelagoMapVipPods, err)
+	}
 	// The content of the map fragments was valid only for a moment.
 	if err := os.Remove(filepath.Join(l.pinPath, fragments1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unpin map %s: %w", fragments1, err)
@@ -117,6 +120,21 @@ func (l *Loader) migrate(former uint32) error {
 		return fmt.Errorf("write map %s: %w", bpf.PelagoMapAbi, err)
 	}
 	return nil
+}
+
+// listBackends enters the backends of exported UDP ports in map vip_pods, where former versions have
+// those of ClusterSetIPs only. Otherwise each UDP flow would choose its backend again.
+func (l *Loader) listBackends() error {
+	services, err := l.readServices()
+	var s dataplane.State
+	for key, v := range services {
+		s.Serve(key, v)
+	}
+	errs := []error{err}
+	for pod, port := range s.VIPPods {
+		errs = append(errs, put(l.objs.VipPods, encodeVIPPod(pod), be16(port)))
+	}
+	return errors.Join(errs...)
 }
 
 // takeOver copies the content of a former map, if it is there, and unpins it. convert makes a value

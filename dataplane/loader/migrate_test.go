@@ -57,6 +57,31 @@ func TestFlowTableKeepsItsSize(t *testing.T) {
 	}
 }
 
+// The backends of UDP ports that a former version has exported are listed before the programs are
+// attached: their flows go on.
+func TestBackendsAreListed(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	l := openAt(t, path)
+	service := dataplane.Service{Backends: []netip.AddrPort{netip.MustParseAddrPort("10.7.2.10:5353")}}
+	key := dataplane.ServiceKey{Address: netip.MustParseAddr("120.1.0.20"), Port: 53, Protocol: dataplane.ProtocolUDP}
+	if err := l.Apply(dataplane.State{Services: map[dataplane.ServiceKey]dataplane.Service{
+		key: service, {Address: key.Address, Port: 80, Protocol: dataplane.ProtocolTCP}: service,
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := openAt(t, path).Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[dataplane.VIPPod]uint16{{VIP: key, Pod: netip.MustParseAddr("10.7.2.10")}: 5353}
+	if diff := cmp.Diff(want, s.VIPPods, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // Maps of a newer layout are refused by the daemon, those of any other by the tools.
 func TestLayoutNumber(t *testing.T) {
 	path := filepath.Join(bpffs.Mount(t), "pelago")

@@ -399,7 +399,7 @@ func (r *reception) toOwn() bpf.PelagoVerdict {
 	if !ok {
 		return bpf.PelagoVerdictVERDICT_DROP_NOT_OWN
 	}
-	node := g.Node
+	node, sticky := g.Node, false
 	switch g.Kind {
 	case dataplane.GlobalEgress:
 		first := destination.Port() &^ (dataplane.BlockPorts - 1)
@@ -411,9 +411,13 @@ func (r *reception) toOwn() bpf.PelagoVerdict {
 	case dataplane.GlobalExternal:
 		if node = r.header.Node; r.toNode(node) == nil {
 			node = self
+		} else {
+			sticky = true
 		}
 	case dataplane.GlobalService:
-		if node = r.header.Node; node != self && r.toNode(node) == nil {
+		if node = r.header.Node; node == self || r.toNode(node) != nil {
+			sticky = true
+		} else {
 			service, ok := r.service()
 			if !ok {
 				return bpf.PelagoVerdictVERDICT_DROP_NO_SERVICE
@@ -442,6 +446,19 @@ func (r *reception) toOwn() bpf.PelagoVerdict {
 		if sibling := r.sibling(0, true); sibling != nil {
 			r.send(sibling, r.header.Node, true, true)
 			return bpf.PelagoVerdictVERDICT_BOUNCED
+		}
+	}
+	if sticky && r.packet.Protocol != dataplane.ProtocolTCP && r.Paths[to.Destination].Dead() {
+		if node = self; g.Kind == dataplane.GlobalService {
+			service, _ := r.service()
+			node = r.pickLiveNode(service, r.serviceHash(service), 0)
+		}
+		if node == self {
+			return r.deliver()
+		}
+		if live := r.toNode(node); live != nil {
+			r.send(live, 0, r.header.Bounced, false)
+			return bpf.PelagoVerdictVERDICT_SWITCHED
 		}
 	}
 	r.send(to, r.header.Node, r.header.Bounced, false)

@@ -72,7 +72,7 @@ func TestRightsOfComponents(t *testing.T) {
 				"patch " + user + "serviceexports.multicluster.x-k8s.io/status=web", "create " + user + "serviceimports.multicluster.x-k8s.io",
 				"create portblocks.pelago.io", "create globaladdresses.pelago.io", "delete peers.pelago.io=g2", "patch peers.pelago.io/status=g2",
 				"create " + user + "globalingressips.submariner.io", "patch clusterglobalegressips.submariner.io/status=x",
-				"create " + sys + "endpoints.submariner.io", "get " + sys + "secrets=submariner-broker-secret",
+				"create " + sys + "endpoints.submariner.io", "watch " + sys + "gateways.submariner.io", "get " + sys + "secrets=submariner-broker-secret",
 				"update " + sys + "secrets=submariner-broker-secret", "update " + kube + "configmaps=coredns",
 				"watch " + kube + "configmaps=node-local-dns", "update " + kube + "configmaps=rke2-coredns-rke2-coredns", "update dnses.operator.openshift.io=default",
 				"create " + sys + "leases.coordination.k8s.io", "update " + sys + "leases.coordination.k8s.io=pelago-agent",
@@ -84,7 +84,7 @@ func TestRightsOfComponents(t *testing.T) {
 				"patch nodeindices.pelago.io/status=n1", "patch portblocks.pelago.io/status=x", "update " + kube + "configmaps=other",
 				"update dnses.operator.openshift.io=other", "create dnses.operator.openshift.io", "create " + user + "serviceexports.multicluster.x-k8s.io", "delete " + user + "serviceexports.multicluster.x-k8s.io=web",
 				"create clusterrolebindings.rbac.authorization.k8s.io", "update " + user + "leases.coordination.k8s.io=x",
-				"create " + user + "endpoints.submariner.io", "create " + sys + "serviceaccounts/token=pelago-node",
+				"create " + user + "endpoints.submariner.io", "update " + sys + "gateways.submariner.io=n1", "create " + sys + "serviceaccounts/token=pelago-node",
 			},
 		},
 		"pelago-agent-execution": {

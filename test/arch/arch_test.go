@@ -87,7 +87,7 @@ var rooms = map[string][]string{
 	"control/agent/ipam":       {"control/kube", "control/topology"},
 	"control/agent/peering":    {"control/config", "control/hubclient", "control/kube", "control/topology"},
 	"control/agent/services":   {"control/hubclient", "control/kube", "control/topology"},
-	"control/agent/clusterdns": {"control/config", "control/kube", "dns"},
+	"control/agent/clusterdns": {"control/config", "control/kube", "control/topology", "dns"},
 	"control/hub/binding":      {"control/kube"},
 	"control/hub/policy":       {"control/hub/binding", "control/kube", "scheduler"},
 	"control/hub/autoscale":    {"control/hub/binding", "control/kube"},

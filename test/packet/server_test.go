@@ -3,6 +3,7 @@ package packet
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/pelago-net/pelago/dataplane"
 )
@@ -114,6 +115,71 @@ func TestBackendChange(t *testing.T) {
 	}
 	if got := k.flows(t); got != 50 {
 		t.Errorf("%d flows; want 50", got)
+	}
+}
+
+// UDP leaves a backend that is no longer one within a second; TCP and other UDP flows stay.
+func TestUDPLeavesBackend(t *testing.T) {
+	k := load(t, 1, 2)
+	with := func(backends ...string) {
+		s := state(1, 2)
+		var udp, tcp dataplane.Service
+		for _, b := range backends {
+			udp.Backends = append(udp.Backends, netip.AddrPortFrom(ip(b), 5353))
+			tcp.Backends = append(tcp.Backends, netip.AddrPortFrom(ip(b), 8080))
+		}
+		s.VIPPods = nil
+		s.Serve(dataplane.ServiceKey{Address: global(1, 20), Port: 53, Protocol: ProtocolUDP}, udp)
+		s.Serve(own(20, 80), tcp)
+		k.Apply(t, s)
+	}
+	backendsOf := func(packet func(...func(*Packet)) Packet, port uint16) map[uint16]netip.Addr {
+		out := map[uint16]netip.Addr{}
+		for from := uint16(2000); from < 2050; from++ {
+			out[from] = k.delivered(t, k.arrive(t, overlay(1, 1, 2, packet(ports(from, port)).Encode()))).Destination
+		}
+		return out
+	}
+	segment := func(flags uint8) func(...func(*Packet)) Packet {
+		return func(change ...func(*Packet)) Packet { return clientTCP(flags, change...) }
+	}
+	with("10.7.2.10", "10.7.2.11")
+	udp, tcp := backendsOf(clientUDP, 53), backendsOf(segment(SYN), 80)
+	with("10.7.2.10", "10.7.2.11", "10.7.2.12")
+	k.age(t, 1500*time.Millisecond)
+	wantEqual(t, "UDP with a third backend", udp, backendsOf(clientUDP, 53))
+	with("10.7.2.10", "10.7.2.12")
+	wantEqual(t, "UDP that was checked just before", udp, backendsOf(clientUDP, 53))
+	k.age(t, 1500*time.Millisecond)
+	moved := 0
+	for from, backend := range backendsOf(clientUDP, 53) {
+		switch former := udp[from]; {
+		case backend == ip("10.7.2.11"):
+			t.Errorf("UDP from port %d stays with %s, which is no backend any more", from, backend)
+		case former == ip("10.7.2.11"):
+			moved++
+		case former != backend:
+			t.Errorf("UDP from port %d moved from %s, which is a backend, to %s", from, former, backend)
+		}
+	}
+	if moved < 10 {
+		t.Errorf("%d flows moved; want those of the removed backend", moved)
+	}
+	wantEqual(t, "TCP", tcp, backendsOf(segment(ACK), 80))
+	if got := k.flows(t); got != 100 {
+		t.Errorf("%d flows; want 100", got)
+	}
+	with()
+	k.age(t, 1500*time.Millisecond)
+	bounced := k.sent(t, k.arrive(t, overlay(1, 1, 2, clientUDP(ports(2000, 53)).Encode())), "uplink-in bounced")
+	if bounced.Flags&Bounced == 0 {
+		t.Errorf("without a backend here the datagram goes on with %+v; want it bounced", bounced)
+	}
+	s := state(1, 2)
+	delete(s.Globals, global(1, 20))
+	k.Apply(t, s)
+	if got := k.arrive(t, overlay(1, 1, 2, clientUDP(ports(2001, 53)).Encode())); got.Verdict != "uplink-in drop-not-own" {
+		t.Errorf("the service is not exported any more: %s", got.Verdict)
 	}
 }
 

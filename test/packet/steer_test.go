@@ -285,8 +285,8 @@ func throughNodeWithoutDaemon(t *testing.T) {
 	goes("it gets answers", "uplink-in switched", node)
 }
 
-// Packets that open a flow to a service avoid its dead nodes; packets of a flow whose node is known
-// stay with that node.
+// Packets that open a flow to a service avoid its dead nodes. Packets of a TCP connection stay with
+// its node; those of other flows leave it if no gateway can reach it.
 func TestDeadNode(t *testing.T) { bothHooks(t, throughDeadNode) }
 
 func throughDeadNode(t *testing.T) {
@@ -349,11 +349,18 @@ func throughDeadNode(t *testing.T) {
 	only("SYN that the sibling has bounced", bounced, nodeIP(1, 2))
 	only("SYN sent again of a flow at node 3", known(syn), sibling)
 	only("segment of a flow at node 3", known(ack), sibling)
+	only("datagram of a flow at node 3", known(datagram), sibling)
+	bouncedDatagram := bounced
+	bouncedDatagram.Inner = clientUDP().Encode()
+	only("datagram of a flow at node 3 that the sibling has bounced", known(bouncedDatagram), nodeIP(1, 2))
 	if got := goes("segment", ack); got[nodeIP(1, 2)] < 25 || got[sibling] < 25 {
 		t.Errorf("segments of flows whose node is not known: %v; want them where the table leads", got)
 	}
 	die(nodeIP(1, 2), nodeIP(1, 3))
 	only("SYN, and no node answers", syn, sibling)
+	die(nodeIP(1, 3), sibling)
+	only("datagram of a flow at node 3, and no sibling answers", known(datagram), nodeIP(1, 2))
+	only("segment of a flow at node 3, and no sibling answers", known(ack), nodeIP(1, 3))
 	die(nodeIP(1, 2), nodeIP(1, 3), sibling)
 	if got := goes("SYN", syn); got[nodeIP(1, 2)] < 25 || got[nodeIP(1, 3)] < 25 {
 		t.Errorf("no node and no sibling answers: %v; want it tried", got)

@@ -106,7 +106,7 @@ func state(cluster int, node uint16) dataplane.State {
 		if gateway {
 			v.Table = dataplane.Maglev(weights)
 		}
-		s.Services[dataplane.ServiceKey{Address: global(cluster, n), Port: port, Protocol: proto}] = v
+		s.Serve(dataplane.ServiceKey{Address: global(cluster, n), Port: port, Protocol: proto}, v)
 	}
 	service(20, 80, ProtocolTCP, 8080, 2, 3)
 	service(20, 53, ProtocolUDP, 5353, 2, 3)

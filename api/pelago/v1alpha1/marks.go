@@ -26,6 +26,26 @@ const AnnotationGatewayKept = "pelago.io/gateway-kept"
 // to clusters (PeerSpec.Labels).
 const AnnotationExportTo = "pelago.io/export-to"
 
+// AnnotationMinLocalBackends of a ServiceExport is the number of ready backends, from 1 on, below
+// which a cluster does not take all connections of its own clients: the missing part of them goes
+// to other clusters. The oldest export decides for all clusters, whose ServiceImports have it.
+const AnnotationMinLocalBackends = "pelago.io/min-local-backends"
+
+// AnnotationPrefer of a ServiceExport is how connections that leave their cluster are divided among
+// the others: PreferWeighted (default) or PreferNearest. The oldest export decides, as above.
+const AnnotationPrefer = "pelago.io/prefer"
+
+// Values of AnnotationPrefer.
+const (
+	PreferWeighted = "weighted" // by ready backends
+	PreferNearest  = "nearest"  // to the one with the shortest round-trip time
+)
+
+// AnnotationNearest of a ServiceImport with PreferNearest lists the other clusters by the
+// round-trip times that the gateways of this one measure, the nearest first, separated by commas.
+// Those about as near keep their order.
+const AnnotationNearest = "pelago.io/nearest-clusters"
+
 // LabelDatapath of a Namespace or Node sets how packets of its pods get to other clusters and back:
 // strict, hybrid or fast.
 const LabelDatapath = "pelago.io/datapath"

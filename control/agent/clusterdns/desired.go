@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,7 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dns"
 )
 
@@ -105,6 +108,46 @@ func notReady(t *dns.Table, dead []string) {
 	}
 }
 
+// balancing is how a service without ClusterSetIP is divided among clusters. Weights that users set
+// are for ClusterSetIPs only. any: not as by default.
+func balancing(from *mcs.ServiceImport) (b topology.Balancing, any bool) {
+	b, _ = topology.ReadBalancing(from.Annotations) // the agent reports problems
+	b = b.Rounded()
+	b.Weights = nil
+	any = from.Spec.Type == mcs.ClusterSetIP && len(from.Spec.IPs) == 0 && (b.MinLocal > 0 || len(b.Nearest) > 0)
+	return b, any
+}
+
+// divide sets the weights of clusters by their ready backends, which DesiredTable has set: once it
+// is known which clusters are ready.
+func divide(t *dns.Table, imports []mcs.ServiceImport) {
+	set := map[types.NamespacedName]topology.Balancing{}
+	for i := range imports {
+		if b, any := balancing(&imports[i]); any {
+			set[types.NamespacedName{Namespace: imports[i].Namespace, Name: imports[i].Name}] = b
+		}
+	}
+	for i := range t.Services {
+		s := &t.Services[i]
+		if !s.Weighted {
+			continue
+		}
+		var candidates []topology.Candidate
+		var of []int
+		for j, c := range s.Clusters {
+			if slices.ContainsFunc(c.Endpoints, func(e dns.Endpoint) bool { return e.Ready }) {
+				candidates = append(candidates, topology.Candidate{ID: c.ID, Ready: max(1, c.Weight), Own: c.ID == t.LocalCluster})
+				of = append(of, j)
+			}
+			s.Clusters[j].Weight = 0
+		}
+		weights, _ := set[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}].Weigh(candidates)
+		for n, j := range of {
+			s.Clusters[j].Weight = weights[n]
+		}
+	}
+}
+
 // usable returns why a slice cannot be attributed, or nil.
 func usable(s *discoveryv1.EndpointSlice) error {
 	if s.AddressType == discoveryv1.AddressTypeFQDN {
@@ -122,6 +165,7 @@ func desiredService(from *mcs.ServiceImport, of []*discoveryv1.EndpointSlice) (d
 	if from.Spec.Type == mcs.Headless {
 		s.Type = dns.Headless
 	}
+	_, s.Weighted = balancing(from)
 	var problems []error
 	for _, text := range from.Spec.IPs {
 		ip, err := netip.ParseAddr(text)
@@ -153,10 +197,23 @@ func desiredService(from *mcs.ServiceImport, of []*discoveryv1.EndpointSlice) (d
 			if err != nil {
 				problems = append(problems, err)
 			}
+			if s.Weighted {
+				c.Weight = readyBackends(of[ports])
+			}
 			s.Clusters = append(s.Clusters, c)
 		}
 	}
 	return s, errors.Join(problems...)
+}
+
+// readyBackends is the number that a cluster's slices of a service have, or 0.
+func readyBackends(of []*discoveryv1.EndpointSlice) (n int) {
+	for _, slice := range of {
+		if of, err := strconv.Atoi(slice.Annotations[v1alpha1.AnnotationReadyBackends]); err == nil {
+			n = max(n, of)
+		}
+	}
+	return n
 }
 
 // byPorts groups slices by their ports: an endpoint has only the ports of its own slice, for

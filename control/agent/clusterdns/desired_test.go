@@ -18,6 +18,56 @@ import (
 
 var g1 = TableConfig{LocalCluster: "g1", Mode: dns.ModeSubmariner, Zones: []string{"clusterset.local"}}
 
+// Weights follow the ready backends of the clusters that are ready, if annotations say so.
+func TestDivide(t *testing.T) {
+	slice := func(cluster, address, backends string) discoveryv1.EndpointSlice {
+		s := endpointSlice("web-"+cluster, "web", cluster, ready(address))
+		s.Annotations = map[string]string{"pelago.io/ready-backends": backends}
+		return s
+	}
+	from := []discoveryv1.EndpointSlice{slice("g1", "10.77.0.9", "1"), slice("g2", "120.2.0.9", "3"), slice("g3", "120.3.0.9", "1")}
+	for _, tt := range []struct {
+		name        string
+		annotations map[string]string
+		dead        []string
+		want        []int // percent
+	}{
+		{"no annotation", nil, nil, nil},
+		{"weights of users are for ClusterSetIPs", map[string]string{"lighthouse-lb-weight.submariner.io/g2": "3"}, nil, nil},
+		{"one of two backends", map[string]string{"pelago.io/min-local-backends": "2"}, nil, []int{50, 37, 12}},
+		{"one of one", map[string]string{"pelago.io/min-local-backends": "1"}, nil, []int{100, 0, 0}},
+		{"a cluster is dead", map[string]string{"pelago.io/min-local-backends": "2"}, []string{"g2"}, []int{50, 0, 50}},
+		{"the nearest takes the rest", map[string]string{
+			"pelago.io/min-local-backends": "4", "pelago.io/prefer": "nearest", "pelago.io/nearest-clusters": "g3,g2",
+		}, nil, []int{25, 0, 75}},
+		{"the nearest is dead", map[string]string{
+			"pelago.io/min-local-backends": "4", "pelago.io/prefer": "nearest", "pelago.io/nearest-clusters": "g3,g2",
+		}, []string{"g3"}, []int{25, 75, 0}},
+	} {
+		imported := serviceImport("web", mcs.ClusterSetIP)
+		imported.Annotations = tt.annotations
+		table, err := DesiredTable([]mcs.ServiceImport{imported}, from, g1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		notReady(&table, tt.dead)
+		divide(&table, []mcs.ServiceImport{imported})
+		var got []int
+		sum := 0
+		for _, c := range table.Services[0].Clusters {
+			sum += c.Weight
+		}
+		for _, c := range table.Services[0].Clusters {
+			if table.Services[0].Weighted {
+				got = append(got, 100*c.Weight/sum)
+			}
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
 func serviceImport(name string, kind mcs.ServiceImportType, ips ...string) mcs.ServiceImport {
 	return mcs.ServiceImport{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: name},

@@ -191,6 +191,7 @@ func (c *TableController) reconcile(ctx context.Context, objects client.Reader) 
 	if dead := c.dead.Load(); dead != nil {
 		notReady(&table, *dead)
 	}
+	divide(&table, imports.Items)
 	if err := c.set(table); err != nil {
 		return &tableError{fmt.Errorf("set table of %d services: %w", len(table.Services), err)}
 	}

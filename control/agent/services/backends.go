@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"math/bits"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // BackendSlice is the content of one EndpointSlice to be.
@@ -58,7 +58,7 @@ func VirtualSlices(addresses []string, service *corev1.Service, slices []discove
 		out = append(out, BackendSlice{
 			Source: "virtual", Type: family, Ports: servicePorts(service),
 			Endpoints:     []discoveryv1.Endpoint{{Addresses: []string{text}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
-			ReadyBackends: strconv.Itoa(significant(count)),
+			ReadyBackends: strconv.Itoa(topology.Significant(count)),
 		})
 	}
 	return out
@@ -151,17 +151,6 @@ func readyBackends(slices []discoveryv1.EndpointSlice) int {
 		return len(terminating)
 	}
 	return len(ready)
-}
-
-// significant rounds a number of backends above 8 down to three significant bits. Each change is a
-// write at the hub and in every cluster: a rollout of 100 pods makes a few of them, and the weights
-// of clusters are off by less than a quarter.
-func significant(n int) int {
-	drop := max(0, bits.Len(uint(n))-3)
-	if n <= 8 {
-		return n
-	}
-	return n >> drop << drop
 }
 
 func servicePorts(service *corev1.Service) []discoveryv1.EndpointPort {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // cluster is what the offer of every service has in common.
@@ -89,6 +90,11 @@ func (c cluster) desired(s state) offer {
 	if restricted {
 		o.exportTo, o.valid.message = c.exportTo(audience, s.members)
 	}
+	balancing, ignored := topology.ExportedBalancing(s.export.Annotations)
+	if len(ignored) > 0 {
+		o.valid.reason = reasonIgnoredAnnotation
+		o.valid.message += "; " + strings.Join(ignored, "; ")
+	}
 	// The cache lists slices in any order, and the message names one endpoint of several.
 	s.slices = slices.SortedFunc(slices.Values(s.slices), func(a, b discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	var content []BackendSlice
@@ -118,6 +124,9 @@ func (c cluster) desired(s state) offer {
 	}
 	o.contribution = c.contribution(s, ips)
 	o.contribution.Spec.ExportTo = o.exportTo
+	if len(balancing) > 0 {
+		o.contribution.Spec.ExportedAnnotations = union(s.export.Spec.ExportedAnnotations, balancing)
+	}
 	for _, slice := range content {
 		o.slices = append(o.slices, c.slice(s.service, slice))
 	}
@@ -131,6 +140,10 @@ const reasonInvalidMetadata mcs.ServiceExportConditionReason = "InvalidExportedM
 // reasonInvalidAudience is the reason of Valid=False for an annotation pelago.io/export-to that
 // names no clusters.
 const reasonInvalidAudience mcs.ServiceExportConditionReason = "InvalidExportTo"
+
+// reasonIgnoredAnnotation is the reason of Valid=True where an annotation of the export has no
+// effect: a typing error must not end an export that is in use.
+const reasonIgnoredAnnotation mcs.ServiceExportConditionReason = "IgnoredAnnotation"
 
 func judge(export *mcs.ServiceExport, service *corev1.Service, audience error) validity {
 	invalid := invalidMetadata(export.Spec.ExportedLabels, export.Spec.ExportedAnnotations)

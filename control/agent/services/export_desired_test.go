@@ -346,6 +346,29 @@ func TestExportTo(t *testing.T) {
 	}
 }
 
+// The annotations that divide connections travel with the export; one without effect is named by
+// condition Valid, and does not end the export.
+func TestExportedBalancing(t *testing.T) {
+	e := exported()
+	e.Annotations = map[string]string{"pelago.io/min-local-backends": "4", "pelago.io/prefer": "nearest", "other": "1"}
+	e.Spec.ExportedAnnotations = map[string]string{"note": "1"}
+	got := plain.desired(state{export: e, service: service("10.77.0.5")})
+	want := map[string]string{"note": "1", "pelago.io/min-local-backends": "4", "pelago.io/prefer": "nearest"}
+	if diff := cmp.Diff(want, got.contribution.Spec.ExportedAnnotations); diff != "" || string(got.valid.reason) != "Valid" {
+		t.Errorf("%s: -want +got:\n%s", got.valid.reason, diff)
+	}
+	e.Annotations["pelago.io/min-local-backends"] = "-1"
+	got = plain.desired(state{export: e, service: service("10.77.0.5")})
+	delete(want, "pelago.io/min-local-backends")
+	if diff := cmp.Diff(want, got.contribution.Spec.ExportedAnnotations); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	const message = `the Service can be exported; annotation pelago.io/min-local-backends is "-1", not a number from 1 to 65536: it has no effect`
+	if got.valid != (validity{true, "IgnoredAnnotation", message}) {
+		t.Errorf("condition Valid: %+v", got.valid)
+	}
+}
+
 // Contributions that no cluster imports together do not conflict.
 func TestMeeting(t *testing.T) {
 	with := func(cluster string, to ...string) v1alpha1.ServiceContribution {

@@ -74,6 +74,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 		Watches(&mcs.ServiceExport{}, &handler.EnqueueRequestForObject{}).
 		Watches(&v1alpha1.Peer{}, handler.EnqueueRequestsFromMapFunc(r.ofPeer), builder.WithPredicates(judged)).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace)).
+		Watches(&submarinerv1.Gateway{}, handler.EnqueueRequestsFromMapFunc(r.ofGateway), builder.WithPredicates(measured)).
 		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, o.Hub.OfContribution)).
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, ofLabelled)).
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
@@ -111,7 +112,7 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	}
 	if r.hub.Synced() {
 		s.dead = have.marked() // until there is a verdict
-		if err := r.readHub(ctx, &s); err != nil {
+		if err := errors.Join(r.readHub(ctx, &s), r.readNearest(ctx, &s, have.imported)); err != nil {
 			return reconcile.Result{}, err
 		}
 		r.tell(req.NamespacedName, s.notices(have.imported))

@@ -16,6 +16,7 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // sourceCluster is what the imports of every service have in common.
@@ -43,6 +44,9 @@ type importState struct {
 	// of them whose lease has expired: their endpoints are removed.
 	dead, stale     []string
 	namespaceExists bool
+	// roundTrips are those to other clusters, nearest the order of the present import.
+	roundTrips map[string]time.Duration
+	nearest    []string
 	// exported reports whether the own ServiceExport still stands; the hub may be behind.
 	exported    bool
 	service     *corev1.Service // of the own cluster; nil if none exists
@@ -114,6 +118,9 @@ func (c sourceCluster) imported(s importState, merged MergedService) *mcs.Servic
 			InternalTrafficPolicy: merged.InternalTrafficPolicy, TrafficDistribution: merged.TrafficDistribution,
 		},
 		Status: mcs.ServiceImportStatus{EndpointSliceObjects: mcs.EndpointSliceObjectsPresent},
+	}
+	if order := topology.NearestFirst(s.roundTrips, s.nearest); topology.PrefersNearest(merged.Annotations) && len(order) > 0 {
+		i.Annotations[v1alpha1.AnnotationNearest] = strings.Join(order, ",")
 	}
 	for _, id := range merged.Clusters {
 		i.Status.Clusters = append(i.Status.Clusters, mcs.ClusterStatus{Cluster: id})

@@ -293,6 +293,39 @@ func TestExportedLabels(t *testing.T) {
 	}
 }
 
+// The order of clusters by round-trip time is on imports that prefer the nearest one, and changes
+// only with a clear difference.
+func TestNearestClusters(t *testing.T) {
+	x := contribution("g2", "120.2.0.9", 0)
+	order := func(former string, g2, g3 time.Duration) string {
+		s := sample(x)
+		s.roundTrips = map[string]time.Duration{"g2": g2, "g3": g3}
+		if former != "" {
+			s.nearest = strings.Split(former, ",")
+		}
+		return g1.desired(s).imported.Annotations["pelago.io/nearest-clusters"]
+	}
+	if got := order("", 1, 2); got != "" {
+		t.Errorf("without the annotation: %q", got)
+	}
+	x.Spec.ExportedAnnotations = map[string]string{"pelago.io/prefer": "nearest", "pelago.io/nearest-clusters": "g9", "pelago.io/min-local-backends": "0"}
+	for _, tt := range []struct {
+		former string
+		g2, g3 time.Duration
+		want   string
+	}{
+		{"", 30 * time.Millisecond, 10 * time.Millisecond, "g3,g2"}, {"g2,g3", 12 * time.Millisecond, 10 * time.Millisecond, "g2,g3"},
+		{"g2,g3", 14 * time.Millisecond, 10 * time.Millisecond, "g3,g2"},
+	} {
+		if got := order(tt.former, tt.g2, tt.g3); got != tt.want {
+			t.Errorf("%+v: %q", tt, got)
+		}
+	}
+	if got, ok := g1.desired(sample(x)).imported.Annotations["pelago.io/min-local-backends"]; ok {
+		t.Errorf("an invalid number is imported: %q", got)
+	}
+}
+
 // Metadata that no object can have, published by a hostile member, does not keep the import from
 // being written.
 func TestInvalidExportedMetadata(t *testing.T) {

@@ -154,7 +154,7 @@ func (s importState) notices(imported *mcs.ServiceImport) (out []notice) {
 		}
 	}
 	if imported != nil {
-		_, problems := topology.Weights(imported.Annotations)
+		_, problems := topology.ReadBalancing(imported.Annotations)
 		for _, p := range problems {
 			out = append(out, notice{imported, p, reasonInvalidWeight, p})
 		}

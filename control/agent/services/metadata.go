@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // maxExportedAnnotations bounds the keys and values of exportedAnnotations, in bytes. A
@@ -49,6 +50,14 @@ func invalidMetadata(labels, annotations map[string]string) string {
 	return strings.Join(problems, "; ")
 }
 
+// union is a map with the entries of both; b takes precedence.
+func union(a, b map[string]string) map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, a)
+	maps.Copy(out, b)
+	return out
+}
+
 func invalidKey(in, key string, errs field.ErrorList) (problems []string) {
 	if reserved(key) {
 		problems = append(problems, fmt.Sprintf("spec.%s: %q is reserved for the controllers of ServiceImports", in, key))
@@ -65,10 +74,14 @@ func invalidKey(in, key string, errs field.ErrorList) (problems []string) {
 // one, may publish them: they must not block the import in other clusters.
 func importable(exported v1alpha1.ServiceContributionSpec) (labels, annotations map[string]string) {
 	labels, annotations = maps.Clone(exported.ExportedLabels), maps.Clone(exported.ExportedAnnotations)
+	balancing, _ := topology.ExportedBalancing(annotations)
 	maps.DeleteFunc(labels, func(key, value string) bool { return invalidMetadata(map[string]string{key: value}, nil) != "" })
 	maps.DeleteFunc(annotations, func(key, value string) bool { return invalidMetadata(nil, map[string]string{key: value}) != "" })
 	if invalidMetadata(nil, annotations) != "" {
 		annotations = nil // too many
+	}
+	if len(balancing) > 0 { // which the exporter's agent has added
+		annotations = union(annotations, balancing)
 	}
 	return labels, annotations
 }

@@ -237,14 +237,6 @@ func TestVIPRests(t *testing.T) {
 	}
 }
 
-func TestSignificant(t *testing.T) {
-	for n, want := range map[int]int{0: 0, 1: 1, 8: 8, 9: 8, 10: 10, 11: 10, 15: 14, 16: 16, 19: 16, 20: 20, 100: 96, 1000: 896} {
-		if got := significant(n); got != want {
-			t.Errorf("%d backends count as %d, want %d", n, got, want)
-		}
-	}
-}
-
 func TestSooner(t *testing.T) {
 	for _, tt := range []struct{ a, b, want time.Duration }{{0, 0, 0}, {0, 2, 2}, {2, 0, 2}, {2, 3, 2}, {3, 2, 2}} {
 		if got := sooner(tt.a, tt.b); got != tt.want {

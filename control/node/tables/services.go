@@ -78,7 +78,7 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 			}
 			v.Table = backing.table
 		}
-		s.Services[dataplane.ServiceKey{Address: ip, Port: uint16(port.Port), Protocol: proto}] = v
+		s.Serve(dataplane.ServiceKey{Address: ip, Port: uint16(port.Port), Protocol: proto}, v)
 	}
 }
 

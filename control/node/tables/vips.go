@@ -34,8 +34,7 @@ type Import struct {
 	Affinity uint32 `json:"affinity,omitempty"`
 	// Local: only pods on the client's node are backends (internalTrafficPolicy).
 	Local bool `json:"local,omitempty"`
-	// Weights are those of clusters, by id, that annotations of the import set.
-	Weights map[string]int `json:"weights,omitempty"`
+	topology.Balancing
 	// Problems are annotations without effect, as messages for an operator.
 	Problems []string `json:"problems,omitempty"`
 }
@@ -81,59 +80,17 @@ func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
 	i.Affinity = sessionAffinity(from.Spec.SessionAffinity, from.Spec.SessionAffinityConfig)
 	i.Local = ptr.Deref(from.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal
 	var problems []string
-	i.Weights, problems = topology.Weights(from.Annotations)
+	i.Balancing, problems = topology.ReadBalancing(from.Annotations)
 	for _, p := range problems {
 		i.Problems = append(i.Problems, fmt.Sprintf("ServiceImport %s/%s: %s", from.Namespace, from.Name, p))
 	}
 	return i, i.IP.IsValid()
 }
 
-// Candidate is a cluster that has a port of a ClusterSetIP with ready backends.
-type Candidate struct {
-	ID    string
-	Ready int  // backends
-	Own   bool // it is this cluster
-}
-
-// Rule is what the weights of candidates follow.
-type Rule string
-
-// Rules.
-const (
-	ByWeights       Rule = "by weights"        // of the user
-	OwnClusterFirst Rule = "own cluster first" // which has a ready backend
-	ByReadyBackends Rule = "by ready backends"
-)
-
-// Weigh returns the weights by which new connections are divided among candidates: those that the
-// user has set, by cluster; else all connections go to the own cluster while it has a ready
-// backend, and are divided by ready backends if not.
-func Weigh(set map[string]int, candidates []Candidate) (weights []int, by Rule) {
-	by = ByReadyBackends
-	switch {
-	case len(set) > 0:
-		by = ByWeights
-	case slices.ContainsFunc(candidates, func(c Candidate) bool { return c.Own }):
-		by = OwnClusterFirst
-	}
-	for _, c := range candidates {
-		weight := c.Ready
-		if w, ok := set[c.ID]; by == ByWeights {
-			if weight = 1; ok {
-				weight = w
-			}
-		} else if by == OwnClusterFirst && !c.Own {
-			weight = 0
-		}
-		weights = append(weights, weight)
-	}
-	return weights, by
-}
-
 // server is a candidate and its address.
 type server struct {
 	dataplane.VIPTarget
-	Candidate
+	topology.Candidate
 }
 
 // vips fills the tables of ClusterSetIPs.
@@ -383,7 +340,7 @@ func (b *builder) globalIPs() map[types.NamespacedName]netip.Addr {
 // serverOf reads the EndpointSlice of one cluster. A remote address counts only where the routes
 // lead to that cluster.
 func (b *builder) serverOf(name types.NamespacedName, slice *discoveryv1.EndpointSlice) (server, bool) {
-	v := server{Candidate: Candidate{ID: slice.Labels[mcs.LabelSourceCluster], Ready: 1}}
+	v := server{Candidate: topology.Candidate{ID: slice.Labels[mcs.LabelSourceCluster], Ready: 1}}
 	if len(slice.Endpoints) == 0 || !ptr.Deref(slice.Endpoints[0].Conditions.Ready, true) {
 		return v, false
 	}
@@ -420,11 +377,11 @@ func (b *builder) vip(name types.NamespacedName, i Import, servers []server) dat
 		servers = servers[:dataplane.MaxTargets]
 	}
 	out := dataplane.VIP{Affinity: i.Affinity}
-	candidates := make([]Candidate, len(servers))
+	candidates := make([]topology.Candidate, len(servers))
 	for n, v := range servers {
 		candidates[n], out.Targets = v.Candidate, append(out.Targets, v.VIPTarget)
 	}
-	weights, _ := Weigh(i.Weights, candidates)
+	weights, _ := i.Weigh(candidates)
 	out.Slots = b.host.Maglev.VIPTable(out.Targets, weights)
 	return out
 }

@@ -19,6 +19,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
@@ -46,6 +47,13 @@ func TestVIPs(t *testing.T) {
 			o.Imports[web] = i
 		}
 	}
+	balancing := func(b topology.Balancing) func(*tables.Objects) {
+		return func(o *tables.Objects) {
+			i := o.Imports[web]
+			i.Balancing = b
+			o.Imports[web] = i
+		}
+	}
 	local := func(o *tables.Objects) {
 		i := o.Imports[web]
 		i.Local = true
@@ -53,6 +61,11 @@ func TestVIPs(t *testing.T) {
 	}
 	ownLocal := func(o *tables.Objects) {
 		o.Services[web].Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	}
+	oneOwn := func(o *tables.Objects) {
+		for i := range o.Slices[web][0].Endpoints {
+			o.Slices[web][0].Endpoints[i].Conditions.Ready = ptr.To(i == 0)
+		}
 	}
 	both := []dataplane.VIPTarget{own, remote}
 	tests := []struct {
@@ -83,6 +96,10 @@ func TestVIPs(t *testing.T) {
 		{name: "weight 0", change: []func(*tables.Objects){weights(map[string]int{"g1": 0})}, targets: both, shares: []float64{0, 1}},
 		{name: "weights do not send to a cluster without a backend", change: []func(*tables.Objects){weights(map[string]int{"g1": 1, "g2": 5}), noOwn},
 			targets: both[1:], shares: []float64{1}},
+		{name: "the own cluster has one of four required backends", change: []func(*tables.Objects){balancing(topology.Balancing{MinLocal: 4}), oneOwn},
+			targets: both, shares: []float64{0.25, 0.75}},
+		{name: "… and the nearest cluster is preferred", change: []func(*tables.Objects){balancing(topology.Balancing{MinLocal: 2, Nearest: []string{"g3", "g2"}}), oneOwn},
+			targets: both, shares: []float64{0.5, 0.5}},
 		{name: "the endpoint is not ready", targets: both[:1], shares: []float64{1}, change: []func(*tables.Objects){func(o *tables.Objects) {
 			o.Imported[web][1].Endpoints[0].Conditions.Ready = ptr.To(false)
 		}}},

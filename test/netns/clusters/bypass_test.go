@@ -46,6 +46,7 @@ func (w *town) bothBypasses(t *testing.T) {
 	t.Run("a gateway is drained", w.drain)
 	t.Run("a gateway is taken away", w.takeAway)
 	t.Run("backends come and go", w.backendsChange)
+	t.Run("datagrams leave a backend and a dead node", w.datagramsMove)
 	t.Run("the daemon dies and comes back", w.daemonDies)
 	t.Run("a service of the other direction", w.otherDirection)
 	t.Run("own global addresses", w.hairpin)

@@ -2,6 +2,7 @@ package clusters
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/dump"
 )
 
 // All gateways of both clusters switch at once, each its share of the flows.
@@ -160,6 +162,62 @@ func (w *town) backendsChange(t *testing.T) {
 			s.Backends[gone] = key.Port
 		}
 	}
+	w.Apply(t)
+}
+
+// An open UDP socket is served on within a second when its backend is no longer one, and when the
+// node of its backend dies.
+func (w *town) datagramsMove(t *testing.T) {
+	to := netip.AddrPortFrom(w.all, 53)
+	service := w.Clusters[2].Services[dataplane.ServiceKey{Address: w.all, Port: 53, Protocol: udp}]
+	before := maps.Clone(service.Backends)
+	only := func(pods ...*Pod) {
+		clear(service.Backends)
+		for _, p := range pods {
+			service.Backends[p] = 53
+		}
+		w.Apply(t)
+	}
+	first, second, third := w.server[1], w.server[2], w.server[3]
+	only(first)
+	c, err := dial(w.client[3], "udp", to)
+	must(t, err)
+	defer c.Close()
+	must(t, ping(c, 10))
+	// at reports whether the last datagram went to a pod.
+	at := func(p *Pod) bool {
+		flows, err := p.Node.Loader.Flows()
+		must(t, err)
+		return slices.ContainsFunc(flows, func(f dump.Flow) bool {
+			return f.Role == dump.RoleServer && f.Opening.Destination == to && f.Pod == p.Address && f.Idle < time.Second
+		})
+	}
+	// moves sends datagrams, one every 20 ms, until one is answered that went to a pod.
+	moves := func(what string, p *Pod, within time.Duration) {
+		t.Helper()
+		began := time.Now()
+		for time.Since(began) < within {
+			if pingWithin(c, 10, 200*time.Millisecond) == nil && at(p) {
+				t.Logf("%s: after %s", what, time.Since(began).Round(time.Millisecond))
+				return
+			}
+			time.Sleep(20 * time.Millisecond) // between two datagrams
+		}
+		t.Errorf("%s: not served by %s after %s", what, p.Address, within)
+	}
+	const limit = 2 * time.Second // one, and what a busy machine takes
+	only(second)
+	moves("another backend", second, limit)
+	only(third)
+	moves("and another one", third, limit)
+	only(second, third)
+	must(t, ping(c, 10))
+	third.Node.MustRun(t, "ip", "link", "set", "un0", "down")
+	moves("its node is dead", second, limit)
+	third.Node.MustRun(t, "ip", "link", "set", "un0", "up")
+	must(t, third.Node.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), w.Clusters[2].router(), "un0"))
+	clear(service.Backends)
+	maps.Copy(service.Backends, before)
 	w.Apply(t)
 }
 

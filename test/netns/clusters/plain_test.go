@@ -35,6 +35,7 @@ func TestPlainTown(t *testing.T) {
 	t.Run("a gateway is drained", w.drain)
 	t.Run("a gateway is taken away", w.takeAway)
 	t.Run("backends come and go", w.backendsChange)
+	t.Run("datagrams leave a backend and a dead node", w.datagramsMove)
 	t.Run("a service of the other direction", w.otherDirection)
 	t.Run("hosts outside the cluster", w.externalHosts)
 	t.Run("ClusterIPs that are not exported", w.clusterIPs)

@@ -68,7 +68,7 @@ func (n *Node) State() (dataplane.State, error) {
 		n.globalnet(&s)
 	}
 	for key, service := range c.Services {
-		s.Services[key] = service.seenBy(n)
+		s.Serve(key, service.seenBy(n))
 		s.Globals[key.Address] = dataplane.Global{Kind: dataplane.GlobalService}
 	}
 	if n.vips {

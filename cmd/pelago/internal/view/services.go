@@ -23,7 +23,7 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
@@ -150,9 +150,10 @@ func exporters(i *mcs.ServiceImport, of []discoveryv1.EndpointSlice, c config.Co
 			e.Ports = append(e.Ports, exporterPort{Name: p.Name, Port: p.Port, Protocol: string(protocol), Has: has})
 		}
 	}
-	weights, _ := tables.NewImport(i)
+	set, _ := topology.ReadBalancing(i.Annotations)
+	set = set.Rounded()
 	for n := range i.Spec.Ports {
-		divide(all, n, weights.Weights, c)
+		divide(all, n, set, c)
 	}
 	return all
 }
@@ -175,8 +176,8 @@ func (e *exporter) add(slice discoveryv1.EndpointSlice, headless bool) {
 
 // divide sets the shares of port n and the reasons for them, as the edge divides connections to a
 // ClusterSetIP, or else the name server.
-func divide(all []*exporter, n int, set map[string]int, c config.Config) {
-	var candidates []tables.Candidate
+func divide(all []*exporter, n int, set topology.Balancing, c config.Config) {
+	var candidates []topology.Candidate
 	var chosen []*exporter
 	for _, e := range all {
 		switch {
@@ -186,7 +187,7 @@ func divide(all []*exporter, n int, set map[string]int, c config.Config) {
 			e.Why = cmp.Or(e.Why, "it does not have all ports")
 		case e.ready:
 			chosen = append(chosen, e)
-			candidates = append(candidates, tables.Candidate{ID: e.Cluster, Ready: e.ReadyBackends, Own: e.Cluster == c.ClusterID})
+			candidates = append(candidates, topology.Candidate{ID: e.Cluster, Ready: e.ReadyBackends, Own: e.Cluster == c.ClusterID})
 		case e.ReadyBackends > 0:
 			e.Why = "no gateway of it answers"
 		case len(e.Addresses) == 0:
@@ -197,12 +198,14 @@ func divide(all []*exporter, n int, set map[string]int, c config.Config) {
 	}
 	vip := len(chosen) > 0 && chosen[0].ClusterSetIP != ""
 	if len(chosen) > 0 && !vip {
-		set = nil // the name server knows no weights
+		set.Weights = nil // the name server knows none, and counts backends only to spill
 		for i := range candidates {
-			candidates[i].Ready = 1
+			if set.MinLocal == 0 {
+				candidates[i].Ready = 1
+			}
 		}
 	}
-	weights, by := tables.Weigh(set, candidates)
+	weights, by := set.Weigh(candidates)
 	sum := 0
 	for _, w := range weights {
 		sum += w
@@ -212,11 +215,13 @@ func divide(all []*exporter, n int, set map[string]int, c config.Config) {
 		switch {
 		case !vip && c.Mode == config.ModeMCS:
 			e.Ports[n].Share, e.Why = 0, "no ClusterSetIP: see the conditions of the ServiceImport"
-		case !vip && by == tables.ByReadyBackends:
+		case !vip && by == topology.ByReadyBackends:
 			e.Why = "DNS names the ready clusters in turn"
-		case !vip:
+		case !vip && by == topology.OwnClusterFirst:
 			e.Why = "DNS names the own cluster first"
-		case by == tables.ByWeights:
+		case !vip:
+			e.Why = "DNS: " + string(by)
+		case by == topology.ByWeights:
 			e.Why = fmt.Sprintf("weight %d (%s%s)", weights[i], submarinerv1.AnnotationWeightPrefix, e.Cluster)
 		default:
 			e.Why = string(by)

@@ -58,6 +58,13 @@ func TestExporters(t *testing.T) {
 			want: []string{"g1 10.77.0.5 2 100% DNS names the own cluster first", "g2 120.2.0.9 1 0% DNS names the own cluster first"}},
 		"DNS, in turn": {annotations: map[string]string{"lighthouse-lb-weight.submariner.io/g2": "3"}, slices: []discoveryv1.EndpointSlice{two, three},
 			want: []string{"g2 120.2.0.9 1 50% DNS names the ready clusters in turn", "g3 120.3.0.9 3 50% DNS names the ready clusters in turn"}},
+		"the own cluster spills": {vip: vip, annotations: map[string]string{"pelago.io/min-local-backends": "4"}, slices: []discoveryv1.EndpointSlice{own, two},
+			want: []string{"g1 10.77.0.5 2 50% own cluster first, which has too few ready backends", "g2 120.2.0.9 1 50% own cluster first, which has too few ready backends"}},
+		"the nearest": {vip: vip, annotations: map[string]string{"pelago.io/prefer": "nearest", "pelago.io/nearest-clusters": "g2,g3"}, slices: []discoveryv1.EndpointSlice{two, three},
+			want: []string{"g2 120.2.0.9 1 100% nearest cluster", "g3 120.3.0.9 3 0% nearest cluster"}},
+		"DNS, spilling": {annotations: map[string]string{"pelago.io/min-local-backends": "4"}, slices: []discoveryv1.EndpointSlice{own, three},
+			want: []string{"g1 10.77.0.5 2 50% DNS: own cluster first, which has too few ready backends",
+				"g3 120.3.0.9 3 50% DNS: own cluster first, which has too few ready backends"}},
 		"mode mcs without a ClusterSetIP": {mode: config.ModeMCS, slices: []discoveryv1.EndpointSlice{two},
 			want: []string{"g2 120.2.0.9 1 0% no ClusterSetIP: see the conditions of the ServiceImport"}},
 		"headless": {headless: true, slices: []discoveryv1.EndpointSlice{
