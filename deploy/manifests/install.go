@@ -187,8 +187,12 @@ func Member(ctx context.Context, c client.Client, o MemberOptions, progress Prog
 	if err != nil {
 		return err
 	}
-	progress("Installing rights and workloads (image %s)", o.Values()["Image"])
-	return ApplyAll(ctx, c, split(objs).rest)
+	s := split(objs)
+	progress("Installing admission policies, rights and workloads (image %s)", o.Values()["Image"])
+	if err := ApplyAll(ctx, c, s.policies); err != nil { // they limit rights that follow
+		return err
+	}
+	return ApplyAll(ctx, c, s.rest)
 }
 
 // ExecutionBase installs the namespace of a member that takes workloads only.

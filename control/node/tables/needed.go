@@ -59,9 +59,16 @@ func (b *builder) needed() []netip.Addr {
 }
 
 // routable returns the parts of a peer's range without the addresses that this node needs, and
-// without those of the peer's own gateways, which its cable is to reach.
+// without those of the peer's own gateways, which its cable is to reach. needed is sorted.
 func (b *builder) routable(p *pelagov1alpha1.Peer, prefix netip.Prefix, needed []netip.Addr) []netip.Prefix {
-	inside := slices.DeleteFunc(slices.Clone(needed), func(a netip.Addr) bool { return !prefix.Contains(a) })
+	var inside []netip.Addr
+	first, _ := slices.BinarySearchFunc(needed, prefix.Masked().Addr(), netip.Addr.Compare)
+	for _, a := range needed[first:] {
+		if !prefix.Contains(a) {
+			break
+		}
+		inside = append(inside, a)
+	}
 	own := len(inside)
 	for _, g := range p.Spec.Gateways {
 		for _, text := range []string{g.Address, g.PrivateAddress, g.PublicAddress} {
