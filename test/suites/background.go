@@ -7,25 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 )
-
-// besideNice is the niceness of the suites that run beside others: in the kernel's weights
-// (sched_prio_to_weight) a tenth of their share where all need the processors.
-const besideNice = 10
-
-// prioritize gives a process, and those that it starts from then on, the share of the place.
-func (p place) prioritize(pid int) error {
-	switch p {
-	case beside:
-		if err := syscall.Setpriority(syscall.PRIO_PROCESS, pid, besideNice); err != nil {
-			return fmt.Errorf("set the niceness of process %d: %w", pid, err)
-		}
-	case background:
-		return runIdle(pid)
-	}
-	return nil
-}
 
 // cpuControllers are the control groups whose children may get idle priority as a whole: of cgroup
 // v1, of v2 (Linux 5.15).

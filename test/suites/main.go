@@ -48,65 +48,52 @@ func main() {
 	}
 }
 
-// runAll runs suites in their places; the output of those that run at the same time as others is
-// kept until these have ended.
+// runAll runs suites one after the other, and those of the background at the same time, at idle
+// priority; their output is kept until all have ended.
 func runAll(ctx context.Context, chosen []suite, flakyDir string) (results []result) {
-	sequence := func(suites []suite, out io.Writer) (results []result) {
+	sequence := func(suites []suite, out io.Writer, idle bool) (results []result) {
 		for _, s := range suites {
 			if ctx.Err() != nil {
 				break
 			}
 			fmt.Fprintf(out, "\n=== %s: %s\n", s.name, s.about)
-			results = append(results, run(s, out, flakyDir))
+			results = append(results, run(s, out, idle, flakyDir))
 		}
 		return results
 	}
-	places := arrange(chosen)
-	results = sequence(places[first], os.Stdout)
-	var logs [alone]bytes.Buffer
-	var others [alone][]result
+	first, foreground, background := order(chosen)
+	results = sequence(first, os.Stdout, false)
+	var log bytes.Buffer
+	var others []result
 	var wait sync.WaitGroup
-	for _, p := range []place{beside, background} {
-		if len(places[p]) > 0 {
-			fmt.Printf("\n=== at the same time: %s; its output comes at the end\n", strings.Join(suiteNames(places[p]), ", "))
-			wait.Go(func() { others[p] = sequence(places[p], &logs[p]) })
-		}
+	if len(background) > 0 {
+		fmt.Println("\n=== lint runs in the background, at idle priority; its output comes at the end")
+		wait.Go(func() { others = sequence(background, &log, true) })
 	}
-	results = append(results, sequence(places[inTurn], os.Stdout)...)
+	results = append(results, sequence(foreground, os.Stdout, false)...)
 	wait.Wait()
 	removeIdle()
-	for p := range others {
-		_, _ = logs[p].WriteTo(os.Stdout) // a screen that is gone is no failure of the tests
-		results = append(results, others[p]...)
-	}
-	return append(results, sequence(places[alone], os.Stdout)...)
+	_, _ = log.WriteTo(os.Stdout) // a screen that is gone is no failure of the tests
+	return append(results, others...)
 }
 
-// arrange returns the suites of each place, in their order. Where nothing runs in turn, they run
-// one after the other with all of the CPU time.
-func arrange(chosen []suite) map[place][]suite {
-	places := make(map[place][]suite)
+// order returns what runs before all others, and what runs in the foreground and in the background.
+// There is no background without a foreground.
+func order(chosen []suite) (first, foreground, background []suite) {
 	for _, s := range chosen {
-		places[s.place] = append(places[s.place], s)
-	}
-	if len(places[inTurn]) > 0 {
-		return places
-	}
-	for _, p := range []place{beside, background} {
-		for _, s := range places[p] {
-			s.place = inTurn
-			places[inTurn] = append(places[inTurn], s)
+		switch {
+		case s.target == "verify", s.target == "generated":
+			first = append(first, s) // it writes the files that all others compile
+		case s.background:
+			background = append(background, s)
+		default:
+			foreground = append(foreground, s)
 		}
-		delete(places, p)
 	}
-	return places
-}
-
-func suiteNames(suites []suite) (names []string) {
-	for _, s := range suites {
-		names = append(names, s.name)
+	if len(foreground) == 0 {
+		return first, background, nil
 	}
-	return names
+	return first, foreground, background
 }
 
 // choose returns the named suites, or those of a tier, in their order.
@@ -129,16 +116,16 @@ func choose(names []string, tier string) ([]suite, error) {
 }
 
 // run runs a suite and reads what its tests reported.
-func run(s suite, out io.Writer, flakyDir string) result {
+func run(s suite, out io.Writer, idle bool, flakyDir string) result {
 	begin := time.Now()
 	r := result{suite: s}
-	r.outcome, r.err = execute(s, out)
+	r.outcome, r.err = execute(s, out, idle)
 	r.took = time.Since(begin)
 	r.err = errors.Join(r.err, r.keepLogs(flakyDir))
 	return r
 }
 
-func execute(s suite, out io.Writer) (outcome, error) {
+func execute(s suite, out io.Writer, idle bool) (outcome, error) {
 	events := dir("test", s.name+".json")
 	if err := os.MkdirAll(filepath.Dir(events), 0o755); err != nil {
 		return outcome{}, fmt.Errorf("make the directory of the results: %w", err)
@@ -154,9 +141,9 @@ func execute(s suite, out io.Writer) (outcome, error) {
 		return outcome{}, fmt.Errorf("remove the results of an earlier run: %w", err)
 	}
 	failure := cmd.Start()
-	if failure == nil {
-		if err := s.place.prioritize(cmd.Process.Pid); err != nil {
-			fmt.Fprintf(out, "warning: %s slows down the other suites: %v\n", s.name, err)
+	if failure == nil && idle {
+		if err := runIdle(cmd.Process.Pid); err != nil {
+			fmt.Fprintln(out, "warning: the background slows down the other suites:", err)
 		}
 	}
 	if failure == nil {

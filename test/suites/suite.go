@@ -42,19 +42,10 @@ type suite struct {
 	// fails has found a defect.
 	rerun   bool
 	verbose bool // prints each test as it runs
-	place   place
+	// background: it needs only CPU time, and gets what the other suites leave (runIdle). Suites of
+	// tests cannot run like that, since they wait for API servers and leases.
+	background bool
 }
-
-// place is when a suite runs, and what part of the CPU time it gets.
-type place int
-
-const (
-	inTurn     place = iota // one after the other
-	first                   // before all others: it writes files that they compile
-	beside                  // one after the other, at the same time as those in turn (runNice)
-	background              // at the same time too, with what CPU time the others leave (runIdle): none waits for it
-	alone                   // after all others
-)
 
 var (
 	// concurrent are the packages with goroutines, those that take longest first.
@@ -89,9 +80,9 @@ var (
 )
 
 var suites = []suite{
-	{name: "verify", about: "generated code is what the sources make, formatted", tiers: []string{tierTest}, target: "verify", place: first},
-	{name: "generated", about: "generated code is what the sources make", tiers: []string{tierCheck}, target: "generated", place: first},
-	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, the CLI for other systems", tiers: []string{tierCheck, tierTest}, target: "lint", place: background},
+	{name: "verify", about: "generated code is what the sources make, formatted", tiers: []string{tierTest}, target: "verify"},
+	{name: "generated", about: "generated code is what the sources make", tiers: []string{tierCheck}, target: "generated"},
+	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, the CLI for other systems", tiers: []string{tierCheck, tierTest}, target: "lint", background: true},
 	{name: "pure", about: "tests that need Go alone", tiers: []string{tierCheck}, packages: []string{"./..."}, cached: true,
 		except: release, flags: []string{"-ldflags=-w"}},
 	{name: "unit", about: "packets, controllers against API servers, all else without namespaces or clusters", tiers: []string{tierTest}, packages: append(slices.Clone(slow), "./..."),
@@ -103,15 +94,15 @@ var suites = []suite{
 		flags: []string{"-timeout=30m"}},
 
 	{name: "programs", about: "commands, agents and pelago-hub, each against several API servers", tiers: []string{tierClusters}, packages: []string{"./cmd/...", "./test/chaos", "./test/versions", "./deploy/hub", "./test/api"},
-		only: programTests, flags: append(slices.Clone(compiled), "-p=2"), place: beside},
-	{name: "race", about: "packages with goroutines, under the race detector", tiers: []string{tierClusters}, packages: concurrent, race: true, flags: append(slices.Clone(compiled), "-p=3"), place: beside},
+		only: programTests, flags: append(slices.Clone(compiled), "-p=2")},
+	{name: "race", about: "packages with goroutines, under the race detector", tiers: []string{tierClusters}, packages: concurrent, race: true, flags: append(slices.Clone(compiled), "-p=3")},
 	{name: "lab", about: "the lab's own clusters", tiers: []string{tierClusters}, packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		except: rareLab, flags: []string{"-timeout=30m"}},
 	{name: "e2e", about: "two joined clusters: failures and changes", tiers: []string{tierClusters}, packages: []string{"./test/e2e"}, rerun: true, verbose: true,
 		except: slices.Concat(walkE2E, rareE2E), flags: []string{"-timeout=70m"}},
 	{name: "datapaths", about: "the suite netns in the other datapaths", tiers: []string{tierClusters}, packages: []string{"./test/netns/clusters"}, only: datapaths, rerun: true,
 		flags: []string{"-timeout=30m", "-parallel=4"}},
-	{name: "smoke", about: "short runs of the benchmark, with nothing beside them", tiers: []string{tierClusters}, packages: benchmark, rerun: true, flags: []string{"-p=1", "-timeout=20m"}, place: alone},
+	{name: "smoke", about: "short runs of the benchmark, with nothing beside them", tiers: []string{tierClusters}, packages: benchmark, rerun: true, flags: []string{"-p=1", "-timeout=20m"}},
 
 	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", tiers: []string{tierFull}, packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		only: rareLab, flags: []string{"-timeout=30m"}},

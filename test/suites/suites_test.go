@@ -267,6 +267,13 @@ func TestEachTestIsRun(t *testing.T) {
 	}
 }
 
+func suiteNames(chosen []suite) (names []string) {
+	for _, s := range chosen {
+		names = append(names, s.name)
+	}
+	return names
+}
+
 func TestChoose(t *testing.T) {
 	for tier, want := range map[string][]string{
 		tierCheck:    {"generated", "lint", "pure"},
@@ -291,29 +298,25 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// What runs beside others does so only where there are others.
-func TestArrange(t *testing.T) {
+// The background starts when generated code is checked; without a foreground its suites run like
+// any other.
+func TestOrder(t *testing.T) {
 	for _, tt := range []struct {
-		tier  string
 		names []string
-		want  map[place][]string
+		want  [][]string
 	}{
-		{tierTest, nil, map[place][]string{first: {"verify"}, inTurn: {"unit", "walk", "netns"}, background: {"lint"}}},
-		{tierClusters, nil, map[place][]string{inTurn: {"lab", "e2e", "datapaths"}, beside: {"programs", "race"}, alone: {"smoke"}}},
-		{tierTest, []string{"unit", "race"}, map[place][]string{inTurn: {"unit"}, beside: {"race"}}},
-		{tierTest, []string{"lint"}, map[place][]string{inTurn: {"lint"}}},
-		{tierTest, []string{"programs", "race", "smoke"}, map[place][]string{inTurn: {"programs", "race"}, alone: {"smoke"}}},
+		{nil, [][]string{{"verify"}, {"unit", "walk", "netns"}, {"lint"}}},
+		{[]string{"unit", "race"}, [][]string{nil, {"unit", "race"}, nil}},
+		{[]string{"lint"}, [][]string{nil, {"lint"}, nil}},
 	} {
-		chosen, err := choose(tt.names, tt.tier)
+		chosen, err := choose(tt.names, tierTest)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := make(map[place][]string)
-		for p, suites := range arrange(chosen) {
-			got[p] = suiteNames(suites)
-		}
+		first, foreground, background := order(chosen)
+		got := [][]string{suiteNames(first), suiteNames(foreground), suiteNames(background)}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s %q -want +got:\n%s", tt.tier, tt.names, diff)
+			t.Errorf("%q -want +got:\n%s", tt.names, diff)
 		}
 	}
 }
