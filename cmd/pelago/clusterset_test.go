@@ -177,7 +177,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		ClusterID: "g1", ClusterIndex: 1, GlobalCIDRs: prefixes(t, "120.1.0.0/24"), PodCIDRs: prefixes(t, "10.7.0.0/22"),
 		ServiceCIDRs: prefixes(t, "10.77.0.0/16"), FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"), Mode: config.ModeSubmariner,
 		GlobalRange: netip.MustParsePrefix("120.0.0.0/8"), ClusterSetIPCIDRs: prefixes(t, "243.0.0.0/20"), ClusterSetIPRange: netip.MustParsePrefix("243.0.0.0/8"),
-		CableDriver: "wireguard", CablePort: 4500,
+		CableDriver: "wireguard", CablePort: 4500, Gateways: 2,
 		HubID: uid(t, hub), HubServer: c.hub.Host, BrokerNamespace: manifests.BrokerNamespace,
 	}
 	m := &reader{t, member}
