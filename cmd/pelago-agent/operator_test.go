@@ -163,7 +163,8 @@ func (o *operated) dryRun(content []byte, flags ...string) []*unstructured.Unstr
 	return objs
 }
 
-// kubelet reports every workload of the system namespace as running, until the test ends.
+// kubelet reports every workload of the system namespace as running, and nodes that are to be
+// cleaned as clean, until the test ends.
 func (o *operated) kubelet() {
 	ctx := o.t.Context()
 	in := client.InNamespace(manifests.SystemNamespace)
@@ -188,9 +189,27 @@ func (o *operated) kubelet() {
 					d.Status = running
 					_ = o.Status().Update(ctx, &d) // as above
 				}
+				for _, c := range d.Spec.Template.Spec.InitContainers {
+					o.runInit(&d, c.Name)
+				}
 			}
 		}
 	}()
+}
+
+// runInit reports a pod of a DaemonSet on each node, in which an init container has succeeded.
+func (o *operated) runInit(d *appsv1.DaemonSet, container string) {
+	nodes := &corev1.NodeList{}
+	_ = o.List(o.t.Context(), nodes) // none: again with the next round
+	for _, n := range nodes.Items {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name + "-" + n.Name, Labels: d.Spec.Template.Labels},
+			Spec: corev1.PodSpec{NodeName: n.Name, TerminationGracePeriodSeconds: new(int64), Containers: []corev1.Container{{Name: "sleep", Image: "sleep"}}}}
+		if o.Create(o.t.Context(), p) != nil {
+			continue // it exists
+		}
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+		_ = o.Status().Update(o.t.Context(), p) // the test waits in vain, or has ended
+	}
 }
 
 // condition is what a condition of the Submariner says about its present generation.

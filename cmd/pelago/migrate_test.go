@@ -380,7 +380,7 @@ func TestMigrateSubmariner(t *testing.T) {
 
 	// Killed wherever a step begins, and within some.
 	k := &killer{seen: map[string]bool{}, at: []string{"register:", "pull:", "keep:", "stop:", "Scaling Deployment " + operatorNS + "/submariner-lighthouse-agent", "adopt:", "unplug:",
-		"disconnect:", "Connections to other clusters end", "clean:", "install:", "Installing rights", "start:", "finish:"}}
+		"disconnect:", "Connections to other clusters end", "clean:", "install:", "Installing admission policies, rights", "start:", "finish:"}}
 	words := len(k.at)
 	for len(k.seen) < words {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -178,7 +178,7 @@ func TestRegister(t *testing.T) {
 	c.must(t, register(n)...) // again
 	registered := left()
 	c.must(t, "unregister", "--context", "hub", "--clusterid", "g1")
-	c.must(t, "unregister", "--context", "g1", "--yes", "--timeout", "100ms")
+	c.must(t, "unregister", "--context", "g1", "--yes", "--timeout", "100ms", "--force")
 	c.must(t, c.join("--clusterid", "g1")...)
 	if diff := cmp.Diff(left(), registered); diff != "" {
 		t.Errorf("-join +register\n%s", diff)

@@ -247,7 +247,7 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 		&corev1.ServiceAccount{}); !apierrors.IsNotFound(err) {
 		t.Errorf("ServiceAccount of the removed member: %v, want none", err)
 	}
-	c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms")
+	c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "100ms", "--force")
 	if !apierrors.IsNotFound(execution()) || !apierrors.IsNotFound(role()) {
 		t.Errorf("after unjoin: Deployment: %v, ClusterRole: %v; want none", execution(), role())
 	}
