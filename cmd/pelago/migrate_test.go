@@ -243,7 +243,7 @@ func (p *predecessor) objects() {
 	p.make(p.member, backends)
 }
 
-// kubelet reports all workloads of the cluster as running, and ends the pods of DaemonSets that are gone.
+// kubelet reports all workloads of the cluster as running and nodes as clean, and ends the pods of DaemonSets that are gone.
 func (p *predecessor) kubelet(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		var deployments appsv1.DeploymentList
@@ -261,6 +261,9 @@ func (p *predecessor) kubelet(ctx context.Context) {
 				d.Status = running
 				_ = p.member.Status().Update(ctx, d) // a conflict: again in the next round
 			}
+			for _, c := range d.Spec.Template.Spec.InitContainers {
+				p.runInit(ctx, d, c.Name)
+			}
 		}
 		for i := range deployments.Items {
 			d := &deployments.Items[i]
@@ -277,6 +280,21 @@ func (p *predecessor) kubelet(ctx context.Context) {
 			}
 		}
 	}, 100*time.Millisecond)
+}
+
+// runInit reports a pod of a DaemonSet on each node, in which an init container has succeeded.
+func (p *predecessor) runInit(ctx context.Context, d *appsv1.DaemonSet, container string) {
+	nodes := &corev1.NodeList{}
+	_ = p.member.List(ctx, nodes) // none: again in the next round
+	for _, n := range nodes.Items {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name + "-" + n.Name, Labels: d.Spec.Template.Labels},
+			Spec: corev1.PodSpec{NodeName: n.Name, TerminationGracePeriodSeconds: new(int64), Containers: []corev1.Container{{Name: "sleep", Image: "sleep"}}}}
+		if p.member.Create(ctx, pod) != nil {
+			continue // it exists
+		}
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+		_ = p.member.Status().Update(ctx, pod) // the test waits in vain, or has ended
+	}
 }
 
 func (p *predecessor) submariner(args ...string) []string {
