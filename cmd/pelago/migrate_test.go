@@ -243,7 +243,8 @@ func (p *predecessor) objects() {
 	p.make(p.member, backends)
 }
 
-// kubelet reports all workloads of the cluster as running and nodes as clean, and ends the pods of DaemonSets that are gone.
+// kubelet reports all workloads of the cluster as running and nodes as clean, and ends the pods of
+// DaemonSets that are gone.
 func (p *predecessor) kubelet(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		var deployments appsv1.DeploymentList

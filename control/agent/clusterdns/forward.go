@@ -55,7 +55,7 @@ func SetupForward(m manager.Manager, o ForwardOptions) error {
 		if i == 0 {
 			c.others = targets[1:]
 		}
-		if t.stub {
+		if t.stubDomains {
 			c.instead = []Target{targets[0], corefileOf("coredns"), targets[1]}
 		}
 		errs = append(errs, c.setup())

@@ -15,7 +15,7 @@ import (
 // kubeDNS is the configuration of kube-dns, which GKE and clusters that came before CoreDNS have:
 // https://kubernetes.io/docs/tasks/administer-cluster/dns-custom-nameservers and, before it,
 // kubernetes/dns docs/kube-dns.md.
-var kubeDNS = Target{ConfigMap: types.NamespacedName{Namespace: Namespace, Name: "kube-dns"}, Key: "stubDomains", Optional: true, stub: true}
+var kubeDNS = Target{ConfigMap: types.NamespacedName{Namespace: Namespace, Name: "kube-dns"}, Key: "stubDomains", Optional: true, stubDomains: true}
 
 // annotationStubDomains of the ConfigMap lists the zones that were added, with commas between: the
 // value of the key, JSON, has no room for it.

@@ -23,8 +23,8 @@ type Target struct {
 	Key       string
 	// Optional: the key is created if it is missing, and removed when its content becomes empty.
 	Optional bool
-	// stub: the key is not configuration of CoreDNS but stubDomains of kube-dns.
-	stub bool
+	// stubDomains: the key is not configuration of CoreDNS but stubDomains of kube-dns.
+	stubDomains bool
 }
 
 // TargetOf is the key for a ConfigMap of server blocks that the Corefile imports; if custom is
@@ -66,7 +66,7 @@ func (t Target) set(cm *corev1.ConfigMap, text string) {
 // apply changes the ConfigMap to forward, or not to if f is nil, and reports whether that is a
 // change.
 func (t Target) apply(cm *corev1.ConfigMap, f *Forward) (changed bool, err error) {
-	if t.stub {
+	if t.stubDomains {
 		if changed, err = t.applyStub(cm, f); err != nil {
 			return false, fmt.Errorf("ConfigMap %s: %w", t.ConfigMap, err)
 		}
@@ -94,7 +94,7 @@ func (t Target) apply(cm *corev1.ConfigMap, f *Forward) (changed bool, err error
 
 // Clean removes the block from a ConfigMap, and reports whether there was one.
 func (t Target) Clean(cm *corev1.ConfigMap) (changed bool, err error) {
-	if cm.Data[t.Key] == "" && !t.stub {
+	if cm.Data[t.Key] == "" && !t.stubDomains {
 		return false, nil
 	}
 	return t.apply(cm, nil)
