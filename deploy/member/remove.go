@@ -1,7 +1,6 @@
 package member
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,19 +153,18 @@ func cleanNodes(ctx context.Context, c client.Client, timeout time.Duration, pro
 	if err := applyCleaner(ctx, c, have, left); err != nil {
 		return nil, err
 	}
-	var unclean []string
-	var ready map[string]bool
-	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (done bool, err error) {
-		if unclean, ready, err = uncleanNodes(ctx, c, left); err != nil {
-			return false, nil // retried until the timeout
+	// Read once whatever the timeout is, so that nodes are named even if it is over at once.
+	unclean, ready, err := uncleanNodes(ctx, c, left)
+	if err != nil {
+		return nil, err
+	}
+	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
+		if u, r, err := uncleanNodes(ctx, c, left); err == nil { // otherwise retried until the timeout
+			unclean, ready = u, r
 		}
 		return len(unclean) == 0, nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		if ready == nil { // never read
-			_, _, err := uncleanNodes(ctx, c, left)
-			return nil, cmp.Or(err, context.DeadlineExceeded)
-		}
 		for _, name := range unclean {
 			reason := "it has not been cleaned yet: see `kubectl -n " + manifests.SystemNamespace + " get pods -o wide`"
 			if !ready[name] {

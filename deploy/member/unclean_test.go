@@ -1,6 +1,7 @@
 package member
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/topology"
@@ -48,8 +50,23 @@ func newLeaving(t *testing.T, nodes ...client.Object) *leaving {
 	}
 	all = append(all, &corev1.ConfigMap{ObjectMeta: system(config.ConfigMapName)}, &corev1.Secret{ObjectMeta: system(config.BrokerSecretName)},
 		&corev1.Secret{ObjectMeta: system(config.PSKSecretName)}, &corev1.Secret{ObjectMeta: system(config.OverlayTokenSecretName)})
-	return &leaving{T: t, Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).Build()}
+	return &leaving{T: t, Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).
+		WithInterceptorFuncs(interceptor.Funcs{List: slowly}).Build()}
 }
+
+// slowly answers later than the timeout of remove, as a busy API server does.
+func slowly(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+	if _, ok := list.(*corev1.NodeList); ok {
+		select {
+		case <-time.After(2 * removalTimeout):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return c.List(ctx, list, o...)
+}
+
+const removalTimeout = 50 * time.Millisecond
 
 // ran is the state of a pod that has cleaned a node.
 func (l *leaving) ran(node string, exit int32) {
@@ -65,7 +82,7 @@ func (l *leaving) ran(node string, exit int32) {
 
 func (l *leaving) remove(force bool) error {
 	l.Helper()
-	_, err := RemoveMember(l.Context(), l, Removal{HubID: "hub", Timeout: 50 * time.Millisecond, Force: force,
+	_, err := RemoveMember(l.Context(), l, Removal{HubID: "hub", Timeout: removalTimeout, Force: force,
 		Progress: func(format string, args ...any) { l.said = append(l.said, fmt.Sprintf(format, args...)) }})
 	return err
 }
