@@ -48,10 +48,11 @@ type suite struct {
 }
 
 var (
-	// concurrent are the packages with goroutines, those that take longest first.
+	// concurrent are the packages with goroutines.
 	concurrent = []string{"./dataplane/...", "./control/...", "./dns/...", "./cmd/pelago-dns/..."}
-	// slow are those whose tests take minutes, which begin first: at the end one would run alone.
-	slow       = []string{"./dataplane/cable", "./dataplane/loader", "./control/execute", "./control/hub/...", "./test/packet", "./deploy/..."}
+	// Packages whose tests take minutes begin first: at the end one would run alone.
+	slowest    = []string{"./dataplane/cable", "./dataplane/loader", "./control/execute", "./control/hub/propagate", "./control/kinds"}
+	slow       = []string{"./test/packet", "./deploy/...", "./cmd/pelago"}
 	namespaces = []string{"./test/netns/..."}
 	clusters   = []string{"./test/lab", "./test/e2e"}
 	benchmark  = []string{"./test/bench", "./test/bench/node"}
@@ -85,8 +86,10 @@ var suites = []suite{
 	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, the CLI for other systems", tiers: []string{tierCheck, tierTest}, target: "lint", background: true},
 	{name: "pure", about: "tests that need Go alone", tiers: []string{tierCheck}, packages: []string{"./..."}, cached: true,
 		except: release, flags: []string{"-ldflags=-w"}},
-	{name: "unit", about: "packets, controllers against API servers, all else without namespaces or clusters", tiers: []string{tierTest}, packages: append(slices.Clone(slow), "./..."),
-		without: slices.Concat(namespaces, clusters, benchmark), except: slices.Concat(release, programTests), flags: compiled},
+	{name: "race", about: "packages with goroutines, with controllers against API servers, under the race detector", tiers: []string{tierTest}, packages: append(slices.Clone(slowest), concurrent...), race: true,
+		flags: append(slices.Clone(compiled), "-p=3")},
+	{name: "unit", about: "packets, all else without namespaces or clusters", tiers: []string{tierTest}, packages: append(slices.Clone(slow), "./..."),
+		without: slices.Concat(concurrent, namespaces, clusters, benchmark), except: slices.Concat(release, programTests), flags: compiled},
 	{name: "walk", about: "two joined clusters: install, names, NAT, encryption, a gateway's death, policy, override", tiers: []string{tierTest}, packages: []string{"./test/e2e"},
 		rerun: true, verbose: true, only: walkE2E, flags: []string{"-timeout=30m"}},
 	// Last of its tier: some of its tests put a load on both cores.
@@ -95,7 +98,6 @@ var suites = []suite{
 
 	{name: "programs", about: "commands, agents and pelago-hub, each against several API servers", tiers: []string{tierClusters}, packages: []string{"./cmd/...", "./test/chaos", "./test/versions", "./deploy/hub", "./test/api"},
 		only: programTests, flags: append(slices.Clone(compiled), "-p=2")},
-	{name: "race", about: "packages with goroutines, under the race detector", tiers: []string{tierClusters}, packages: concurrent, race: true, flags: append(slices.Clone(compiled), "-p=3")},
 	{name: "lab", about: "the lab's own clusters", tiers: []string{tierClusters}, packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		except: rareLab, flags: []string{"-timeout=30m"}},
 	{name: "e2e", about: "two joined clusters: failures and changes", tiers: []string{tierClusters}, packages: []string{"./test/e2e"}, rerun: true, verbose: true,
@@ -112,6 +114,8 @@ var suites = []suite{
 	{name: "versions", about: "the oldest and the newest supported Kubernetes in hub and members", tiers: []string{tierFull}, target: "test-versions"},
 	{name: "release", about: "the image for amd64 and arm64 as make release builds it", tiers: []string{tierFull}, packages: []string{"./test/images"},
 		only: release, flags: []string{"-timeout=60m"}},
+	{name: "variants", about: "the benchmark's variants at every scale", tiers: []string{tierFull}, packages: []string{"./test/bench"}, rerun: true,
+		only: []string{"TestVariantsCarryTraffic"}, flags: []string{"-timeout=30m", "-args", "-every"}},
 	{name: "model", about: "ten million random steps of the model of the flow table against the programs", tiers: []string{tierFull}, packages: []string{"./test/packet"},
 		only: []string{"TestModel"}, flags: []string{"-timeout=60m", "-args", "-steps=10000000"}},
 	{name: "wires", about: "WireGuard and IPsec without globalnet", tiers: []string{tierFull}, packages: []string{"./test/e2e"}, rerun: true, verbose: true,

@@ -229,9 +229,7 @@ func TestEachTestIsRun(t *testing.T) {
 					continue
 				}
 				chosen[test] = true
-				if !s.race {
-					runs[p+"."+test] = append(runs[p+"."+test], s.name)
-				}
+				runs[p+"."+test] = append(runs[p+"."+test], s.name)
 			}
 		}
 		for _, test := range s.only {
@@ -251,7 +249,7 @@ func TestEachTestIsRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := []string{"model", "wires"} // the same tests with other arguments
+	again := []string{"variants", "model", "wires"} // the same tests with other arguments
 	for _, p := range all {
 		p = strings.TrimPrefix(p, module)
 		tests, err := names.Read(p)
@@ -277,9 +275,9 @@ func suiteNames(chosen []suite) (names []string) {
 func TestChoose(t *testing.T) {
 	for tier, want := range map[string][]string{
 		tierCheck:    {"generated", "lint", "pure"},
-		tierTest:     {"verify", "lint", "unit", "walk", "netns"},
-		tierClusters: {"programs", "race", "lab", "e2e", "datapaths", "smoke"},
-		tierFull:     {"lab-rare", "e2e-rare", "versions", "release", "model", "wires"},
+		tierTest:     {"verify", "lint", "race", "unit", "walk", "netns"},
+		tierClusters: {"programs", "lab", "e2e", "datapaths", "smoke"},
+		tierFull:     {"lab-rare", "e2e-rare", "versions", "release", "variants", "model", "wires"},
 	} {
 		got, err := choose(nil, tier)
 		if err != nil || !slices.Equal(suiteNames(got), want) {
@@ -305,8 +303,8 @@ func TestOrder(t *testing.T) {
 		names []string
 		want  [][]string
 	}{
-		{nil, [][]string{{"verify"}, {"unit", "walk", "netns"}, {"lint"}}},
-		{[]string{"unit", "race"}, [][]string{nil, {"unit", "race"}, nil}},
+		{nil, [][]string{{"verify"}, {"race", "unit", "walk", "netns"}, {"lint"}}},
+		{[]string{"unit", "race"}, [][]string{nil, {"race", "unit"}, nil}},
 		{[]string{"lint"}, [][]string{nil, {"lint"}, nil}},
 	} {
 		chosen, err := choose(tt.names, tierTest)
