@@ -41,6 +41,12 @@ volatile const __s64 cluster_quota = DEFAULT_FLOWS / 2;
 volatile const __u32 has_conntrack = 0;
 
 /*
+ * Cookie of the node's network namespace (SO_NETNS_COOKIE), whose sockets reach ClusterSetIPs by
+ * socket.c; 0: none do.
+ */
+volatile const __u64 host_netns = 0;
+
+/*
  * A gateway whose daemon has not confirmed its tables for this long is used only if no other is
  * fresher; seconds.
  */

@@ -188,6 +188,14 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 	return VERDICT_CONTINUE;
 }
 
+/* Reports whether an address is one of the node itself. */
+static __always_inline int source_is_host(const struct packet *p)
+{
+	const struct source *src = bpf_map_lookup_elem(&sources, &p->saddr);
+
+	return src && (src->flags & SOURCE_HOST);
+}
+
 /* Where a packet that opens a flow goes: the destination in t, and the remote cluster. */
 static __always_inline enum verdict flow_destination(const struct packet *p, struct tuple *t, __u16 *cluster)
 {
@@ -197,8 +205,11 @@ static __always_inline enum verdict flow_destination(const struct packet *p, str
 	t->dport = p->dport;
 	if (is_vip(p->daddr)) {
 		struct vip_target to = {};
-		enum verdict v = vip_pick(p, VIP_HAIRPIN, &to);
+		enum verdict v = host_netns && source_is_host(p) ? vip_pick(p, 0, &to) : VERDICT_DROP_NO_BACKEND;
 
+		/* This cluster's share of what the node itself sends has left by a socket (socket.c). */
+		if (v == VERDICT_DROP_NO_BACKEND)
+			v = vip_pick(p, VIP_HAIRPIN, &to);
 		t->daddr = to.address;
 		*cluster = to.cluster;
 		return v;

@@ -283,6 +283,31 @@ struct {
 } vip_pods SEC(".maps");
 
 /*
+ * key: UDP socket of the node and a ClusterSetIP that it sends to; value: the pod that it sends to.
+ * LRU: losing one costs the socket its pod. Writer, reader: sendmsg4.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct socket_key);
+	__type(value, struct backend);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} socket_backends SEC(".maps");
+
+/*
+ * key: socket of the node and a pod that it has reached at a ClusterSetIP; value: that ClusterSetIP.
+ * LRU: after losing one the socket sees the pod's address. Writer: connect4, connect6, sendmsg4.
+ * Reader: recvmsg4, getpeername4 and those of IPv6.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 32768);
+	__type(key, struct socket_key);
+	__type(value, struct backend);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} socket_vips SEC(".maps");
+
+/*
  * key: interface index of a pod's device (`endpoints`); value: 1. The pod's own end of it runs
  * pod_end, so pod_in leaves answers of ClusterSetIPs to that. Writer: loader, once pod_end is
  * attached. Reader: edge.

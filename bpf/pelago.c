@@ -4,6 +4,7 @@
 /* The object: every program over one set of maps. */
 #include "edge.c"
 #include "pod.c"
+#include "socket.c"
 #include "uplink.c"
 #include "xdp.c"
 #include "sweep.c"

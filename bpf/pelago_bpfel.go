@@ -543,6 +543,15 @@ const (
 	PelagoSlotTriesSTICKY_BACKENDS PelagoSlotTries = 256
 )
 
+type PelagoSocketKey struct {
+	_       structs.HostLayout
+	Socket  uint64
+	Address uint32
+	Port    uint16
+	Proto   uint8
+	Pad     uint8
+}
+
 type PelagoSource struct {
 	_        structs.HostLayout
 	EgressIp uint32
@@ -723,6 +732,8 @@ const (
 	PelagoMapServices              = "services"
 	PelagoMapSettings              = "settings"
 	PelagoMapSlots                 = "slots"
+	PelagoMapSocketBackends        = "socket_backends"
+	PelagoMapSocketVips            = "socket_vips"
 	PelagoMapSources               = "sources"
 	PelagoMapStandings             = "standings"
 	PelagoMapTables2               = "tables2"
@@ -733,11 +744,18 @@ const (
 	PelagoMapVipRanges             = "vip_ranges"
 	PelagoMapVips2                 = "vips2"
 	PelagoProgAdvertise            = "advertise"
+	PelagoProgConnect4             = "connect4"
+	PelagoProgConnect6             = "connect6"
 	PelagoProgEdgeIn               = "edge_in"
 	PelagoProgEdgeOut              = "edge_out"
+	PelagoProgGetpeername4         = "getpeername4"
+	PelagoProgGetpeername6         = "getpeername6"
 	PelagoProgPodEnd               = "pod_end"
 	PelagoProgPodIn                = "pod_in"
 	PelagoProgPodOut               = "pod_out"
+	PelagoProgRecvmsg4             = "recvmsg4"
+	PelagoProgRecvmsg6             = "recvmsg6"
+	PelagoProgSendmsg4             = "sendmsg4"
 	PelagoProgSweepFlows           = "sweep_flows"
 	PelagoProgUplinkIn             = "uplink_in"
 	PelagoProgUplinkL3In           = "uplink_l3_in"
@@ -753,6 +771,7 @@ const (
 	PelagoVarHandshakeBurst        = "handshake_burst"
 	PelagoVarHandshakeInterval     = "handshake_interval"
 	PelagoVarHasConntrack          = "has_conntrack"
+	PelagoVarHostNetns             = "host_netns"
 	PelagoVarIcmpTimeout           = "icmp_timeout"
 	PelagoVarKeepAdvertisement     = "keep_advertisement"
 	PelagoVarKeepCounterLimit      = "keep_counter_limit"
@@ -848,70 +867,79 @@ type PelagoSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoProgramSpecs struct {
-	Advertise   *ebpf.ProgramSpec `ebpf:"advertise"`
-	EdgeIn      *ebpf.ProgramSpec `ebpf:"edge_in"`
-	EdgeOut     *ebpf.ProgramSpec `ebpf:"edge_out"`
-	PodEnd      *ebpf.ProgramSpec `ebpf:"pod_end"`
-	PodIn       *ebpf.ProgramSpec `ebpf:"pod_in"`
-	PodOut      *ebpf.ProgramSpec `ebpf:"pod_out"`
-	SweepFlows  *ebpf.ProgramSpec `ebpf:"sweep_flows"`
-	UplinkIn    *ebpf.ProgramSpec `ebpf:"uplink_in"`
-	UplinkL3In  *ebpf.ProgramSpec `ebpf:"uplink_l3_in"`
-	UplinkL3Out *ebpf.ProgramSpec `ebpf:"uplink_l3_out"`
-	UplinkOut   *ebpf.ProgramSpec `ebpf:"uplink_out"`
-	UplinkXdp   *ebpf.ProgramSpec `ebpf:"uplink_xdp"`
-	WireIn      *ebpf.ProgramSpec `ebpf:"wire_in"`
-	WireOut     *ebpf.ProgramSpec `ebpf:"wire_out"`
+	Advertise    *ebpf.ProgramSpec `ebpf:"advertise"`
+	Connect4     *ebpf.ProgramSpec `ebpf:"connect4"`
+	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
+	EdgeIn       *ebpf.ProgramSpec `ebpf:"edge_in"`
+	EdgeOut      *ebpf.ProgramSpec `ebpf:"edge_out"`
+	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
+	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
+	PodEnd       *ebpf.ProgramSpec `ebpf:"pod_end"`
+	PodIn        *ebpf.ProgramSpec `ebpf:"pod_in"`
+	PodOut       *ebpf.ProgramSpec `ebpf:"pod_out"`
+	Recvmsg4     *ebpf.ProgramSpec `ebpf:"recvmsg4"`
+	Recvmsg6     *ebpf.ProgramSpec `ebpf:"recvmsg6"`
+	Sendmsg4     *ebpf.ProgramSpec `ebpf:"sendmsg4"`
+	SweepFlows   *ebpf.ProgramSpec `ebpf:"sweep_flows"`
+	UplinkIn     *ebpf.ProgramSpec `ebpf:"uplink_in"`
+	UplinkL3In   *ebpf.ProgramSpec `ebpf:"uplink_l3_in"`
+	UplinkL3Out  *ebpf.ProgramSpec `ebpf:"uplink_l3_out"`
+	UplinkOut    *ebpf.ProgramSpec `ebpf:"uplink_out"`
+	UplinkXdp    *ebpf.ProgramSpec `ebpf:"uplink_xdp"`
+	WireIn       *ebpf.ProgramSpec `ebpf:"wire_in"`
+	WireOut      *ebpf.ProgramSpec `ebpf:"wire_out"`
 }
 
 // PelagoMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoMapSpecs struct {
-	Abi           *ebpf.MapSpec `ebpf:"abi"`
-	Affinities    *ebpf.MapSpec `ebpf:"affinities"`
-	Answers       *ebpf.MapSpec `ebpf:"answers"`
-	Audiences     *ebpf.MapSpec `ebpf:"audiences"`
-	Backends      *ebpf.MapSpec `ebpf:"backends"`
-	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
-	Callers       *ebpf.MapSpec `ebpf:"callers"`
-	Calls         *ebpf.MapSpec `ebpf:"calls"`
-	Choices       *ebpf.MapSpec `ebpf:"choices"`
-	Clusters      *ebpf.MapSpec `ebpf:"clusters"`
-	Counters2     *ebpf.MapSpec `ebpf:"counters2"`
-	Egresses      *ebpf.MapSpec `ebpf:"egresses"`
-	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
-	Externals     *ebpf.MapSpec `ebpf:"externals"`
-	Flows         *ebpf.MapSpec `ebpf:"flows"`
-	Fragments2    *ebpf.MapSpec `ebpf:"fragments2"`
-	GatewayLosses *ebpf.MapSpec `ebpf:"gateway_losses"`
-	Gateways      *ebpf.MapSpec `ebpf:"gateways"`
-	Globals2      *ebpf.MapSpec `ebpf:"globals2"`
-	Guards        *ebpf.MapSpec `ebpf:"guards"`
-	Hand          *ebpf.MapSpec `ebpf:"hand"`
-	LargeProbes   *ebpf.MapSpec `ebpf:"large_probes"`
-	NetworkCalls  *ebpf.MapSpec `ebpf:"network_calls"`
-	Nodes         *ebpf.MapSpec `ebpf:"nodes"`
-	OwnLosses     *ebpf.MapSpec `ebpf:"own_losses"`
-	PathLines     *ebpf.MapSpec `ebpf:"path_lines"`
-	Paths         *ebpf.MapSpec `ebpf:"paths"`
-	Peers         *ebpf.MapSpec `ebpf:"peers"`
-	PodEnds       *ebpf.MapSpec `ebpf:"pod_ends"`
-	Refusals      *ebpf.MapSpec `ebpf:"refusals"`
-	Routes        *ebpf.MapSpec `ebpf:"routes"`
-	Selftests     *ebpf.MapSpec `ebpf:"selftests"`
-	Services      *ebpf.MapSpec `ebpf:"services"`
-	Settings      *ebpf.MapSpec `ebpf:"settings"`
-	Slots         *ebpf.MapSpec `ebpf:"slots"`
-	Sources       *ebpf.MapSpec `ebpf:"sources"`
-	Standings     *ebpf.MapSpec `ebpf:"standings"`
-	Tables2       *ebpf.MapSpec `ebpf:"tables2"`
-	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
-	Usage         *ebpf.MapSpec `ebpf:"usage"`
-	VipBackings   *ebpf.MapSpec `ebpf:"vip_backings"`
-	VipPods       *ebpf.MapSpec `ebpf:"vip_pods"`
-	VipRanges     *ebpf.MapSpec `ebpf:"vip_ranges"`
-	Vips2         *ebpf.MapSpec `ebpf:"vips2"`
+	Abi            *ebpf.MapSpec `ebpf:"abi"`
+	Affinities     *ebpf.MapSpec `ebpf:"affinities"`
+	Answers        *ebpf.MapSpec `ebpf:"answers"`
+	Audiences      *ebpf.MapSpec `ebpf:"audiences"`
+	Backends       *ebpf.MapSpec `ebpf:"backends"`
+	Blocks         *ebpf.MapSpec `ebpf:"blocks"`
+	Callers        *ebpf.MapSpec `ebpf:"callers"`
+	Calls          *ebpf.MapSpec `ebpf:"calls"`
+	Choices        *ebpf.MapSpec `ebpf:"choices"`
+	Clusters       *ebpf.MapSpec `ebpf:"clusters"`
+	Counters2      *ebpf.MapSpec `ebpf:"counters2"`
+	Egresses       *ebpf.MapSpec `ebpf:"egresses"`
+	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
+	Externals      *ebpf.MapSpec `ebpf:"externals"`
+	Flows          *ebpf.MapSpec `ebpf:"flows"`
+	Fragments2     *ebpf.MapSpec `ebpf:"fragments2"`
+	GatewayLosses  *ebpf.MapSpec `ebpf:"gateway_losses"`
+	Gateways       *ebpf.MapSpec `ebpf:"gateways"`
+	Globals2       *ebpf.MapSpec `ebpf:"globals2"`
+	Guards         *ebpf.MapSpec `ebpf:"guards"`
+	Hand           *ebpf.MapSpec `ebpf:"hand"`
+	LargeProbes    *ebpf.MapSpec `ebpf:"large_probes"`
+	NetworkCalls   *ebpf.MapSpec `ebpf:"network_calls"`
+	Nodes          *ebpf.MapSpec `ebpf:"nodes"`
+	OwnLosses      *ebpf.MapSpec `ebpf:"own_losses"`
+	PathLines      *ebpf.MapSpec `ebpf:"path_lines"`
+	Paths          *ebpf.MapSpec `ebpf:"paths"`
+	Peers          *ebpf.MapSpec `ebpf:"peers"`
+	PodEnds        *ebpf.MapSpec `ebpf:"pod_ends"`
+	Refusals       *ebpf.MapSpec `ebpf:"refusals"`
+	Routes         *ebpf.MapSpec `ebpf:"routes"`
+	Selftests      *ebpf.MapSpec `ebpf:"selftests"`
+	Services       *ebpf.MapSpec `ebpf:"services"`
+	Settings       *ebpf.MapSpec `ebpf:"settings"`
+	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	SocketBackends *ebpf.MapSpec `ebpf:"socket_backends"`
+	SocketVips     *ebpf.MapSpec `ebpf:"socket_vips"`
+	Sources        *ebpf.MapSpec `ebpf:"sources"`
+	Standings      *ebpf.MapSpec `ebpf:"standings"`
+	Tables2        *ebpf.MapSpec `ebpf:"tables2"`
+	Uplinks        *ebpf.MapSpec `ebpf:"uplinks"`
+	Usage          *ebpf.MapSpec `ebpf:"usage"`
+	VipBackings    *ebpf.MapSpec `ebpf:"vip_backings"`
+	VipPods        *ebpf.MapSpec `ebpf:"vip_pods"`
+	VipRanges      *ebpf.MapSpec `ebpf:"vip_ranges"`
+	Vips2          *ebpf.MapSpec `ebpf:"vips2"`
 }
 
 // PelagoVariableSpecs contains global variables before they are loaded into the kernel.
@@ -925,6 +953,7 @@ type PelagoVariableSpecs struct {
 	HandshakeBurst        *ebpf.VariableSpec `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.VariableSpec `ebpf:"handshake_interval"`
 	HasConntrack          *ebpf.VariableSpec `ebpf:"has_conntrack"`
+	HostNetns             *ebpf.VariableSpec `ebpf:"host_netns"`
 	IcmpTimeout           *ebpf.VariableSpec `ebpf:"icmp_timeout"`
 	KeepAdvertisement     *ebpf.VariableSpec `ebpf:"keep_advertisement"`
 	KeepCounterLimit      *ebpf.VariableSpec `ebpf:"keep_counter_limit"`
@@ -998,50 +1027,52 @@ func (o *PelagoObjects) Close() error {
 //
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoMaps struct {
-	Abi           *ebpf.Map `ebpf:"abi"`
-	Affinities    *ebpf.Map `ebpf:"affinities"`
-	Answers       *ebpf.Map `ebpf:"answers"`
-	Audiences     *ebpf.Map `ebpf:"audiences"`
-	Backends      *ebpf.Map `ebpf:"backends"`
-	Blocks        *ebpf.Map `ebpf:"blocks"`
-	Callers       *ebpf.Map `ebpf:"callers"`
-	Calls         *ebpf.Map `ebpf:"calls"`
-	Choices       *ebpf.Map `ebpf:"choices"`
-	Clusters      *ebpf.Map `ebpf:"clusters"`
-	Counters2     *ebpf.Map `ebpf:"counters2"`
-	Egresses      *ebpf.Map `ebpf:"egresses"`
-	Endpoints     *ebpf.Map `ebpf:"endpoints"`
-	Externals     *ebpf.Map `ebpf:"externals"`
-	Flows         *ebpf.Map `ebpf:"flows"`
-	Fragments2    *ebpf.Map `ebpf:"fragments2"`
-	GatewayLosses *ebpf.Map `ebpf:"gateway_losses"`
-	Gateways      *ebpf.Map `ebpf:"gateways"`
-	Globals2      *ebpf.Map `ebpf:"globals2"`
-	Guards        *ebpf.Map `ebpf:"guards"`
-	Hand          *ebpf.Map `ebpf:"hand"`
-	LargeProbes   *ebpf.Map `ebpf:"large_probes"`
-	NetworkCalls  *ebpf.Map `ebpf:"network_calls"`
-	Nodes         *ebpf.Map `ebpf:"nodes"`
-	OwnLosses     *ebpf.Map `ebpf:"own_losses"`
-	PathLines     *ebpf.Map `ebpf:"path_lines"`
-	Paths         *ebpf.Map `ebpf:"paths"`
-	Peers         *ebpf.Map `ebpf:"peers"`
-	PodEnds       *ebpf.Map `ebpf:"pod_ends"`
-	Refusals      *ebpf.Map `ebpf:"refusals"`
-	Routes        *ebpf.Map `ebpf:"routes"`
-	Selftests     *ebpf.Map `ebpf:"selftests"`
-	Services      *ebpf.Map `ebpf:"services"`
-	Settings      *ebpf.Map `ebpf:"settings"`
-	Slots         *ebpf.Map `ebpf:"slots"`
-	Sources       *ebpf.Map `ebpf:"sources"`
-	Standings     *ebpf.Map `ebpf:"standings"`
-	Tables2       *ebpf.Map `ebpf:"tables2"`
-	Uplinks       *ebpf.Map `ebpf:"uplinks"`
-	Usage         *ebpf.Map `ebpf:"usage"`
-	VipBackings   *ebpf.Map `ebpf:"vip_backings"`
-	VipPods       *ebpf.Map `ebpf:"vip_pods"`
-	VipRanges     *ebpf.Map `ebpf:"vip_ranges"`
-	Vips2         *ebpf.Map `ebpf:"vips2"`
+	Abi            *ebpf.Map `ebpf:"abi"`
+	Affinities     *ebpf.Map `ebpf:"affinities"`
+	Answers        *ebpf.Map `ebpf:"answers"`
+	Audiences      *ebpf.Map `ebpf:"audiences"`
+	Backends       *ebpf.Map `ebpf:"backends"`
+	Blocks         *ebpf.Map `ebpf:"blocks"`
+	Callers        *ebpf.Map `ebpf:"callers"`
+	Calls          *ebpf.Map `ebpf:"calls"`
+	Choices        *ebpf.Map `ebpf:"choices"`
+	Clusters       *ebpf.Map `ebpf:"clusters"`
+	Counters2      *ebpf.Map `ebpf:"counters2"`
+	Egresses       *ebpf.Map `ebpf:"egresses"`
+	Endpoints      *ebpf.Map `ebpf:"endpoints"`
+	Externals      *ebpf.Map `ebpf:"externals"`
+	Flows          *ebpf.Map `ebpf:"flows"`
+	Fragments2     *ebpf.Map `ebpf:"fragments2"`
+	GatewayLosses  *ebpf.Map `ebpf:"gateway_losses"`
+	Gateways       *ebpf.Map `ebpf:"gateways"`
+	Globals2       *ebpf.Map `ebpf:"globals2"`
+	Guards         *ebpf.Map `ebpf:"guards"`
+	Hand           *ebpf.Map `ebpf:"hand"`
+	LargeProbes    *ebpf.Map `ebpf:"large_probes"`
+	NetworkCalls   *ebpf.Map `ebpf:"network_calls"`
+	Nodes          *ebpf.Map `ebpf:"nodes"`
+	OwnLosses      *ebpf.Map `ebpf:"own_losses"`
+	PathLines      *ebpf.Map `ebpf:"path_lines"`
+	Paths          *ebpf.Map `ebpf:"paths"`
+	Peers          *ebpf.Map `ebpf:"peers"`
+	PodEnds        *ebpf.Map `ebpf:"pod_ends"`
+	Refusals       *ebpf.Map `ebpf:"refusals"`
+	Routes         *ebpf.Map `ebpf:"routes"`
+	Selftests      *ebpf.Map `ebpf:"selftests"`
+	Services       *ebpf.Map `ebpf:"services"`
+	Settings       *ebpf.Map `ebpf:"settings"`
+	Slots          *ebpf.Map `ebpf:"slots"`
+	SocketBackends *ebpf.Map `ebpf:"socket_backends"`
+	SocketVips     *ebpf.Map `ebpf:"socket_vips"`
+	Sources        *ebpf.Map `ebpf:"sources"`
+	Standings      *ebpf.Map `ebpf:"standings"`
+	Tables2        *ebpf.Map `ebpf:"tables2"`
+	Uplinks        *ebpf.Map `ebpf:"uplinks"`
+	Usage          *ebpf.Map `ebpf:"usage"`
+	VipBackings    *ebpf.Map `ebpf:"vip_backings"`
+	VipPods        *ebpf.Map `ebpf:"vip_pods"`
+	VipRanges      *ebpf.Map `ebpf:"vip_ranges"`
+	Vips2          *ebpf.Map `ebpf:"vips2"`
 }
 
 func (m *PelagoMaps) Close() error {
@@ -1081,6 +1112,8 @@ func (m *PelagoMaps) Close() error {
 		m.Services,
 		m.Settings,
 		m.Slots,
+		m.SocketBackends,
+		m.SocketVips,
 		m.Sources,
 		m.Standings,
 		m.Tables2,
@@ -1104,6 +1137,7 @@ type PelagoVariables struct {
 	HandshakeBurst        *ebpf.Variable `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.Variable `ebpf:"handshake_interval"`
 	HasConntrack          *ebpf.Variable `ebpf:"has_conntrack"`
+	HostNetns             *ebpf.Variable `ebpf:"host_netns"`
 	IcmpTimeout           *ebpf.Variable `ebpf:"icmp_timeout"`
 	KeepAdvertisement     *ebpf.Variable `ebpf:"keep_advertisement"`
 	KeepCounterLimit      *ebpf.Variable `ebpf:"keep_counter_limit"`
@@ -1161,30 +1195,44 @@ type PelagoVariables struct {
 //
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoPrograms struct {
-	Advertise   *ebpf.Program `ebpf:"advertise"`
-	EdgeIn      *ebpf.Program `ebpf:"edge_in"`
-	EdgeOut     *ebpf.Program `ebpf:"edge_out"`
-	PodEnd      *ebpf.Program `ebpf:"pod_end"`
-	PodIn       *ebpf.Program `ebpf:"pod_in"`
-	PodOut      *ebpf.Program `ebpf:"pod_out"`
-	SweepFlows  *ebpf.Program `ebpf:"sweep_flows"`
-	UplinkIn    *ebpf.Program `ebpf:"uplink_in"`
-	UplinkL3In  *ebpf.Program `ebpf:"uplink_l3_in"`
-	UplinkL3Out *ebpf.Program `ebpf:"uplink_l3_out"`
-	UplinkOut   *ebpf.Program `ebpf:"uplink_out"`
-	UplinkXdp   *ebpf.Program `ebpf:"uplink_xdp"`
-	WireIn      *ebpf.Program `ebpf:"wire_in"`
-	WireOut     *ebpf.Program `ebpf:"wire_out"`
+	Advertise    *ebpf.Program `ebpf:"advertise"`
+	Connect4     *ebpf.Program `ebpf:"connect4"`
+	Connect6     *ebpf.Program `ebpf:"connect6"`
+	EdgeIn       *ebpf.Program `ebpf:"edge_in"`
+	EdgeOut      *ebpf.Program `ebpf:"edge_out"`
+	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
+	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
+	PodEnd       *ebpf.Program `ebpf:"pod_end"`
+	PodIn        *ebpf.Program `ebpf:"pod_in"`
+	PodOut       *ebpf.Program `ebpf:"pod_out"`
+	Recvmsg4     *ebpf.Program `ebpf:"recvmsg4"`
+	Recvmsg6     *ebpf.Program `ebpf:"recvmsg6"`
+	Sendmsg4     *ebpf.Program `ebpf:"sendmsg4"`
+	SweepFlows   *ebpf.Program `ebpf:"sweep_flows"`
+	UplinkIn     *ebpf.Program `ebpf:"uplink_in"`
+	UplinkL3In   *ebpf.Program `ebpf:"uplink_l3_in"`
+	UplinkL3Out  *ebpf.Program `ebpf:"uplink_l3_out"`
+	UplinkOut    *ebpf.Program `ebpf:"uplink_out"`
+	UplinkXdp    *ebpf.Program `ebpf:"uplink_xdp"`
+	WireIn       *ebpf.Program `ebpf:"wire_in"`
+	WireOut      *ebpf.Program `ebpf:"wire_out"`
 }
 
 func (p *PelagoPrograms) Close() error {
 	return _PelagoClose(
 		p.Advertise,
+		p.Connect4,
+		p.Connect6,
 		p.EdgeIn,
 		p.EdgeOut,
+		p.Getpeername4,
+		p.Getpeername6,
 		p.PodEnd,
 		p.PodIn,
 		p.PodOut,
+		p.Recvmsg4,
+		p.Recvmsg6,
+		p.Sendmsg4,
 		p.SweepFlows,
 		p.UplinkIn,
 		p.UplinkL3In,

@@ -393,6 +393,16 @@ struct vip_pod_key {
 };
 ASSERT_SIZE(struct vip_pod_key, 12);
 
+/* A socket of the node, and an address that it uses. */
+struct socket_key {
+	__u64 socket; /* cookie, unique since boot */
+	__be32 address;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+};
+ASSERT_SIZE(struct socket_key, 16);
+
 /* ---- flows ---- */
 enum direction {
 	DIRECTION_OUT = 0,     /* the packet leaves the node for the overlay */

@@ -49,10 +49,10 @@ const niceness = -10
 const gcPercent = 50
 
 type runOptions struct {
-	metricsAddr, healthAddr                                  string
-	verbose                                                  bool
-	overlayTokenDir, pskDir, stateDir, ikeDir, verdictSocket string
-	nodeName, namespace, pins, xdp, datapath                 string
+	metricsAddr, healthAddr                                             string
+	verbose                                                             bool
+	cgroupDir, overlayTokenDir, pskDir, stateDir, ikeDir, verdictSocket string
+	nodeName, namespace, pins, xdp, datapath                            string
 }
 
 func runCommand() *cobra.Command {
@@ -69,6 +69,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object (default: $NODE_NAME)")
 	f.StringVar(&o.namespace, "namespace", config.SystemNamespace, "namespace of Pelago's own objects")
 	f.StringVar(&o.pins, "pin-path", dataplane.DefaultPinPath, "directory on a bpffs for maps and links")
+	f.StringVar(&o.cgroupDir, "cgroup-dir", "/host/sys/fs/cgroup", "the node's /sys/fs/cgroup, for its processes that use ClusterSetIPs")
 	f.StringVar(&o.overlayTokenDir, "overlay-token-dir", "/etc/pelago/overlay-token", "mounted Secret "+config.OverlayTokenSecretName)
 	f.StringVar(&o.pskDir, "psk-dir", "/etc/pelago/ipsec-psk", "mounted Secret "+config.PSKSecretName)
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, stateDirHelp)
@@ -105,7 +106,7 @@ func run(ctx context.Context, o runOptions) error {
 			return err
 		}
 	}
-	l, err := loader.Open(loader.Options{PinPath: o.pins})
+	l, err := loader.Open(loader.Options{PinPath: o.pins, Sockets: true})
 	if err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func run(ctx context.Context, o runOptions) error {
 	daemon := node.New(node.Options{
 		Events: events.NewRecorder(scheme, corev1.EventSource{Component: "pelago-node", Host: o.nodeName}),
 		Pods:   node.PodsOfCluster(typed), APIServer: rest.Host, NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins,
-		CacheFile: cacheFile(o.stateDir), CNIDir: node.CNIDir, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
+		CacheFile: cacheFile(o.stateDir), CNIDir: node.CNIDir, Cgroup: loader.CgroupRoot(o.cgroupDir), OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
 		UnreachableClusters: unreachableClusters, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Datapath: o.datapath, Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent

@@ -67,6 +67,8 @@ type Options struct {
 	// CNIDir is the directory CNIDir on the node; empty: pods are known once the API shows their
 	// addresses.
 	CNIDir string
+	// Cgroup is the root of the node's cgroup2 hierarchy (loader.CgroupRoot); empty: there is none.
+	Cgroup string
 	// OverlayTokenDir and PSKDir are the mounted Secrets pelago-overlay-token and
 	// submariner-ipsec-psk.
 	OverlayTokenDir, PSKDir string
@@ -363,7 +365,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 		result = tables.Desired(objs, host)
 	}
 	errs := []error{err, d.guard(objs.Config, wire)}
-	d.logProblems(slices.Concat(problems, host.Problems, result.Problems, d.kernel.xdpProblems, d.kernel.foreign(), d.kernel.firewallProblems(), status.SelfTestMessages(d.selftest.report)))
+	d.logProblems(slices.Concat(problems, host.Problems, result.Problems, d.kernel.xdpProblems, d.kernel.socketProblems, d.kernel.foreign(), d.kernel.firewallProblems(), status.SelfTestMessages(d.selftest.report)))
 	written := false
 	if checked {
 		err := d.apply(result)

@@ -45,6 +45,8 @@ type kernel struct {
 	// xdp: some uplink is to have XDP; xdpProblems are why some have none.
 	xdp         bool
 	xdpProblems []string
+	// socketProblems are why processes of the node do not reach ClusterSetIPs by their sockets.
+	socketProblems []string
 	// owners are the pods of the local addresses in the tables; stale are addresses of pods that
 	// are gone, whose flows are to be removed.
 	owners map[netip.Addr]types.UID
@@ -59,6 +61,7 @@ type kernel struct {
 }
 
 const (
+	socketsLost = "processes in the host network reach ClusterSetIPs of their own cluster's services by a gateway, or without globalnet not at all: "
 	// interferenceShown is how long an interference is reported after it was last seen.
 	interferenceShown  = 10 * time.Minute
 	interferenceRoutes = "another program removes Pelago's routing rule or routes, which are restored at once; with systemd-networkd, " +
@@ -197,12 +200,20 @@ func (d *Daemon) attach(s dataplane.State, host tables.Host, xdp XDP) error {
 			devices.PodEnds = append(devices.PodEnds, end)
 		}
 	}
+	if len(s.VIPs) > 0 {
+		devices.Cgroup = d.opts.Cgroup
+	}
 	devices.XDP = xdp.devices(s.Settings.Gateway, devices.Uplinks, deviceKind)
 	attached := fmt.Sprint(devices)
 	if !k.reapply && attached == k.attached {
 		return nil
 	}
 	k.devices = &devices
+	k.socketProblems = nil
+	if len(s.VIPs) > 0 && devices.Cgroup == "" {
+		k.socketProblems = []string{socketsLost + "no cgroup2 hierarchy is mounted at /sys/fs/cgroup or /sys/fs/cgroup/unified of the node: " +
+			"mount it and restart the daemon's pod"}
+	}
 	if err := d.attachAgain(); err != nil {
 		return err
 	}
@@ -225,6 +236,9 @@ func (d *Daemon) attachAgain() error {
 	}
 	if found.PodEnds != nil {
 		d.log.Warn("answers of ClusterSetIPs are translated at the node's ends of pods' devices only", "error", found.PodEnds)
+	}
+	if found.Sockets != nil {
+		k.socketProblems = []string{socketsLost + found.Sockets.Error()}
 	}
 	k.unattached = map[uint32]string{}
 	for ifindex, err := range found.Uplinks {

@@ -69,6 +69,9 @@ type Devices struct {
 	PodEnds []PodEnd
 	// XDP are the uplinks whose driver is to run uplink_xdp; Attach returns why some cannot.
 	XDP []int
+	// Cgroup is the root of the cgroup2 hierarchy, with Options.Sockets; empty: processes of the
+	// node reach ClusterSetIPs by Edge alone.
+	Cgroup string
 }
 
 // Report is what Attach found that is no error.
@@ -80,6 +83,8 @@ type Report struct {
 	// PodEnds is why pod_end could not be attached to some of Devices.PodEnds: answers of
 	// ClusterSetIPs are then translated at the node's end alone.
 	PodEnds error
+	// Sockets is why the programs of Devices.Cgroup could not be attached.
+	Sockets error
 	// Uplinks are those of Devices.Uplinks that lack a program, and why: what they lead to must not
 	// be in the tables.
 	Uplinks map[int]error
@@ -131,6 +136,7 @@ func (l *Loader) Attach(d Devices) (r Report, err error) {
 		attach(ifindex, podHooks)
 	}
 	r.PodEnds = l.attachPodEnds(d.PodEnds)
+	r.Sockets = l.attachSockets(d.Cgroup)
 	r.XDP = l.attachXDP(d.XDP) // last, since it passes packets to uplink_in
 
 	pins, err := l.linkPins()

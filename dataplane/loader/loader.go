@@ -43,6 +43,9 @@ type Options struct {
 	// MaxFlows is the size of a new flow table, a power of two; 0: by the memory of the node. A
 	// pinned table keeps its size.
 	MaxFlows int
+	// Sockets: processes of the calling thread's network namespace, that of the node, reach
+	// ClusterSetIPs by Devices.Cgroup.
+	Sockets bool
 	// Clsact attaches by clsact filters, as before Linux 6.6, even if the kernel has TCX.
 	Clsact bool
 }
@@ -61,7 +64,9 @@ type Loader struct {
 	clsact   atomic.Bool // attach by clsact filters instead of TCX links
 	// conntrack: the programs read conntrack.
 	conntrack bool
-	have      *dataplane.State // what the maps hold; nil: read them first
+	// sockets: the programs of sockets have the node's network namespace.
+	sockets bool
+	have    *dataplane.State // what the maps hold; nil: read them first
 	// paths are the entries of `paths` and whether they are probed, which only Apply changes; nil:
 	// read them first.
 	paths map[netip.Addr]bool
@@ -93,6 +98,11 @@ func Open(opts Options) (*Loader, error) {
 	spec, err := bpf.LoadPelago()
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded programs: %w", err)
+	}
+	if opts.Sockets {
+		if err := l.setHostNetns(spec); err != nil {
+			return nil, err
+		}
 	}
 	former, err := checkABI(l.pinPath)
 	if err := errors.Join(err, setFlows(spec, l.pinPath, opts.MaxFlows), setTimers(spec, opts.Timers), l.setConntrack(spec)); err != nil {
@@ -238,7 +248,10 @@ func (l *Loader) programs() map[string]**ebpf.Program {
 		bpf.PelagoProgWireIn: &l.objs.WireIn, bpf.PelagoProgWireOut: &l.objs.WireOut,
 		bpf.PelagoProgSweepFlows: &l.objs.SweepFlows, bpf.PelagoProgAdvertise: &l.objs.Advertise,
 		bpf.PelagoProgUplinkXdp: &l.objs.UplinkXdp, bpf.PelagoProgPodOut: &l.objs.PodOut, bpf.PelagoProgPodIn: &l.objs.PodIn,
-		bpf.PelagoProgPodEnd: &l.objs.PodEnd,
+		bpf.PelagoProgPodEnd:   &l.objs.PodEnd,
+		bpf.PelagoProgConnect4: &l.objs.Connect4, bpf.PelagoProgConnect6: &l.objs.Connect6, bpf.PelagoProgSendmsg4: &l.objs.Sendmsg4,
+		bpf.PelagoProgRecvmsg4: &l.objs.Recvmsg4, bpf.PelagoProgRecvmsg6: &l.objs.Recvmsg6,
+		bpf.PelagoProgGetpeername4: &l.objs.Getpeername4, bpf.PelagoProgGetpeername6: &l.objs.Getpeername6,
 	}
 }
 

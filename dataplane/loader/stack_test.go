@@ -101,6 +101,10 @@ func verifierLogs(t *testing.T, spec *ebpf.CollectionSpec) map[string]string {
 	for _, m := range spec.Maps {
 		m.Pinning = ebpf.PinNone
 	}
+	// Without it the verifier removes what the programs of sockets call.
+	if err := spec.Variables[bpf.PelagoVarHostNetns].Set(uint64(1)); err != nil {
+		t.Fatal(err)
+	}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats, LogSizeStart: 1 << 20}})
 	if err != nil {
 		t.Fatalf("%+v", err)
