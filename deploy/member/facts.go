@@ -44,6 +44,9 @@ func readFacts(ctx context.Context, c manifests.Cluster, want spec.Member, forme
 		return f, fmt.Errorf("list nodes: %w", err)
 	}
 	f.Nodes = nodes.Items
+	if err := checkClusterIPs(ctx, c.Typed, want, progress); err != nil {
+		return f, err
+	}
 	ranges := func(what, field string, given, former []netip.Prefix, find func() ([]netip.Prefix, string, error)) ([]netip.Prefix, error) {
 		if len(given) > 0 {
 			return given, nil
@@ -88,6 +91,29 @@ func readFacts(ctx context.Context, c manifests.Cluster, want spec.Member, forme
 	}
 	f.Needed, f.APIServer, err = needed(ctx, c, slices.Concat(f.PodCIDRs, f.ServiceCIDRs))
 	return f, err
+}
+
+// checkClusterIPs refuses what needs the nodes' stack to translate ClusterIPs where Cilium replaces
+// kube-proxy: it translates them at the sockets of pods and nodes, not in packets that the gateway
+// forwards.
+func checkClusterIPs(ctx context.Context, c kubernetes.Interface, want spec.Member, progress manifests.Progress) error {
+	if !want.RouteServiceCIDR && len(want.ExternalCIDR) == 0 {
+		return nil
+	}
+	data, err := configMap(ctx, c, "cilium-config")
+	if err != nil {
+		return err
+	}
+	if replaces := data["kube-proxy-replacement"]; replaces != "true" && replaces != "strict" {
+		return nil
+	}
+	if want.RouteServiceCIDR {
+		return spec.Refuse("routeServiceCIDR", "Cilium replaces kube-proxy in this cluster (kube-proxy-replacement in ConfigMap kube-system/cilium-config) and does not "+
+			"translate ClusterIPs in packets that a gateway forwards: leave spec.routeServiceCIDR out and export the services")
+	}
+	progress("Warning: hosts of %s reach exported services and pods, not ClusterIPs: Cilium replaces kube-proxy in this cluster and does not translate "+
+		"them in packets that a gateway forwards", want.ExternalCIDR)
+	return nil
 }
 
 // NodeAddresses are the addresses of the nodes inside the cluster.

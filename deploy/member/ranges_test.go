@@ -1,6 +1,7 @@
 package member
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 func kubeSystem(name string, data map[string]string) *corev1.ConfigMap {
@@ -130,5 +133,37 @@ func TestForwardedNameServers(t *testing.T) {
 	got := forwarded(".:53 {\n  errors\n  forward . 172.20.0.53 tls://9.9.9.9:853 10.0.0.2:5353 {\n    max_concurrent 1000\n  }\n}\nexample.org {\n forward . /etc/resolv.conf\n}\n")
 	if diff := cmp.Diff([]string{"172.20.0.53", "9.9.9.9", "10.0.0.2", "{", "/etc/resolv.conf"}, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// ClusterIPs in packets that a gateway forwards need kube-proxy, or one that translates per packet.
+func TestClusterIPsWithoutKubeProxy(t *testing.T) {
+	external := prefixes(t, "172.20.0.0/24")
+	for name, tt := range map[string]struct {
+		want             spec.Member
+		replaces         string // kube-proxy-replacement of Cilium
+		refused, warning string
+	}{
+		"nothing that needs it":  {replaces: "true"},
+		"routed":                 {want: spec.Member{RouteServiceCIDR: true}, replaces: "true", refused: "routeServiceCIDR"},
+		"routed, earlier Cilium": {want: spec.Member{RouteServiceCIDR: true}, replaces: "strict", refused: "routeServiceCIDR"},
+		"hosts outside":          {want: spec.Member{ExternalCIDR: external}, replaces: "true", warning: "172.20.0.0/24"},
+		"beside kube-proxy":      {want: spec.Member{RouteServiceCIDR: true, ExternalCIDR: external}, replaces: "false"},
+		"without Cilium":         {want: spec.Member{RouteServiceCIDR: true, ExternalCIDR: external}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := fake.NewClientset()
+			if tt.replaces != "" {
+				c = fake.NewClientset(kubeSystem("cilium-config", map[string]string{"kube-proxy-replacement": tt.replaces}))
+			}
+			said := ""
+			err := checkClusterIPs(t.Context(), c, tt.want, func(format string, args ...any) { said += fmt.Sprintf(format, args...) })
+			if (err != nil) != (tt.refused != "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
+				t.Errorf("error %v, want one with %q", err, tt.refused)
+			}
+			if (said != "") != (tt.warning != "") || !strings.Contains(said, tt.warning) {
+				t.Errorf("it says %q, want %q", said, tt.warning)
+			}
+		})
 	}
 }
