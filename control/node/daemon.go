@@ -117,7 +117,10 @@ type Daemon struct {
 	displaced displaced
 	urgent    chan struct{}
 	swept     chan sweep
-	tested    chan tested
+	// purges ends with purgeEnded.
+	purges     purges
+	purgeEnded chan purge
+	tested     chan tested
 	// ready: a reconcile has succeeded since the start, or since the node had no index or address
 	// (latch).
 	ready atomic.Bool
@@ -156,7 +159,7 @@ type Daemon struct {
 // New returns a daemon over a started loader. c must be configured by CacheOptions.
 func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemon {
 	d := &Daemon{
-		opts: opts, loader: l, log: opts.Logger, firewall: netdev.Firewall, trigger: make(chan struct{}, 1), urgent: make(chan struct{}, 1), swept: make(chan sweep), tested: make(chan tested), tracker: status.NewTracker(opts.Version),
+		opts: opts, loader: l, log: opts.Logger, firewall: netdev.Firewall, trigger: make(chan struct{}, 1), urgent: make(chan struct{}, 1), swept: make(chan sweep), purgeEnded: make(chan purge), tested: make(chan tested), tracker: status.NewTracker(opts.Version),
 		problems: map[string]bool{}, cni: cniResults{dir: opts.CNIDir}, displaced: displaced{changed: make(chan struct{}, 1)},
 	}
 	d.needed = newNeeded(opts.APIServer, resolvConf, net.DefaultResolver, d.wake)
@@ -217,6 +220,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	saving.Go(func() { d.objects.keep(ctx, d.log) })
 	defer saving.Wait()
 	defer d.endSweep()
+	defer d.endPurge()
 	defer d.endSelftest()
 	go d.watchHost(ctx)
 	if d.opts.CNIDir != "" {
@@ -265,6 +269,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.beginSweep()
 		case s := <-d.swept:
 			d.noteSweep(s)
+		case j := <-d.purgeEnded:
+			d.notePurge(j)
 		case <-test.C:
 			d.beginSelftest()
 		case t := <-d.tested:

@@ -10,9 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
@@ -47,17 +44,6 @@ type kernel struct {
 	xdpProblems []string
 	// socketProblems are why processes of the node do not reach ClusterSetIPs by their sockets.
 	socketProblems []string
-	// owners are the pods of the local addresses in the tables; stale are addresses of pods that
-	// are gone, whose flows are to be removed.
-	owners map[netip.Addr]types.UID
-	stale  map[netip.Addr]bool
-	// purged: the flows that an earlier process left were compared with the tables.
-	purged bool
-	// audiences are those whose flows were compared with the table of flows last.
-	audiences map[netip.Addr]dataplane.ClusterSet
-	// mapped are the egress IPs with mappings whose flows were compared with the table of flows
-	// last.
-	mapped map[netip.Addr]bool
 }
 
 const (
@@ -333,76 +319,12 @@ func podEnds(devices map[netip.Addr]netdev.PodDevice) map[int]loader.PodEnd {
 	return out
 }
 
-// apply writes the tables and removes the flows that they do not allow any more. What fails is
-// repeated in the next reconcile.
+// apply writes the tables and begins to remove the flows that they do not allow any more.
 func (d *Daemon) apply(r tables.Result) error {
 	if err := d.loader.Apply(r.State); err != nil {
 		return err
 	}
-	return errors.Join(d.revoke(r.State), d.unmap(r.State), d.purge(r))
-}
-
-// purge removes the flows of pods that are gone: the next pod of an address must get none of their
-// packets.
-func (d *Daemon) purge(r tables.Result) error {
-	k := &d.kernel
-	for a, uid := range k.owners {
-		if r.Owners[a] != uid {
-			if k.stale == nil {
-				k.stale = map[netip.Addr]bool{}
-			}
-			k.stale[a] = true
-		}
-	}
-	k.owners = r.Owners
-	if len(k.stale) == 0 && k.purged || !r.State.Settings.Ready {
-		return nil
-	}
-	removed, err := d.loader.PurgeFunc(func(a netip.Addr) bool {
-		_, known := r.State.Source(a)
-		_, local := r.Owners[a] // its device may be unknown for a moment
-		return k.stale[a] || !known && !local
-	})
-	if removed > 0 {
-		d.log.Info("removed the flows of pods that are gone", "flows", removed)
-	}
-	if err != nil {
-		return err
-	}
-	k.stale, k.purged = nil, true
-	return nil
-}
-
-// revoke removes the flows of clusters to which a service is not exported any more: after a change,
-// and once after the start.
-func (d *Daemon) revoke(s dataplane.State) error {
-	if maps.Equal(d.kernel.audiences, s.Audiences) {
-		return nil
-	}
-	removed, err := d.loader.PurgeRevoked(s.Audiences)
-	if err != nil {
-		return err
-	}
-	d.kernel.audiences = s.Audiences
-	if removed > 0 {
-		d.log.Info("removed the flows of clusters to which their services are not exported", "flows", removed)
-	}
-	return nil
-}
-
-// unmap removes the flows that egress IPs opened before they were mapped, after a change.
-func (d *Daemon) unmap(s dataplane.State) error {
-	mapped := s.Mapped()
-	if maps.Equal(d.kernel.mapped, mapped) {
-		return nil
-	}
-	removed, err := d.loader.PurgeUnmapped(mapped)
-	if err != nil {
-		return err
-	}
-	d.kernel.mapped = mapped
-	if removed > 0 {
-		d.log.Info("removed the flows that are older than their mapping", "annotation", submarinerv1.AnnotationNATMapping, "flows", removed)
-	}
+	d.purges.note(r)
+	d.beginPurge()
 	return nil
 }

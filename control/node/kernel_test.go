@@ -86,29 +86,57 @@ func TestPurgesAreRepeatedUntilTheySucceed(t *testing.T) {
 			},
 		}
 	}
-	for name, purge := range map[string]func(*Daemon, tables.Result) error{
-		"pods":      (*Daemon).purge,
-		"audiences": func(d *Daemon, r tables.Result) error { return d.revoke(r.State) },
-		"mappings":  func(d *Daemon, r tables.Result) error { return d.unmap(r.State) },
+	log := slog.New(slog.DiscardHandler)
+	for name, only := range map[string]func(*tables.Result){
+		"pods":      func(r *tables.Result) { r.State.Audiences, r.State.Sources = nil, nil },
+		"audiences": func(r *tables.Result) { r.Owners, r.State.Settings.Ready = nil, false; r.State.Sources = nil },
+		"mappings":  func(r *tables.Result) { r.Owners, r.State.Settings.Ready = nil, false; r.State.Audiences = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := &Daemon{log: slog.New(slog.DiscardHandler)}
+			var p purges
+			// attempt reports whether anything was to be removed.
+			attempt := func(l *loader.Loader) (bool, error) {
+				job, any := p.next()
+				if any {
+					p.begun(job)
+					job.run(l, log)
+					p.done(job)
+				}
+				return any, job.err
+			}
 			for _, r := range []tables.Result{result("first", 1), result("second", 2)} {
-				d.loader = fails
+				only(&r)
+				p.note(r)
 				for range 2 {
-					if purge(d, r) == nil {
+					if any, err := attempt(fails); !any || err == nil {
 						t.Fatal("a failure was forgotten")
 					}
 				}
-				d.loader = works
-				if err := purge(d, r); err != nil {
+				if _, err := attempt(works); err != nil {
 					t.Fatal(err)
 				}
-				d.loader = fails
-				if err := purge(d, r); err != nil {
-					t.Errorf("without a change: %v", err)
+				if any, _ := attempt(fails); any {
+					t.Error("without a change, flows are removed again")
 				}
 			}
 		})
 	}
+	t.Run("a pod that goes meanwhile", func(t *testing.T) {
+		p := purges{purged: true}
+		for _, uid := range []types.UID{"first", "second"} {
+			r := result(uid, 1)
+			r.State.Audiences, r.State.Sources = nil, nil
+			p.note(r)
+		}
+		job, _ := p.next()
+		p.begun(job)
+		r := result("third", 1)
+		r.State.Audiences, r.State.Sources = nil, nil
+		p.note(r)
+		job.run(works, log)
+		p.done(job)
+		if _, any := p.next(); !any {
+			t.Error("the flows of the second pod of an address are left to the third")
+		}
+	})
 }

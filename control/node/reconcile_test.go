@@ -60,7 +60,7 @@ func newKernelNode(t *testing.T, objs tables.Objects) *kernelNode {
 	must(os.WriteFile(filepath.Join(d.opts.OverlayTokenDir, config.KeyTokenCurrent), []byte("0000a1"), 0o600))
 	d.opts.UnreachableClusters = topology.NewUnreachableClustersServer()
 	d.prober = probe.New(d.loader, d.kernel.overlay, d.wake, d.log)
-	d.tracker, d.swept = status.NewTracker("v3"), make(chan sweep)
+	d.tracker, d.swept, d.purgeEnded = status.NewTracker("v3"), make(chan sweep), make(chan purge)
 	d.reports = newReports(types.NamespacedName{Name: "n1"}, nil, nil, nil, d.log)
 	objs.Config.FabricCIDR = netip.MustParsePrefix("241.0.0.0/8")
 	d.objects.saved, d.objects.since = &objs, time.Now()
@@ -73,6 +73,7 @@ func (n *kernelNode) reconcile() (index pelagov1alpha1.NodeIndexStatus, reconcil
 	if inside := n.ns.Do(func() error { err = n.d.reconcileOnce(n.t.Context()); return nil }); inside != nil {
 		n.t.Fatal(inside)
 	}
+	n.d.endPurge()
 	select {
 	case r := <-n.d.reports.node.next:
 		index = r.index.Status

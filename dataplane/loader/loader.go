@@ -51,9 +51,10 @@ type Options struct {
 }
 
 // Loader holds the loaded programs and the open maps. Methods that only read maps (Counters, Flows,
-// Paths, Path, LargeProbe, Marks), and Sweep, are safe for concurrent use, also with one other
-// method at a time; the other methods are not. Sweep changes no field of the Loader, and the
-// program that removes flows for it uses the same compare-and-swap as the packet path.
+// Paths, Path, LargeProbe, Marks), Sweep, and those that purge flows, are safe for concurrent use,
+// also with one other method at a time; the other methods are not. Sweep and purges change no field
+// of the Loader, and the program that removes flows for them uses the same compare-and-swap as the
+// packet path.
 type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects
