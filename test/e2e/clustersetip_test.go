@@ -51,6 +51,15 @@ spec:
   containers:
   - {name: client, image: localhost/whereami:dev, imagePullPolicy: IfNotPresent}
 ---
+apiVersion: v1
+kind: Pod
+metadata: {name: host, namespace: vip}
+spec:
+  hostNetwork: true
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: client, image: localhost/whereami:dev, imagePullPolicy: IfNotPresent, command: [sleep, infinity]}
+---
 apiVersion: multicluster.x-k8s.io/v1beta1
 kind: ServiceExport
 metadata: {name: web, namespace: vip, annotations: {lighthouse.submariner.io/use-clusterset-ip: "true"}}
@@ -65,7 +74,7 @@ func testClusterSetIP(t *testing.T, s *clusterset) {
 	}
 	for _, cluster := range []string{"g1", "g2"} {
 		s.kubectl(t, cluster, "-n", vipNamespace, "rollout", "status", "deployment/web", walk.WaitFlag)
-		s.kubectl(t, cluster, "-n", vipNamespace, "wait", "--for=condition=Ready", "pod/client", walk.WaitFlag)
+		s.kubectl(t, cluster, "-n", vipNamespace, "wait", "--for=condition=Ready", "pod/client", "pod/host", walk.WaitFlag)
 	}
 	imported := func(cluster string) string {
 		out, err := s.Quietly(t.Context(), s.Lab.Kubectl(), "--context", cluster, "-n", vipNamespace, "get", "serviceimport", "web", "--ignore-not-found", "-o", "jsonpath={.spec.ips[0]}")
@@ -109,6 +118,14 @@ func testClusterSetIP(t *testing.T, s *clusterset) {
 	}
 	served("g1", "g1")
 	served("g2", "g2")
+	// A process of a node goes straight to a pod, not through a gateway under an egress IP.
+	within(t, func() error {
+		a, err := s.Ask(t.Context(), walk.Pod{Cluster: "g1", Namespace: vipNamespace, Name: "host"}, vip)
+		if of, _, _ := strings.Cut(a.Node, "-"); err != nil || of != "g1" || netip.MustParsePrefix("120.0.0.0/8").Contains(a.Source) {
+			return fmt.Errorf("a request from the host network of g1 is answered by %q, which sees the source %s (%v)", a.Node, a.Source, err)
+		}
+		return nil
+	})
 	_, err := s.Resolve(t.Context(), client("g1"), "web.vip.svc.clusterset.local", 1, vip+"/32")
 	must(t, err)
 
