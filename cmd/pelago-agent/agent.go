@@ -39,6 +39,7 @@ import (
 	"github.com/pelago-net/pelago/control/agent/gateways"
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/agent/peering"
+	"github.com/pelago-net/pelago/control/agent/ranges"
 	"github.com/pelago-net/pelago/control/agent/services"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/hubclient"
@@ -63,6 +64,7 @@ type agent struct {
 	hub     *hubclient.Hub // of the role network, else nil
 	metrics []prometheus.Collector
 	live    healthz.Checker // of /healthz
+	options options
 	// changed is cancelled when the configuration differs from the one that the agent was
 	// constructed from.
 	changed context.Context
@@ -109,7 +111,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 		Logger: mgr.GetLogger().WithName("hub"),
 	}
 	changed, restart := context.WithCancel(context.Background())
-	a := &agent{manager: mgr, live: live, changed: changed}
+	a := &agent{manager: mgr, live: live, options: o, changed: changed}
 	var errs []error
 	if o.roles.network && have.config.WorkloadsOnly {
 		errs = append(errs, fmt.Errorf("this cluster has joined with --workloads-only: run with --roles=%s", roleExecution))
@@ -140,7 +142,19 @@ func (a *agent) addNetwork(c config.Config, to hubclient.Options, tokens *peerin
 	a.metrics = append(a.metrics, h.Metrics(), tokens.Metrics())
 	kept, err := gateways.Setup(a.manager, gateways.Options{Want: c.Gateways})
 	a.metrics = append(a.metrics, kept...)
-	return errors.Join(err, setupControllers(a.manager, c, h, tokens))
+	return errors.Join(err, a.compareRanges(c), setupControllers(a.manager, c, h, tokens))
+}
+
+// compareRanges adds the comparison of the registered ranges. With globalnet none of pods and
+// services is routed.
+func (a *agent) compareRanges(c config.Config) error {
+	if c.Globalnet() {
+		return nil
+	}
+	outgrown, err := ranges.Setup(a.manager, ranges.Options{Namespace: config.SystemNamespace, Interval: a.options.interval,
+		Registered: ranges.Registered{ClusterID: c.ClusterID, Pods: c.PodCIDRs, Services: c.ServiceCIDRs}})
+	a.metrics = append(a.metrics, outgrown...)
+	return err
 }
 
 func setupControllers(mgr ctrl.Manager, c config.Config, h *hubclient.Hub, tokens *peering.TokenSource) error {

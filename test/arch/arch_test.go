@@ -86,6 +86,7 @@ var rooms = map[string][]string{
 	"control/agent/gateways":   {"control/kube", "control/topology"},
 	"control/agent/ipam":       {"control/kube", "control/topology"},
 	"control/agent/peering":    {"control/config", "control/hubclient", "control/kube", "control/topology"},
+	"control/agent/ranges":     {"control/kube"},
 	"control/agent/services":   {"control/hubclient", "control/kube", "control/topology"},
 	"control/agent/clusterdns": {"control/config", "control/kube", "control/topology", "dns"},
 	"control/hub/binding":      {"control/kube"},
