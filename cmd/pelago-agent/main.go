@@ -83,7 +83,7 @@ type options struct {
 	// hubPause holds the minimum and the maximum pause between attempts to reach an unreachable
 	// hub.
 	hubPause [2]time.Duration
-	// interval is that of ranges.Options.
+	// interval is that of hubaddress.Options and ranges.Options.
 	interval time.Duration
 	// several agents may run in one process.
 	several bool

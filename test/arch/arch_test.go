@@ -84,6 +84,7 @@ var rooms = map[string][]string{
 	"control/execute/collect":  {"control/kube"},
 	"control/execute/meter":    {},
 	"control/agent/gateways":   {"control/kube", "control/topology"},
+	"control/agent/hubaddress": {"control/config", "control/kube"},
 	"control/agent/ipam":       {"control/kube", "control/topology"},
 	"control/agent/peering":    {"control/config", "control/hubclient", "control/kube", "control/topology"},
 	"control/agent/ranges":     {"control/kube"},
