@@ -37,8 +37,10 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/agent/gateways"
+	"github.com/pelago-net/pelago/control/agent/hubaddress"
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/agent/peering"
+	"github.com/pelago-net/pelago/control/agent/ranges"
 	"github.com/pelago-net/pelago/control/agent/services"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/hubclient"
@@ -63,6 +65,7 @@ type agent struct {
 	hub     *hubclient.Hub // of the role network, else nil
 	metrics []prometheus.Collector
 	live    healthz.Checker // of /healthz
+	options options
 	// changed is cancelled when the configuration differs from the one that the agent was
 	// constructed from.
 	changed context.Context
@@ -109,12 +112,12 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 		Logger: mgr.GetLogger().WithName("hub"),
 	}
 	changed, restart := context.WithCancel(context.Background())
-	a := &agent{manager: mgr, live: live, changed: changed}
+	a := &agent{manager: mgr, live: live, options: o, changed: changed}
 	var errs []error
 	if o.roles.network && have.config.WorkloadsOnly {
 		errs = append(errs, fmt.Errorf("this cluster has joined with --workloads-only: run with --roles=%s", roleExecution))
 	} else if o.roles.network {
-		errs = append(errs, a.addNetwork(have.config, to, tokens))
+		errs = append(errs, a.addNetwork(have, to, tokens))
 	}
 	if o.roles.execution {
 		errs = append(errs, a.addExecution(have.config, to, tokens, !o.roles.network))
@@ -128,7 +131,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 }
 
 // addNetwork adds the controllers of the role network.
-func (a *agent) addNetwork(c config.Config, to hubclient.Options, tokens *peering.TokenSource) error {
+func (a *agent) addNetwork(have input, to hubclient.Options, tokens *peering.TokenSource) error {
 	h, err := hubclient.New(to)
 	if err != nil {
 		return err
@@ -138,12 +141,38 @@ func (a *agent) addNetwork(c config.Config, to hubclient.Options, tokens *peerin
 	}
 	a.hub = h
 	a.metrics = append(a.metrics, h.Metrics(), tokens.Metrics())
-	kept, err := gateways.Setup(a.manager, gateways.Options{Want: c.Gateways})
+	kept, err := gateways.Setup(a.manager, gateways.Options{Want: have.config.Gateways})
 	a.metrics = append(a.metrics, kept...)
-	return errors.Join(err, setupControllers(a.manager, c, h, tokens))
+	return errors.Join(err, a.followHub(have.config, tokens), a.compareRanges(have.config), setupControllers(a.manager, have, h, tokens))
 }
 
-func setupControllers(mgr ctrl.Manager, c config.Config, h *hubclient.Hub, tokens *peering.TokenSource) error {
+// compareRanges adds the comparison of the registered ranges. With globalnet none of pods and
+// services is routed.
+func (a *agent) compareRanges(c config.Config) error {
+	if c.Globalnet() {
+		return nil
+	}
+	outgrown, err := ranges.Setup(a.manager, ranges.Options{Namespace: config.SystemNamespace, Interval: a.options.interval,
+		Registered: ranges.Registered{ClusterID: c.ClusterID, Pods: c.PodCIDRs, Services: c.ServiceCIDRs}})
+	a.metrics = append(a.metrics, outgrown...)
+	return err
+}
+
+// followHub adds what keeps the hub's address, in the process that renews the token.
+func (a *agent) followHub(c config.Config, tokens *peering.TokenSource) error {
+	followed, err := hubaddress.Setup(a.manager, hubaddress.Options{
+		Namespace: config.SystemNamespace, BrokerNamespace: c.BrokerNamespace, ClusterID: c.ClusterID, HubID: c.HubID, Token: tokens.Token,
+		Interval: a.options.interval,
+	})
+	a.metrics = append(a.metrics, followed...)
+	return err
+}
+
+func setupControllers(mgr ctrl.Manager, have input, h *hubclient.Hub, tokens *peering.TokenSource) error {
+	c := have.config
+	given := func(urls ...string) []string {
+		return slices.DeleteFunc(urls, func(s string) bool { return s == "" })
+	}
 	return errors.Join(
 		ipam.SetupNodeIndexes(mgr, ipam.NodeIndexOptions{Namespace: config.SystemNamespace, Globalnet: c.Globalnet()}),
 		ipam.SetupAddresses(mgr, ipam.AddressOptions{GlobalCIDR: c.GlobalCIDRs}),
@@ -153,8 +182,9 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hubclient.Hub, token
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
 			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, ExternalCIDRs: c.ExternalCIDRs, Fabric: c.FabricCIDR,
 			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: int(bpf.PelagoOverlayOVERLAY_VERSION_MAX),
-			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, HubServer: c.HubServer, Hub: h,
-			APIServers: slices.DeleteFunc([]string{mgr.GetConfig().Host, c.APIServer}, func(s string) bool { return s == "" }),
+			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, Hub: h,
+			HubServers: given(have.broker.Server, have.broker.Other),
+			APIServers: given(mgr.GetConfig().Host, c.APIServer),
 		}),
 		services.SetupExports(mgr, services.ExportOptions{
 			ClusterID: c.ClusterID, Globalnet: c.Globalnet(), Routed: c.RoutedPodCIDRs(), Hub: h,
@@ -284,7 +314,7 @@ func readInput(ctx context.Context, c client.Reader) (input, error) {
 // not.
 func (in input) differs(now input) bool {
 	return !maps.Equal(in.config.Data(), now.config.Data()) ||
-		in.broker.Server != now.broker.Server || in.broker.Namespace != now.broker.Namespace || !bytes.Equal(in.broker.CA, now.broker.CA)
+		in.broker.Server != now.broker.Server || in.broker.Other != now.broker.Other || in.broker.Namespace != now.broker.Namespace || !bytes.Equal(in.broker.CA, now.broker.CA)
 }
 
 // watchInput calls restart when the configuration differs from the one in use. The agent derives

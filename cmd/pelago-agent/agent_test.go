@@ -43,6 +43,7 @@ func TestClusterset(t *testing.T) {
 	t.Run("a dead gateway is not waited for", s.testDeadGateway)
 	t.Run("hub away", s.testHubAway)
 	t.Run("agent started while the hub is away", s.testStartWithoutHub)
+	t.Run("the hub moves", s.testHubMoves)
 	t.Run("a gateway goes, a cluster goes", s.testLeaving)
 	t.Run("a new configuration ends the agent", s.testNewConfiguration)
 }

@@ -83,11 +83,11 @@ type member struct {
 	ended         chan error // gets what the agent returned, if it was not stopped
 }
 
-// ranges are the addresses of a member; without a GlobalCIDR there is no globalnet, without vips no
+// memberRanges are the addresses of a member; without a GlobalCIDR there is no globalnet, without vips no
 // ClusterSetIPs.
-type ranges struct{ pods, services, global, vips string }
+type memberRanges struct{ pods, services, global, vips string }
 
-func (r ranges) globalCIDRs() []netip.Prefix {
+func (r memberRanges) globalCIDRs() []netip.Prefix {
 	if r.global == "" {
 		return nil
 	}
@@ -99,12 +99,12 @@ func newClusterset(t *testing.T) *clusterset {
 	book, err := broker.NewBook(true, globalRange, 256)
 	must(t, err)
 	return newClustersetWith(t, book,
-		ranges{pods: podCIDR.String(), services: serviceCIDR.String(), global: "120.1.0.0/24"},
-		ranges{pods: podCIDR.String(), services: serviceCIDR.String(), global: "120.2.0.0/24"})
+		memberRanges{pods: podCIDR.String(), services: serviceCIDR.String(), global: "120.1.0.0/24"},
+		memberRanges{pods: podCIDR.String(), services: serviceCIDR.String(), global: "120.2.0.0/24"})
 }
 
 // newClustersetWith makes one whose members have these ranges.
-func newClustersetWith(t *testing.T, book broker.Book, first, second ranges) *clusterset {
+func newClustersetWith(t *testing.T, book broker.Book, first, second memberRanges) *clusterset {
 	t.Helper()
 	ctx := t.Context()
 	hubConfig := apiserver.Start(t, apiserver.HubControllers(), installed(t, manifests.HubCRDs))
@@ -123,7 +123,7 @@ func newClustersetWith(t *testing.T, book broker.Book, first, second ranges) *cl
 
 // join makes a member: an API server with what `pelago join` installs, a gateway node and a running
 // agent.
-func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string, r ranges, address string, psk map[string][]byte, vips netip.Prefix) *member {
+func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string, r memberRanges, address string, psk map[string][]byte, vips netip.Prefix) *member {
 	t.Helper()
 	ctx := t.Context()
 	cfg := apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"), apiserver.ServiceCIDR(r.services),
@@ -181,7 +181,7 @@ func (m *member) start() {
 	t.Helper()
 	a, err := open(t.Context(), m.agent, options{
 		metricsAddress: "0", healthAddress: "0", leaderElect: true, roles: roles{network: true}, several: true,
-		hubPause: [2]time.Duration{100 * time.Millisecond, time.Second},
+		hubPause: [2]time.Duration{100 * time.Millisecond, time.Second}, interval: time.Second,
 	})
 	must(t, err)
 	m.running = a

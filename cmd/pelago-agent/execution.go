@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -67,8 +68,8 @@ func (a *agent) addExecution(c config.Config, to hubclient.Options, tokens *peer
 	switch {
 	case c.WorkloadsOnly:
 		a.metrics = append(a.metrics, tokens.Metrics())
-		return peering.SetupToken(a.manager, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: id, Source: tokens,
-			Hub: h.GetClient(), BrokerNamespace: c.BrokerNamespace})
+		return errors.Join(a.followHub(c, tokens), peering.SetupToken(a.manager, peering.TokenOptions{
+			Namespace: config.SystemNamespace, ClusterID: id, Source: tokens, Hub: h.GetClient(), BrokerNamespace: c.BrokerNamespace}))
 	case alone:
 		return peering.FollowToken(a.manager, config.SystemNamespace, tokens)
 	}

@@ -83,6 +83,8 @@ type options struct {
 	// hubPause holds the minimum and the maximum pause between attempts to reach an unreachable
 	// hub.
 	hubPause [2]time.Duration
+	// interval is that of hubaddress.Options and ranges.Options.
+	interval time.Duration
 	// several agents may run in one process.
 	several bool
 	// image is the role operator's own.

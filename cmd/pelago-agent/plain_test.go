@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +22,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // TestClustersetDistinctCIDRs: clusters with ranges of their own, and one that cannot be
@@ -30,9 +33,10 @@ func TestClustersetDistinctCIDRs(t *testing.T) {
 	must(t, err)
 	book, err = book.WithClusterSetIPs(netip.MustParsePrefix("10.100.0.0/16"))
 	must(t, err)
-	s := newClustersetWith(t, book, ranges{pods: "10.7.0.0/16", services: "10.77.0.0/16", vips: "10.100.0.16/28"},
-		ranges{pods: "10.8.0.0/16", services: "10.88.0.0/16", vips: "10.100.1.0/24"})
+	s := newClustersetWith(t, book, memberRanges{pods: "10.7.0.0/16", services: "10.77.0.0/16", vips: "10.100.0.16/28"},
+		memberRanges{pods: "10.8.0.0/16", services: "10.88.0.0/16", vips: "10.100.1.0/24"})
 	t.Run("peers know each other", s.testPlainPeers)
+	t.Run("ranges that are outgrown", s.testOutgrown)
 	t.Run("an exported service", s.testPlainExport)
 	t.Run("headless", s.testPlainHeadless)
 	t.Run("ClusterSetIPs that another cluster names", s.testNamedVIPs)
@@ -51,6 +55,29 @@ func (s *clusterset) testPlainPeers(t *testing.T) {
 			return ""
 		})
 	}
+}
+
+// testOutgrown: a ServiceCIDR outside of the registered ranges is named on the cluster's own object,
+// with the rights of the agent.
+func (s *clusterset) testOutgrown(t *testing.T) {
+	registered := func() string {
+		own := &submarinerv1.Cluster{}
+		if err := s.g1.Get(t.Context(), client.ObjectKey{Namespace: manifests.SystemNamespace, Name: "g1"}, own); err != nil {
+			return err.Error()
+		}
+		c := meta.FindStatusCondition(own.Status.Conditions, submarinerv1.ClusterRangesRegistered)
+		if c == nil {
+			return "none"
+		}
+		return string(c.Status) + " " + c.Message
+	}
+	await.Equal(t, "True ", registered)
+	more := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.99.0.0/16"}}}
+	s.g1.create(t, more)
+	await.Equal(t, "False ServiceCIDR more has 10.99.0.0/16: outside of the registered ranges of pods 10.7.0.0/16 and services 10.77.0.0/16, so other clusters "+
+		"do not reach such addresses and drop what they send; register them: pelago join broker-info.subm --clusterid g1 --servicecidr 10.77.0.0/16,10.99.0.0/16", registered)
+	must(t, s.g1.Delete(t.Context(), more))
+	await.Equal(t, "True ", registered)
 }
 
 func (s *clusterset) testPlainExport(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -29,6 +30,8 @@ import (
 
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/node/status"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dns"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -63,6 +66,14 @@ func TestDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	o.verdict = filepath.Join(t.TempDir(), "verdict.sock")
+	verdicts, watching := topology.NewUnreachableClustersServer(), make(chan error, 1)
+	go func() { watching <- verdicts.Run(t.Context(), o.verdict) }()
+	t.Cleanup(func() {
+		if err := <-watching; err != nil {
+			t.Error(err)
+		}
+	})
 	d, err := open(o, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -100,11 +111,12 @@ func TestDaemon(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "web"},
 		Spec:       mcs.ServiceImportSpec{Type: mcs.ClusterSetIP, Ports: []mcs.ServicePort{{Name: "http", Port: 80}}},
 	})
-	create(&discoveryv1.EndpointSlice{
+	remote := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "sample", Name: "web-g2", Labels: map[string]string{mcs.LabelServiceName: "web", mcs.LabelSourceCluster: "g2"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"120.2.0.1"}}},
-	})
+	}
+	create(remote)
 	joined := config.Config{
 		ClusterID: "g1", ClusterIndex: 1, Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
 		PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.77.0.0/16"), FabricCIDR: prefixes(config.DefaultFabricCIDR)[0], CustomDomains: []string{"global.example"},
@@ -128,6 +140,30 @@ func TestDaemon(t *testing.T) {
 			t.Errorf("/metrics lacks %s", want)
 		}
 	}
+
+	// What the node's own daemon reports counts at once. A node that no gateway answers reports
+	// nothing (control/node/status), and its name server answers by the EndpointSlices, of which the
+	// majority of the other nodes decides.
+	isolated := status.Verdict{Isolated: true}
+	judged := func(when, want string) {
+		t.Helper()
+		await.True(t, when+": "+want, func() bool { return lookup(t, d.server.Addr(), web) == want })
+	}
+	verdicts.Publish([]string{"g2"})
+	judged("the node reaches gateways, and none reaches g2", "NOERROR")
+	verdicts.Publish(isolated.Unreachable)
+	judged("no gateway answers the node", "120.2.0.1")
+	ready := func(is bool) {
+		t.Helper()
+		remote.Endpoints[0].Conditions.Ready = &is
+		if err := c.Update(t.Context(), remote); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ready(false)
+	judged("nor does any reach g2, by the other nodes", "NOERROR")
+	ready(true)
+	judged("g2 is back, by the other nodes", "120.2.0.1")
 
 	// Another join takes effect without a restart, which would lose queries.
 	joined.CustomDomains, joined.DNSTTL, joined.GlobalRange = []string{"other.example"}, 30*time.Second, netip.MustParsePrefix("120.0.0.0/8")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
@@ -25,6 +27,7 @@ type deployBroker struct {
 	flags   *pflag.FlagSet
 	broker  spec.Broker
 	pskFrom string
+	caFile  string
 	file    string
 }
 
@@ -41,7 +44,8 @@ file is renamed.
 Run it again for a new file; what is registered stays, and so does every setting
 whose flag is not given again. What changes is printed first. Mode, key, fabric and
 globalnet cannot change while clusters are registered, nor the range of ClusterSetIPs. Members use changed custom
-domains once they join again.`,
+domains once they join again, and a changed --broker-url and --broker-ca by
+themselves: those that do not follow yet are listed.`,
 		Example: `  # clusters whose pod and service ranges differ
   pelago deploy-broker --context hub
 
@@ -49,7 +53,10 @@ domains once they join again.`,
   pelago deploy-broker --context hub --globalnet --globalnet-cidr-range 120.0.0.0/8
 
   # one address for a service in all clusters
-  pelago deploy-broker --context hub --enable-clusterset-ip`,
+  pelago deploy-broker --context hub --enable-clusterset-ip
+
+  # the hub moves: announce its next address and CA while the present ones work
+  pelago deploy-broker --context hub --broker-url https://next.example.com:6443 --broker-ca next-ca.crt`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return d.run(cmd.Context(), cmd.OutOrStdout())
@@ -60,6 +67,7 @@ domains once they join again.`,
 	d.addFlags(f)
 	d.broker.AddFlags(f)
 	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the pre-shared key of the cables between gateways from this broker-info.subm instead of generating one")
+	f.StringVar(&d.caFile, "broker-ca", "", "PEM file with CAs of --broker-url that members trust besides that of the kubeconfig (default: those announced before)")
 	f.StringVar(&d.file, "output", broker.InfoFile, "file to write")
 	return cmd
 }
@@ -76,6 +84,9 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 		return names.Error(cmp.Or(invalid, err))
 	}
 	if plan.PSK, err = d.psk(); err != nil {
+		return err
+	}
+	if plan.CA, err = d.ca(); err != nil {
 		return err
 	}
 	for _, change := range plan.Changes {
@@ -101,7 +112,35 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	}
 	progress("Wrote %s", d.file)
 	d.next(out, info)
+	return d.follow(ctx, hub, out)
+}
+
+// follow lists the members that do not use the announced address.
+func (d *deployBroker) follow(ctx context.Context, hub *cluster, out io.Writer) error {
+	left, err := broker.NotFollowing(ctx, hub.Client, manifests.BrokerNamespace)
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	fmt.Fprintln(out, "\nThese members do not use the announced address of the hub yet; keep their present one until a further run lists none:")
+	for _, f := range left {
+		fmt.Fprintln(out, "  "+f.String())
+	}
 	return nil
+}
+
+// ca are the certificates of --broker-ca, nil without that flag.
+func (d *deployBroker) ca() ([]byte, error) {
+	if d.caFile == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(d.caFile)
+	if err != nil {
+		return nil, fmt.Errorf("read --broker-ca: %w", err)
+	}
+	if ca := config.MergeCA(text); len(ca) > 0 {
+		return ca, nil
+	}
+	return nil, fmt.Errorf("--broker-ca %s holds no certificate in PEM form", d.caFile)
 }
 
 func (d *deployBroker) plan(ctx context.Context, hub *cluster) (broker.Plan, error) {

@@ -12,7 +12,9 @@ const (
 	KeyBrokerToken  = "token"
 	KeyBrokerServer = "server"
 	// KeyReturnToken is the token of a longer life by which a cluster that was off gets another one.
-	KeyReturnToken  = "return-token"
+	KeyReturnToken = "return-token"
+	// KeyOtherServer is another address of the same hub: the next one or the former one.
+	KeyOtherServer  = "other-server"
 	KeyNamespace    = "namespace"
 	KeyPSK          = "psk"
 	KeyTokenCurrent = "current"
@@ -30,6 +32,8 @@ type Broker struct {
 	Server    string // https URL
 	// ReturnToken is used when Token has expired; empty if the agent has not requested one yet.
 	ReturnToken string
+	// Other is another https URL of the hub, for when Server does not answer; empty: none is known.
+	Other string
 }
 
 // ParseBroker reads the data of the Secret submariner-broker-secret.
@@ -42,6 +46,7 @@ func ParseBroker(data map[string][]byte) (Broker, error) {
 		Server:    s.required(KeyBrokerServer),
 
 		ReturnToken: string(data[KeyReturnToken]),
+		Other:       string(data[KeyOtherServer]),
 	}
 	return b, s.err()
 }

@@ -76,7 +76,7 @@ const (
 // remedies are the log messages of failures.
 var remedies = map[failure]string{
 	unreachable:  "hub cannot be reached; the last known state stays in use",
-	certificate:  "hub's certificate is not trusted; the last known state stays in use: if the hub's CA has changed, run `pelago join` again",
+	certificate:  "hub's certificate is not trusted; the last known state stays in use: if the hub's CA has changed, announce both with `pelago deploy-broker --broker-ca` before, or run `pelago join` again",
 	unauthorized: "hub refuses the token; the last known state stays in use: run `pelago join` again",
 	forbidden:    "hub refuses to let this cluster read; the last known state stays in use: was it unjoined? run `pelago join` again",
 	serverError:  "hub's API server fails; the last known state stays in use",

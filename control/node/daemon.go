@@ -141,9 +141,10 @@ type Daemon struct {
 	leftOut    leftOut
 	maglev     dataplane.MaglevCache
 	slices     tables.SliceCache
-	computed   computed
-	kept       tables.Objects // that were saved last
-	podDevices netdev.PodDevices
+	// computed are the tables; usable those without what the programs could not be attached to.
+	computed, usable computed
+	kept             tables.Objects // that were saved last
+	podDevices       netdev.PodDevices
 	// podEnds are the pods' own ends of their devices, by the interface index of the node's end.
 	podEnds             map[int]loader.PodEnd
 	cni                 cniResults
@@ -368,7 +369,9 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	if len(d.kernel.unattached) > 0 { // what is reached by these devices is left out
 		host.Unusable = maps.Clone(host.Unusable)
 		maps.Copy(host.Unusable, d.kernel.unattached)
-		result = tables.Desired(objs, host)
+		result = d.usable.desired(objs, host)
+	} else {
+		d.usable = computed{}
 	}
 	errs := []error{err, d.guard(objs.Config, wire)}
 	d.logProblems(slices.Concat(problems, host.Problems, result.Problems, d.kernel.xdpProblems, d.kernel.socketProblems, d.kernel.foreign(), d.kernel.firewallProblems(), status.SelfTestMessages(d.selftest.report)))

@@ -272,6 +272,12 @@ func TestUnusableUplink(t *testing.T) {
 					t.Errorf("%s: condition %+v; want one with %q", attempt, c, tt.want)
 				}
 			}
+			if name == "no program can be attached" { // the same objects and host: nothing is computed again
+				before := &n.d.usable.result.State.Gateways[0]
+				if _, _, err := n.reconcile(); err != nil || before != &n.d.usable.result.State.Gateways[0] {
+					t.Errorf("the tables were computed again without a change, error %v", err)
+				}
+			}
 			n.objs.Nodes, n.objs.NodeIndexes = n.objs.Nodes[:2], n.objs.NodeIndexes[:2]
 			if index, _, err := n.reconcile(); err != nil || !meta.IsStatusConditionTrue(index.Conditions, pelagov1alpha1.NodeHost) {
 				t.Errorf("without edge1: conditions %+v, error %v", index.Conditions, err)

@@ -66,7 +66,27 @@ func (o *operator) observe(ctx context.Context, s *v1alpha1.Submariner, phase er
 		st.Gateways = append(st.Gateways, g.Status)
 	}
 	setConditions(&st.Status, s.Generation, st.Components, phase)
+	setGateways(&st.Status, s.Generation, len(st.Gateways), c)
 	return nil
+}
+
+// setGateways reports whether the cluster keeps its connections when a gateway fails; not before it
+// has joined.
+func setGateways(s *v1alpha1.Status, generation int64, n int, c config.Config) {
+	condition := metav1.Condition{Type: v1alpha1.ConditionGatewaysRedundant, ObservedGeneration: generation, Status: metav1.ConditionTrue, Reason: "Redundant"}
+	remedy := fmt.Sprintf("label another node %s=true, or have the agent keep two with the annotation %s: --gateways=2", submarinerv1.LabelGateway, v1alpha1.AnnotationFlags)
+	switch {
+	case c.ClusterID == "" || c.WorkloadsOnly:
+		meta.RemoveStatusCondition(&s.Conditions, condition.Type)
+		return
+	case n == 0:
+		condition.Status, condition.Reason = metav1.ConditionFalse, "NoGateway"
+		condition.Message = "no gateway reports, so the cluster has no connection: " + remedy
+	case n == 1:
+		condition.Status, condition.Reason = metav1.ConditionFalse, "SingleGateway"
+		condition.Message = "while the only gateway is down the cluster has no connection: " + remedy
+	}
+	meta.SetStatusCondition(&s.Conditions, condition)
 }
 
 // components reads the Deployments and DaemonSets of Pelago.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
@@ -55,6 +56,31 @@ func argo(t *testing.T, s v1alpha1.Status, generation int64) string {
 	must(t, l.DoString("function health()\n"+rule+"\nend"))
 	must(t, l.CallByParam(lua.P{Fn: l.GetGlobal("health"), NRet: 1, Protect: true}))
 	return l.Get(-1).(*lua.LTable).RawGetString("status").String()
+}
+
+// TestGatewaysRedundant: one gateway is reported, with the remedy, and does not change Ready.
+func TestGatewaysRedundant(t *testing.T) {
+	joined := config.Config{ClusterID: "g1"}
+	for name, tt := range map[string]struct {
+		n            int
+		c            config.Config
+		want, remedy string
+	}{
+		"not joined yet": {0, config.Config{}, "", ""}, "workloads only": {0, config.Config{ClusterID: "g1", WorkloadsOnly: true}, "", ""},
+		"none": {0, joined, "False NoGateway", "--gateways=2"}, "one": {1, joined, "False SingleGateway", "--gateways=2"}, "two": {2, joined, "True Redundant", ""},
+	} {
+		s := v1alpha1.Status{}
+		setConditions(&s, 1, nil, nil)
+		setGateways(&s, 1, 1, joined) // as it was before
+		setGateways(&s, 1, tt.n, tt.c)
+		got, message := "", ""
+		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionGatewaysRedundant); c != nil {
+			got, message = string(c.Status)+" "+c.Reason, c.Message
+		}
+		if got != tt.want || !strings.Contains(message, tt.remedy) {
+			t.Errorf("%s: %s %q, want %s with %q", name, got, message, tt.want, tt.remedy)
+		}
+	}
 }
 
 func TestConditions(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/config"
 )
 
 // Objects in the broker namespace.
@@ -23,7 +24,7 @@ const (
 	// AllocationConfigMap holds the Book.
 	AllocationConfigMap = "submariner-globalnet-info"
 	// ClustersetConfigMap holds what all members share.
-	ClustersetConfigMap = "pelago-clusterset"
+	ClustersetConfigMap = config.ClustersetConfigMap
 	// PSKSecret holds the clusterset's key for IPsec, under the key "psk".
 	PSKSecret = "submariner-ipsec-psk"
 )

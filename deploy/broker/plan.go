@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
@@ -21,6 +22,9 @@ type Plan struct {
 	Changes []string
 	// PSK is the pre-shared key of the cables; nil: the present one, or a new one.
 	PSK []byte
+	// CA are CAs of the hub, PEM, besides that of the access to it; nil: those that were announced
+	// before. Members trust the former and the next while the hub moves.
+	CA []byte
 
 	set  Clusterset
 	book Book // empty
@@ -40,6 +44,7 @@ func NewPlan(ctx context.Context, hub client.Client, want spec.Broker, given fun
 	if p.set, p.book, err = From(want); err != nil {
 		return p, err
 	}
+	p.set.CA = set.CA
 	if ok {
 		p.Changes = changes(settings(former), settings(Spec(p.set, p.book)))
 	}
@@ -78,9 +83,18 @@ func (p Plan) Apply(ctx context.Context, hub manifests.Cluster, progress manifes
 	}
 	progress("Writing the settings of the clusterset")
 	url := cmp.Or(p.set.BrokerURL, hub.Config.Host)
-	if p.set.Hub, err = HubAddresses(ctx, hub.Client, url); err != nil {
+	if p.set.Hub, err = HubAddresses(ctx, hub.Client, url, hub.Config.Host); err != nil {
 		return Info{}, err
 	}
+	ca, err := hub.CA(ctx)
+	if err != nil {
+		return Info{}, err
+	}
+	former := p.set.CA
+	if p.CA != nil {
+		former = p.CA
+	}
+	p.set.CA = config.MergeCA(ca, former)
 	psk, err := Setup(ctx, hub.Client, p.book, p.set, p.PSK)
 	if err != nil {
 		return Info{}, err
@@ -88,11 +102,7 @@ func (p Plan) Apply(ctx context.Context, hub manifests.Cluster, progress manifes
 	if err := manifests.Hub(ctx, hub.Client, progress); err != nil {
 		return Info{}, err
 	}
-	ca, err := hub.CA(ctx)
-	if err != nil {
-		return Info{}, err
-	}
-	token, err := Credential(ctx, hub.Client, ca)
+	token, err := Credential(ctx, hub.Client, p.set.CA)
 	if err != nil {
 		return Info{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -335,6 +336,7 @@ func Unregister(ctx context.Context, hub client.Client, namespace, clusterID str
 		&rbacv1.Role{ObjectMeta: meta(tokenRoleName(clusterID))},
 		&corev1.Secret{ObjectMeta: meta(RegistrationName(clusterID))},
 		&corev1.ServiceAccount{ObjectMeta: meta(AccountName(clusterID))},
+		&coordinationv1.Lease{ObjectMeta: meta(AccountName(clusterID))},
 	} {
 		if err := client.IgnoreNotFound(hub.Delete(ctx, obj)); err != nil {
 			return wrap(err, "delete %s %s at the hub", manifests.Kind(hub, obj), obj.GetName())

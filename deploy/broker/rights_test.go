@@ -10,6 +10,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -349,6 +350,96 @@ func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v, want 403", name, err)
 		}
+	}
+}
+
+// A member reports how it reaches the hub in its own Lease, reads what the hub announces and cannot
+// forge it; neither can the holder of broker-info.subm.
+func TestMembersDoNotForgeTheHubsAddress(t *testing.T) {
+	h := openHub(t)
+	ctx := context.Background()
+	one, _ := h.join(t, "g1", "")
+	h.join(t, "g2", "")
+	settle(t, one, endpoint("g1", "192.0.2.1"))
+	lease := func(name, server string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &server}}
+	}
+	set := func() *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ClustersetConfigMap, Namespace: namespace}}
+	}
+	if err := one.Create(ctx, lease("cluster-g1", "https://hub.example.com")); err != nil {
+		t.Errorf("a member creates its Lease: %v", err)
+	}
+	if err := h.admin.Create(ctx, lease("cluster-g2", "https://hub.example.com")); err != nil {
+		t.Fatal(err)
+	}
+	long := func() error {
+		l := lease("cluster-g1", "")
+		if err := one.Get(ctx, client.ObjectKeyFromObject(l), l); err != nil {
+			return err
+		}
+		*l.Spec.HolderIdentity = strings.Repeat("x", 513)
+		return one.Update(ctx, l)
+	}
+	for name, err := range map[string]error{
+		"write another's Lease":          verbs["update"](ctx, one, lease("cluster-g2", "")),
+		"create a Lease of no cluster":   one.Create(ctx, lease("pelago-hub", "https://evil.example.com")),
+		"a Lease with a long text":       long(),
+		"delete its Lease":               one.Delete(ctx, lease("cluster-g1", "")),
+		"the registrar creates a Lease":  h.registrar.Create(ctx, lease(manifests.RegistrarAccount, "")),
+		"write the announcement":         verbs["update"](ctx, one, set()),
+		"delete the announcement":        one.Delete(ctx, set()),
+		"the registrar writes it":        verbs["patch"](ctx, h.registrar, set()),
+		"the registrar deletes it":       h.registrar.Delete(ctx, set()),
+		"a member creates a ConfigMap":   one.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: namespace}}),
+		"the registrar reports for g1":   h.registrar.Create(ctx, lease("cluster-g3", "")),
+		"a member lists what others use": one.List(ctx, &coordinationv1.LeaseList{}, client.InNamespace(namespace)),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v, want 403", name, err)
+		}
+	}
+	// With the rights that RBAC does not give, the policy still refuses it.
+	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "careless", Namespace: namespace},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: AccountName("g1"), Namespace: namespace}}}
+	if err := h.admin.Create(ctx, binding); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.admin.Delete(context.Background(), binding) }) // the hub ends with the package
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		return one.List(ctx, &coordinationv1.LeaseList{}, client.InNamespace(namespace)) == nil, nil
+	})
+	if err != nil {
+		t.Fatal("the careless binding has no effect")
+	}
+	if err := verbs["update"](ctx, one, set()); err == nil || !strings.Contains(err.Error(), "pelago-member-address") {
+		t.Errorf("a member with rights to write ConfigMaps writes the announcement: %v, want the policy's refusal", err)
+	}
+	left, err := NotFollowing(ctx, h.admin, namespace)
+	if err != nil || len(left) != 0 {
+		t.Errorf("without an announcement these do not follow: %v, %v", left, err)
+	}
+	announced := set()
+	if err := h.admin.Get(ctx, client.ObjectKeyFromObject(announced), announced); err != nil {
+		t.Fatal(err)
+	}
+	announced.Data["broker-url"] = "https://next.example.com"
+	if err := h.admin.Update(ctx, announced); err != nil {
+		t.Fatal(err)
+	}
+	if left, err = NotFollowing(ctx, h.admin, namespace); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, f := range left {
+		if f.ClusterID == "g1" || f.ClusterID == "g2" {
+			lines = append(lines, f.String())
+		}
+	}
+	if got := strings.Join(lines, "; "); got != "g1: uses https://hub.example.com; g2: uses https://hub.example.com" {
+		t.Errorf("not following: %s", got)
 	}
 }
 

@@ -42,8 +42,11 @@ type Clusterset struct {
 	// Fabric is the range of the nodes' addresses between clusters: a /8 that config.CheckFabric
 	// accepts.
 	Fabric netip.Prefix
-	// BrokerURL is the URL that deploy-broker writes into its file; empty: that of the kubeconfig.
+	// BrokerURL is the URL that deploy-broker writes into its file, and that members follow; empty:
+	// that of the kubeconfig, and members keep theirs.
 	BrokerURL string
+	// CA are the CAs of the hub that members trust, PEM.
+	CA []byte
 	// AutoAccept: members get workloads without an administrator's `pelago clusters accept`.
 	AutoAccept bool
 	// ClusterSetIPs: exported services get a ClusterSetIP unless their ServiceExport sets
@@ -67,14 +70,16 @@ const (
 func (s Clusterset) data() map[string]string {
 	return map[string]string{
 		"mode":           s.Mode,
-		"hub-id":         s.HubID,
 		"custom-domains": strings.Join(s.CustomDomains, ","),
 		"components":     strings.Join(s.Components, ","),
 		keyFabric:        s.Fabric.String(),
 		keyHub:           joinAddresses(s.Hub),
 		keyAutoAccept:    strconv.FormatBool(s.AutoAccept),
 		keyClusterSetIPs: strconv.FormatBool(s.ClusterSetIPs),
-		"broker-url":     s.BrokerURL,
+
+		config.KeySetHubID:  s.HubID,
+		config.KeySetServer: s.BrokerURL,
+		config.KeySetCA:     string(s.CA),
 	}
 }
 
@@ -86,16 +91,20 @@ func joinAddresses(addresses []netip.Addr) string {
 	return strings.Join(texts, ",")
 }
 
-// HubAddresses are the addresses of the API server: those that its URL leads to and those that it
+// HubAddresses are the addresses of the API server: those that its URLs lead to and those that it
 // reports as its own. Loopback addresses, which no cluster can have, are left out.
-func HubAddresses(ctx context.Context, hub client.Client, server string) ([]netip.Addr, error) {
-	u, err := url.Parse(server)
-	if err != nil {
-		return nil, fmt.Errorf("read the hub's URL %q: %w", server, err)
+func HubAddresses(ctx context.Context, hub client.Client, servers ...string) ([]netip.Addr, error) {
+	var all []netip.Addr
+	for _, server := range servers {
+		u, err := url.Parse(server)
+		if err != nil {
+			return nil, fmt.Errorf("read the hub's URL %q: %w", server, err)
+		}
+		// The name may resolve in the members' networks only. They resolve it themselves as well
+		// (control/agent/peering).
+		found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+		all = append(all, found...)
 	}
-	// The name may resolve in the members' networks only. They resolve it themselves as well
-	// (control/agent/peering).
-	all, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
 	var list discoveryv1.EndpointSliceList
 	if err := hub.List(ctx, &list, client.InNamespace(metav1.NamespaceDefault), client.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}); err != nil {
 		return nil, fmt.Errorf("list the addresses of the hub's API servers: %w", err)
@@ -139,8 +148,8 @@ func readClusterset(ctx context.Context, hub client.Client, namespace string) (C
 		return strings.FieldsFunc(cm.Data[key], func(r rune) bool { return r == ',' || r == ' ' })
 	}
 	set := Clusterset{
-		Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components"),
-		BrokerURL: cm.Data["broker-url"], AutoAccept: cm.Data[keyAutoAccept] == "true",
+		Mode: cm.Data["mode"], HubID: cm.Data[config.KeySetHubID], CustomDomains: split("custom-domains"), Components: split("components"),
+		BrokerURL: cm.Data[config.KeySetServer], CA: []byte(cm.Data[config.KeySetCA]), AutoAccept: cm.Data[keyAutoAccept] == "true",
 		ClusterSetIPs: cm.Data[keyClusterSetIPs] == "true",
 	}
 	for _, text := range split(keyHub) {

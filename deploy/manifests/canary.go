@@ -9,6 +9,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -116,6 +117,7 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: MemberRole}}),
 		"pelago-registration-tokens":     token(canary),
 		"pelago-bootstrap-tokens":        token("pelago-bootstrap-canary"),
+		"pelago-member-address":          create(&coordinationv1.Lease{ObjectMeta: object}),
 		"pelago-registration-allocation": create(&corev1.ConfigMap{ObjectMeta: object}),
 	}
 }

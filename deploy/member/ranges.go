@@ -39,6 +39,10 @@ type runningPod struct {
 func discoverPodCIDRs(
 	ctx context.Context, c kubernetes.Interface, objects client.Reader, nodes []corev1.Node, pods []runningPod, acceptNodes bool,
 ) ([]netip.Prefix, string, error) {
+	cilium, err := ciliumNodes(ctx, objects)
+	if err != nil {
+		return nil, "", err
+	}
 	var tried []string
 	for _, source := range []func() (found, error){
 		func() (found, error) { return ciliumPools(ctx, c) },
@@ -56,7 +60,7 @@ func discoverPodCIDRs(
 		if len(f.ranges) == 0 {
 			continue
 		}
-		outside := outsideOf(f.ranges, pods)
+		outside := strings.Join(slices.DeleteFunc([]string{outsideOf(f.ranges, pods), nodesOutside(f.ranges, cilium)}, func(s string) bool { return s == "" }), ", ")
 		if outside == "" {
 			return f.ranges, "from " + f.source, nil
 		}
@@ -64,6 +68,9 @@ func discoverPodCIDRs(
 	}
 	if len(tried) > 0 {
 		return nil, "", errors.New(strings.Join(tried, "; "))
+	}
+	if len(cilium) > 0 {
+		nodes = cilium
 	}
 	prefixes := fromNodes(nodes)
 	switch {
@@ -179,6 +186,39 @@ func optional(err error) error {
 		return nil
 	}
 	return err
+}
+
+// ciliumNodes are the ranges that Cilium has given to nodes, as Nodes: those of Nodes may differ.
+func ciliumNodes(ctx context.Context, c client.Reader) (out []corev1.Node, err error) {
+	nodes := &unstructured.UnstructuredList{}
+	nodes.SetGroupVersionKind(schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNodeList"})
+	if err := optional(c.List(ctx, nodes)); err != nil {
+		return nil, fmt.Errorf("list the CiliumNodes: %w", err)
+	}
+	for _, n := range nodes.Items {
+		if texts, _, _ := unstructured.NestedStringSlice(n.Object, "spec", "ipam", "podCIDRs"); len(texts) > 0 { // absent: other kinds of IPAM
+			out = append(out, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.GetName()}, Spec: corev1.NodeSpec{PodCIDRs: texts}})
+		}
+	}
+	return out, nil
+}
+
+// nodesOutside names CiliumNodes whose ranges are outside of all of these; empty if there are none.
+func nodesOutside(ranges []netip.Prefix, nodes []corev1.Node) string {
+	var names []string
+	for _, n := range nodes {
+		for _, text := range n.Spec.PodCIDRs {
+			p, err := netip.ParsePrefix(text)
+			family := func(r netip.Prefix) bool { return r.Addr().Is4() == p.Addr().Is4() }
+			if err == nil && slices.ContainsFunc(ranges, family) && !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) }) {
+				names = append(names, fmt.Sprintf("CiliumNode %s with %s", n.Name, p))
+			}
+		}
+	}
+	if more := len(names) - maxOutside; more > 0 {
+		names = append(names[:maxOutside], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 func calicoPools(ctx context.Context, c client.Reader) (f found, err error) {

@@ -36,11 +36,18 @@ func custom(group, kind, name string, spec map[string]any) *unstructured.Unstruc
 	}}
 }
 
-// customReader knows the kinds of Calico and OpenShift.
+func ciliumNode(ranges ...any) *unstructured.Unstructured {
+	n := custom("cilium.io", "CiliumNode", "n1", map[string]any{"ipam": map[string]any{"podCIDRs": ranges}})
+	n.SetAPIVersion("cilium.io/v2")
+	return n
+}
+
+// customReader knows the kinds of Calico, Cilium and OpenShift.
 func customReader(objects ...client.Object) client.Reader {
 	scheme := runtime.NewScheme()
 	for _, kind := range []schema.GroupVersionKind{
 		{Group: "crd.projectcalico.org", Version: "v1", Kind: "IPPool"}, {Group: "config.openshift.io", Version: "v1", Kind: "Network"},
+		{Group: "cilium.io", Version: "v2", Kind: "CiliumNode"},
 	} {
 		scheme.AddKnownTypeWithName(kind, &unstructured.Unstructured{})
 		scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &unstructured.UnstructuredList{})
@@ -93,6 +100,11 @@ func TestSourcesOfPodRanges(t *testing.T) {
 		}},
 		"only the present nodes":            {c: cluster(), nodes: onePresent, refused: "only the present nodes have some, in [10.9.1.0/24]"},
 		"only the present nodes, confirmed": {c: cluster(), nodes: onePresent, accept: true, want: "10.9.1.0/24"},
+		"Cilium's nodes are outside of kube-controller-manager's range": {c: cluster(manager("10.244.0.0/16")), nodes: onePresent, objects: []client.Object{ciliumNode("10.0.1.0/24")},
+			refused: "kube-controller-manager has [10.244.0.0/16], without CiliumNode n1 with 10.0.1.0/24"},
+		"Cilium's pools before the ranges of its nodes": {c: cluster(pool), objects: []client.Object{ciliumNode("10.0.1.0/24")}, want: "10.0.0.0/9 10.128.0.0/12"},
+		"Cilium's nodes, confirmed":                     {c: cluster(), nodes: onePresent, accept: true, objects: []client.Object{ciliumNode("10.0.1.0/24")}, want: "10.0.1.0/24"},
+		"Cilium's nodes alone":                          {c: cluster(), nodes: onePresent, objects: []client.Object{ciliumNode("10.0.1.0/24")}, refused: "only the present nodes have some, in [10.0.1.0/24]"},
 		"pods outside of all sources": {c: cluster(manager("10.244.0.0/16")), pods: pod("10.245.0.9"),
 			refused: "kube-controller-manager has [10.244.0.0/16], without pod shop/web at 10.245.0.9"},
 		"nothing": {c: cluster(), refused: "neither kube-controller-manager"},

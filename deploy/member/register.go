@@ -66,6 +66,7 @@ func registerNetwork(
 		data[config.KeyBrokerCA] = info.CA()
 		data[config.KeyNamespace] = []byte(info.Namespace())
 		data[config.KeyBrokerServer] = []byte(info.BrokerURL)
+		delete(data, config.KeyOtherServer) // that of an earlier registration
 		data[manifests.KeyProof] = []byte(proof)
 	}); err != nil {
 		return "", err

@@ -75,6 +75,9 @@ const (
 	// AnnotationNeeded lists, separated by commas, addresses of a cluster's API server and name
 	// servers: the hub refuses ranges of others that contain one. Written by `pelago join`.
 	AnnotationNeeded = "pelago.io/needed-addresses"
+	// AnnotationHubProblem of a Lease cluster-<id> at the hub: why the cluster does not use the
+	// address that the hub announces; empty: it does. Written by the agent.
+	AnnotationHubProblem = "pelago.io/hub-problem"
 	// AnnotationJoinedAt is when the Cluster was made at the hub, RFC 3339. Written by the agent on
 	// its copies, which have a creation time of their own.
 	AnnotationJoinedAt = "pelago.io/joined-at"

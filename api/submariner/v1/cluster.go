@@ -11,6 +11,7 @@ const LabelClusterID = "submariner-io/clusterID"
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Namespaced
+// +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Cluster ID",type=string,JSONPath=`.spec.cluster_id`
 // +kubebuilder:printcolumn:name="Global CIDR",type=string,JSONPath=`.spec.global_cidr`
 // +kubebuilder:printcolumn:name="ClusterSetIP CIDR",type=string,priority=1,JSONPath=`.spec.clusterset_ip_cidr`
@@ -20,7 +21,30 @@ type Cluster struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	Spec ClusterSpec `json:"spec"`
+	// Status is that of the cluster's own object in itself; the hub and the other clusters have
+	// none.
+	//
+	// +optional
+	Status ClusterStatus `json:"status,omitzero"`
 }
+
+// ClusterStatus is what a cluster reports of itself.
+type ClusterStatus struct {
+	// Conditions of the types below.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Condition RangesRegistered: the ranges that the cluster is registered with contain all of which
+// its pods and services get addresses. The message names the objects and the remedy.
+const (
+	ClusterRangesRegistered = "RangesRegistered"
+	ReasonRangesRegistered  = "Registered"
+	ReasonRangesOutgrown    = "Outgrown"
+)
 
 // ClusterSpec is the identity and the address ranges of a member.
 //

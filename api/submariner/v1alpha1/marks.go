@@ -57,6 +57,9 @@ const (
 	// ConditionDegraded: the spec, or what it depends on, is refused; what ran before continues.
 	// The message names field and remedy.
 	ConditionDegraded = "Degraded"
+	// ConditionGatewaysRedundant of a Submariner: the cluster has more than one gateway. Ready does
+	// not depend on it.
+	ConditionGatewaysRedundant = "GatewaysRedundant"
 )
 
 // Status is what the kinds of this package report in common.

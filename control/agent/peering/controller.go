@@ -48,8 +48,9 @@ type Options struct {
 	SystemNamespace string
 	BrokerNamespace string
 	HubID           string
-	// HubServer is the URL of the hub's API server.
-	HubServer string
+	// HubServers are the URLs of the hub's API server: the one in use and, while the hub moves,
+	// another.
+	HubServers []string
 	// APIServers are the servers of this cluster's own API server, besides its endpoints: that of the
 	// agent's connection, and the host of the kubeconfig that the cluster joined with. URL or host.
 	APIServers []string
@@ -288,7 +289,10 @@ func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	k := known{nodes: nodes.Items, hub: r.resolve(ctx, r.HubServer), needed: needed}
+	k := known{nodes: nodes.Items, needed: needed}
+	for _, server := range r.HubServers {
+		k.hub = append(k.hub, r.resolve(ctx, server)...)
+	}
 	for _, p := range peers.Items {
 		if owner.Owns(&p) {
 			k.peers = append(k.peers, p)

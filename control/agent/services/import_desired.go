@@ -129,10 +129,16 @@ func (c sourceCluster) imported(s importState, merged MergedService) *mcs.Servic
 		Type: string(mcs.ServiceImportConditionReady), Status: metav1.ConditionTrue, Reason: string(mcs.ServiceImportReasonReady),
 		Message: "the service is imported",
 	}
-	if causes := s.refusals(); len(causes) > 0 {
+	// A cluster whose lease has expired stays in status.clusters (KEP-1645: those from which the
+	// service was derived): its export stands until the cluster returns or is unjoined.
+	if causes := append(s.refusals(), s.expired(merged.Clusters)...); len(causes) > 0 {
 		ready.Message = "the service is imported, without ready endpoints of " + strings.Join(causes, "; of ")
-		if !slices.ContainsFunc(merged.Clusters, func(id string) bool { _, refused := s.refused[id]; return !refused }) {
+		left := slices.DeleteFunc(slices.Clone(merged.Clusters), func(id string) bool { _, refused := s.refused[id]; return refused })
+		switch {
+		case len(left) == 0:
 			ready.Status, ready.Reason = metav1.ConditionFalse, reasonPeerRefused
+		case !slices.ContainsFunc(left, func(id string) bool { return !slices.Contains(s.stale, id) }):
+			ready.Status, ready.Reason = metav1.ConditionFalse, reasonClusterGone
 		}
 	}
 	switch i.Spec.Type {

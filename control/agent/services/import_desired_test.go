@@ -114,6 +114,35 @@ func importLines(r result) []string {
 	return out
 }
 
+// A cluster whose lease has expired stays in status.clusters, as its export stands; Ready names it
+// and the remedy, and is False if no other exports the service.
+func TestReadyNamesClustersThatAreGone(t *testing.T) {
+	both := func() importState {
+		return sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "120.3.0.9", 1))
+	}
+	const remedy = "cluster g3: no gateway has reached it for 1h0m0s; if it is gone for good, remove it by `pelago unjoin --clusterid g3` at the hub"
+	for name, tt := range map[string]struct {
+		state                        importState
+		clusters, reason, wantPhrase string
+	}{
+		"none is":           {both(), "g2 g3", "True Ready", "the service is imported"},
+		"one of two":        {both().with(stale("g3")), "g2 g3", "True Ready", remedy},
+		"both":              {both().with(stale("g2", "g3")), "g2 g3", "False ClusterGone", remedy},
+		"one, one refused":  {both().with(refuse("g2", v1alpha1.ReasonWireMismatch)).with(stale("g3")), "g2 g3", "False ClusterGone", remedy},
+		"no exporter of it": {both().with(stale("g9")), "g2 g3", "True Ready", "the service is imported"},
+	} {
+		r := sourceCluster{id: "g1", systemNamespace: "pelago-system"}.desired(tt.state)
+		var clusters []string
+		for _, c := range r.imported.Status.Clusters {
+			clusters = append(clusters, c.Cluster)
+		}
+		ready := meta.FindStatusCondition(r.imported.Status.Conditions, string(mcs.ServiceImportConditionReady))
+		if got := strings.Join(clusters, " "); got != tt.clusters || string(ready.Status)+" "+ready.Reason != tt.reason || !strings.Contains(ready.Message, tt.wantPhrase) {
+			t.Errorf("%s: clusters %s, %s %s %q; want %s, %s %q", name, got, ready.Status, ready.Reason, ready.Message, tt.clusters, tt.reason, tt.wantPhrase)
+		}
+	}
+}
+
 func TestImportDesired(t *testing.T) {
 	tests := map[string]struct {
 		state importState

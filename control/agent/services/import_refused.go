@@ -25,8 +25,10 @@ import (
 
 // Reasons of Events.
 const (
-	reasonNotImported    = "NotImported"    // on a Peer: no endpoint of a service is ready
-	reasonClusterGone    = "ClusterGone"    // on a Peer: its lease has expired
+	reasonNotImported = "NotImported" // on a Peer: no endpoint of a service is ready
+	// reasonClusterGone is on a Peer: its lease has expired; and that of Ready of a ServiceImport all
+	// exporters of which are gone.
+	reasonClusterGone    = "ClusterGone"
 	reasonForeignAddress = "ForeignAddress" // on a Peer: a service has addresses of others
 	reasonInvalidWeight  = "InvalidWeight"  // on a ServiceImport
 )

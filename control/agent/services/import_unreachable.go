@@ -101,6 +101,17 @@ func (r *importReconciler) expire(ctx context.Context, id string, since time.Tim
 	})
 }
 
+// expired are the causes for the exporting clusters whose lease has expired.
+func (s importState) expired(exporters []string) (causes []string) {
+	for _, id := range s.stale {
+		if slices.Contains(exporters, id) {
+			causes = append(causes, fmt.Sprintf("cluster %s: no gateway has reached it for %s; if it is gone for good, remove it by `pelago unjoin --clusterid %s` at the hub",
+				id, staleAfter, id))
+		}
+	}
+	return causes
+}
+
 func clusterGone(id string, since time.Duration) string {
 	return fmt.Sprintf("no gateway has reached cluster %s for %s: its endpoints are removed, and it has no say on imported services that others export; "+
 		"if it is gone for good, remove it by `pelago unjoin --clusterid %s` at the hub", id, since.Round(time.Minute), id)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/manifests"
@@ -201,15 +202,19 @@ func networks(ctx context.Context, m Member, c config.Config) (Table, error) {
 func gateways(ctx context.Context, m Member, _ config.Config) (Table, error) {
 	t := Table{
 		Header: []string{"NODE", "HA STATUS", "SUMMARY"},
-		Wide:   []string{"VERSION", "FAILURE"},
+		Wide:   []string{"PUBLIC IP", "SOURCE", "VERSION", "FAILURE"},
 		Empty:  "No gateways: no node has the label " + submarinerv1.LabelGateway + "=true, or none reports yet.",
 	}
 	gateways, healths, err := listGateways(ctx, m)
 	if err != nil {
 		return t, err
 	}
+	addresses, err := publicAddresses(ctx, m)
+	if err != nil {
+		return t, err
+	}
 	for _, g := range gateways {
-		h := healths[g.Name]
+		h, public := healths[g.Name], cmp.Or(addresses[g.Name], &pelagov1alpha1.PublicIP{})
 		text := summary(g.Status.Connections)
 		switch {
 		case h.gone():
@@ -222,16 +227,38 @@ func gateways(ctx context.Context, m Member, _ config.Config) (Table, error) {
 		}
 		t.Rows = append(t.Rows, Row{
 			Cells: []string{g.Name, string(g.Status.HAStatus), text},
-			Wide:  []string{g.Status.Version, g.Status.StatusFailure},
+			Wide:  []string{public.Address, publicSource(public), g.Status.Version, g.Status.StatusFailure},
 			Object: struct {
 				Node     string                     `json:"node"`
 				Gone     bool                       `json:"gone"`
 				SilentTo []string                   `json:"silentTo,omitempty"`
+				PublicIP *pelagov1alpha1.PublicIP   `json:"publicIP,omitempty"`
 				Status   submarinerv1.GatewayStatus `json:"status"`
-			}{g.Name, h.gone(), h.silentTo, g.Status},
+			}{g.Name, h.gone(), h.silentTo, addresses[g.Name], g.Status},
 		})
 	}
 	return t, nil
+}
+
+// publicAddresses are what the gateways know of their public addresses, by node.
+func publicAddresses(ctx context.Context, m Member) (map[string]*pelagov1alpha1.PublicIP, error) {
+	list := &pelagov1alpha1.NodeIndexList{}
+	if err := m.Client.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("list NodeIndexes: %w", err)
+	}
+	out := map[string]*pelagov1alpha1.PublicIP{}
+	for _, n := range list.Items {
+		out[n.Name] = n.Status.PublicIP
+	}
+	return out, nil
+}
+
+// publicSource is what a public address comes from, and why that gives none any more.
+func publicSource(p *pelagov1alpha1.PublicIP) string {
+	if p.Message != "" {
+		return p.Source + " (" + p.Message + ")"
+	}
+	return p.Source
 }
 
 // summary counts the established connections, in the form of Submariner's tool.

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
@@ -59,6 +60,11 @@ func testMember(t *testing.T) Member {
 			Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: image}}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 	}
 	var objs []client.Object
+	public := func(node string, ip pelagov1alpha1.PublicIP) *pelagov1alpha1.NodeIndex {
+		return &pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: pelagov1alpha1.NodeIndexStatus{PublicIP: &ip}}
+	}
+	objs = append(objs, public("n1", pelagov1alpha1.PublicIP{Address: "203.0.113.1", Source: "external-ip:203.0.113.1"}),
+		public("n2", pelagov1alpha1.PublicIP{Address: "203.0.113.2", Source: "api:ip.example.org", Message: "http: timeout"}))
 	objs = append(objs, gateway("n2"), gateway("n1", down, up), endpoint("g2", remote("g2-n1", "192.0.2.21")),
 		endpoint("g1", submarinerv1.EndpointSpec{Hostname: "n1", PrivateIP: "192.0.2.11", PublicIP: "203.0.113.1", Backend: "vxlan", Subnets: []string{"120.1.0.0/24"}}))
 	return Member{
@@ -86,9 +92,9 @@ func TestTables(t *testing.T) {
 			"NETWORK PLUGIN   SERVICE CIDRS   CLUSTER CIDRS   GLOBAL CIDR    CLUSTERSET CIDR   CLUSTER INDEX   MODE         FABRIC CIDR   EXTERNAL CIDRS\n" +
 			"kindnet          10.77.0.0/16    10.7.0.0/16     120.1.0.0/24                     1               submariner   241.0.0.0/8   192.0.2.0/25\n\n",
 		"gateways": "" +
-			"NODE   HA STATUS   SUMMARY                                  VERSION   FAILURE\n" +
-			"n1     active      1 connections out of 2 are established   v1        \n" +
-			"n2     active      There are no connections                 v1        \n\n",
+			"NODE   HA STATUS   SUMMARY                                  PUBLIC IP     SOURCE                               VERSION   FAILURE\n" +
+			"n1     active      1 connections out of 2 are established   203.0.113.1   external-ip:203.0.113.1              v1        \n" +
+			"n2     active      There are no connections                 203.0.113.2   api:ip.example.org (http: timeout)   v1        \n\n",
 		"versions": "" +
 			"COMPONENT      REPOSITORY                     CONFIGURED   RUNNING   ARCH\n" +
 			"pelago-node    registry.example:5000/pelago   v2           v1, v2    amd64\n" +
