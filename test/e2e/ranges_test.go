@@ -24,7 +24,10 @@ import (
 // as is discovered on k3s without its annotations.
 func TestRanges(t *testing.T) {
 	s := bringUp(t, lab.Options{Name: *labName + "rng", Nodes: 3}, walk.Walk{Plain: true, Gateways: 2, Wire: "vxlan"})
-	if !*keep || !s.joined(t) {
+	if *keep && s.joined(t) {
+		_, err := s.Pelago(t.Context(), "deploy-broker", "--context", "hub", "--auto-accept") // writes broker-info.subm
+		must(t, err)
+	} else {
 		s.joinOneNode(t)
 	}
 	must(t, s.Connected(t.Context()))
@@ -254,28 +257,15 @@ func testNeededAddresses(t *testing.T, s *clusterset) {
 		}
 	})
 	s.kubectl(t, "hub", "delete", "validatingadmissionpolicybinding", neededBinding)
-	within(t, func() error { // the API server reads policies from a cache
-		return s.forge(t, at(admin, clustersKind), at(admin, endpointsKind), endpoints.Items[0], ranges)
-	})
-	within(t, func() error {
-		condition := s.peerCondition(t, forged)
-		if !strings.Contains(condition, `"OverlappingCIDR"`) || !strings.Contains(condition, ranges[0]) && !strings.Contains(condition, ranges[1]) {
-			return fmt.Errorf("condition of Peer %s in g1: %s", forged, condition)
-		}
-		return nil
-	})
-	t.Logf("g1: %s", s.peerCondition(t, forged))
-	s.works(t, needed)
-	s.pass(t, 5000)
-	s.works(t, needed)
-
-	// The same ranges in the Cluster of g2 itself, which g1 has accepted before: it is used without them.
+	// A range in the Cluster of g2 itself, which g1 has accepted before: it is used without that.
 	claim := func(ranges ...string) {
 		t.Helper()
 		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"cluster_cidr": ranges}})
 		must(t, err)
-		_, err = at(admin, clustersKind).Patch(ctx, "g2", "application/merge-patch+json", patch, metav1.PatchOptions{})
-		must(t, err)
+		within(t, func() error { // the API server reads policies from a cache
+			_, err := at(admin, clustersKind).Patch(ctx, "g2", "application/merge-patch+json", patch, metav1.PatchOptions{})
+			return err
+		})
 	}
 	peerIs := func(words ...string) {
 		t.Helper()
@@ -297,6 +287,22 @@ func testNeededAddresses(t *testing.T, s *clusterset) {
 	claim(s.Pods("g2"))
 	peerIs(`"True"`, `"Accepted"`, "gateways are used")
 
+	// Objects of a cluster that has not joined.
+	within(t, func() error {
+		return s.forge(t, at(admin, clustersKind), at(admin, endpointsKind), endpoints.Items[0], ranges)
+	})
+	within(t, func() error {
+		condition := s.peerCondition(t, forged)
+		if !strings.Contains(condition, `"OverlappingCIDR"`) || !strings.Contains(condition, ranges[0]) && !strings.Contains(condition, ranges[1]) {
+			return fmt.Errorf("condition of Peer %s in g1: %s", forged, condition)
+		}
+		return nil
+	})
+	t.Logf("g1: %s", s.peerCondition(t, forged))
+	s.works(t, needed)
+	s.pass(t, 5000)
+	s.works(t, needed)
+
 	// As if the agent had accepted it: the nodes protect themselves.
 	s.kubectl(t, "g1", "-n", "pelago-system", "scale", "deployment/pelago-agent", "--replicas=0")
 	s.kubectl(t, "g1", "-n", "pelago-system", "wait", "--for=delete", "pod", "-l", "app=pelago-agent", walk.WaitFlag)
@@ -309,11 +315,14 @@ func testNeededAddresses(t *testing.T, s *clusterset) {
 		`{"status":{"conditions":[{"type":"Accepted","status":"True","reason":"Accepted","message":"forged","lastTransitionTime":"2026-11-29T00:00:00Z"}]}}`)
 	for _, n := range s.nodes(t, "g1") {
 		within(t, func() error { // a part of the range without what the node needs
-			if routes := s.node(t, n, "ip", "route", "show", "table", "4800"); !strings.Contains(routes, strings.TrimSuffix(ranges[0], "0/29")) {
-				return fmt.Errorf("routes of %s: %s", n, routes)
+			if len(s.routesInto(t, n, g1.Subnet)) == 0 {
+				return fmt.Errorf("%s routes nothing of %s", n, ranges)
 			}
 			return nil
 		})
+	}
+	for _, n := range s.nodes(t, "g1") {
+		t.Logf("%s routes %s", n, s.routesInto(t, n, g1.Subnet))
 	}
 	s.works(t, needed)
 	s.pass(t, 5000)
@@ -327,8 +336,8 @@ func testNeededAddresses(t *testing.T, s *clusterset) {
 			return fmt.Errorf("g1 has the Peers %s", peers)
 		}
 		for _, n := range s.nodes(t, "g1") {
-			if routes := s.node(t, n, "ip", "route", "show", "table", "4800"); strings.Contains(routes, strings.TrimSuffix(ranges[0], "0/29")) {
-				return fmt.Errorf("routes of %s: %s", n, routes)
+			if routes := s.routesInto(t, n, g1.Subnet); len(routes) > 0 {
+				return fmt.Errorf("%s routes %s to another cluster", n, routes)
 			}
 		}
 		return nil
@@ -350,6 +359,18 @@ func (s *clusterset) works(t *testing.T, needed map[string]netip.Addr) {
 			}
 		}
 	}
+}
+
+// routesInto are the destinations inside a prefix that a node routes to other clusters.
+func (s *clusterset) routesInto(t *testing.T, node string, prefix netip.Prefix) (to []string) {
+	t.Helper()
+	for line := range strings.Lines(s.node(t, node, "ip", "route", "show", "table", "4800")) {
+		address, _, _ := strings.Cut(strings.Fields(line)[0], "/")
+		if a, err := netip.ParseAddr(address); err == nil && prefix.Contains(a) {
+			to = append(to, strings.Fields(line)[0])
+		}
+	}
+	return to
 }
 
 func (s *clusterset) peerCondition(t *testing.T, peer string) string {
