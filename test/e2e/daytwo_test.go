@@ -89,6 +89,26 @@ func testDeadGatewayNewNode(t *testing.T, s *clusterset) {
 	s.kubectl(t, "g2", "-n", namespace, "wait", "--for=condition=Ready", "pod/web", walk.WaitFlag)
 	s.kubectl(t, "g2", "wait", "--for=delete", "nodeindex/"+added, walk.WaitFlag)
 	c := s.kindsOf(t, "g2")
+	within(t, func() error { // blocks of a node that is gone stay for as long as its flows may last
+		var list pelagov1alpha1.PortBlockList
+		if err := c.List(ctx, &list); err != nil {
+			return err
+		}
+		left := 0
+		for i := range list.Items {
+			if list.Items[i].Spec.Node != added {
+				continue
+			}
+			left++
+			if err := c.Delete(ctx, &list.Items[i]); client.IgnoreNotFound(err) != nil {
+				return err
+			}
+		}
+		if left > 0 {
+			return fmt.Errorf("%s had %d port blocks", added, left)
+		}
+		return nil
+	})
 	n, err := s.Lab.Plan().Node(added)
 	must(t, err)
 
