@@ -325,7 +325,7 @@ func (d *Daemon) wakeLater() {
 // earlier attempts would make the clients of the writers back off for up to a minute. If the node
 // works from saved objects, the next reconcile applies what differs.
 func (d *Daemon) goLive(ctx context.Context) {
-	d.reports.start(ctx)
+	d.reports.start(ctx, d.nodes)
 	if d.objects.goLive() {
 		d.log.Info("the API server's objects have been read: the node works from them")
 	}

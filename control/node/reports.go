@@ -23,9 +23,11 @@ import (
 const (
 	// writeTime bounds one write to the API server.
 	writeTime = 10 * time.Second
-	// spread bounds the random delay of writes of RouteAgents: when a gateway dies, all nodes
-	// report at once.
-	spread = time.Second
+	// spreadPerNode, times the number of nodes, and maxSpread bound the random delay of writes of
+	// RouteAgents: when a gateway dies, all nodes report at once. In a small cluster the agent is to
+	// know soon, since new objects wait for a gateway that it does not know to be dead.
+	spreadPerNode = time.Millisecond
+	maxSpread     = time.Second
 )
 
 // outbox decouples a producer from a slow writer: of several values the newest is written. Only one
@@ -45,7 +47,7 @@ func (o outbox[T]) put(v T) {
 
 // run writes until ctx ends, each value after a random delay, and retries the newest until it is
 // written.
-func (o outbox[T]) run(ctx context.Context, delay time.Duration, write func(context.Context, T) error, log *slog.Logger) {
+func (o outbox[T]) run(ctx context.Context, delay func() time.Duration, write func(context.Context, T) error, log *slog.Logger) {
 	last, backoff := "", time.Duration(0)
 	for {
 		var v T
@@ -54,7 +56,7 @@ func (o outbox[T]) run(ctx context.Context, delay time.Duration, write func(cont
 			return
 		case v = <-o.next:
 		}
-		for wait := jitter(delay); ; wait = backoff + jitter(delay) {
+		for wait := jitter(delay()); ; wait = backoff + jitter(delay()) {
 			if v = o.latest(ctx, v, wait); ctx.Err() != nil {
 				return
 			}
@@ -146,12 +148,16 @@ func newReports(key types.NamespacedName, known client.Reader, c client.Client, 
 	}
 }
 
-// start begins to write, until ctx ends.
-func (r *reports) start(ctx context.Context) {
-	go r.node.run(ctx, 0, r.nodes.write, r.log)
-	go r.gateway.run(ctx, 0, r.gateways.write, r.log)
-	go r.agent.run(ctx, spread, r.agents.write, r.log)
+// start begins to write, until ctx ends; nodes returns the number of nodes of the cluster.
+func (r *reports) start(ctx context.Context, nodes func() int) {
+	go r.node.run(ctx, atOnce, r.nodes.write, r.log)
+	go r.gateway.run(ctx, atOnce, r.gateways.write, r.log)
+	go r.agent.run(ctx, func() time.Duration { return spread(nodes()) }, r.agents.write, r.log)
 }
+
+func atOnce() time.Duration { return 0 }
+
+func spread(nodes int) time.Duration { return min(maxSpread, time.Duration(nodes)*spreadPerNode) }
 
 // nodeWriter writes the status of NodeIndex and PortBlocks.
 type nodeWriter struct {

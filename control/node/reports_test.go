@@ -178,7 +178,7 @@ func TestOutbox(t *testing.T) {
 		away.Store(true)
 		got := []int{}
 		o := newOutbox[int]()
-		go o.run(ctx, 0, func(ctx context.Context, v int) error {
+		go o.run(ctx, atOnce, func(ctx context.Context, v int) error {
 			if away.Load() {
 				<-ctx.Done() // hangs
 				return errors.New("no route to host")
@@ -254,7 +254,7 @@ func TestReportsDoNotWait(t *testing.T) {
 		objs.NodeIndexes, objs.PortBlocks = indexes.Items, blocks.Items
 		ctx, cancel := context.WithCancel(t.Context())
 		d.reports = newReports(types.NamespacedName{Name: "n1"}, c, c, nil, slog.New(slog.DiscardHandler))
-		go d.reports.node.run(ctx, 0, d.reports.nodes.write, d.reports.log)
+		go d.reports.node.run(ctx, atOnce, d.reports.nodes.write, d.reports.log)
 		begin := time.Now()
 		for _, ack := range []string{"a", "b", "c"} {
 			result.Acks = []string{ack}
@@ -324,5 +324,15 @@ func TestReportsAreOfWhatWasRead(t *testing.T) {
 	var p pelagov1alpha1.PortBlock
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(block), &p); err != nil || p.Status.Released {
 		t.Errorf("the block of n2 is released (%v)", err)
+	}
+}
+
+// TestSpread: in a small cluster reports are not delayed, and those of a large one are spread over a
+// second.
+func TestSpread(t *testing.T) {
+	for nodes, want := range map[int]time.Duration{0: 0, 3: 3 * time.Millisecond, 500: 500 * time.Millisecond, 5000: time.Second} {
+		if got := spread(nodes); got != want {
+			t.Errorf("%d nodes: %s, want %s", nodes, got, want)
+		}
 	}
 }

@@ -237,7 +237,7 @@ func checkRanges(ctx context.Context, hub client.Client, namespace string, r Req
 		for _, a := range neededBy(other) {
 			local := r.local()
 			if i := slices.IndexFunc(local, func(r namedRange) bool { return r.Contains(a) }); i >= 0 {
-				return local[i].refuse("this cluster's range %s contains %s, the address of the API server or a name server of cluster %q: "+
+				return local[i].refuse("this cluster's range %s contains %s, the address of the API server, a name server or a node of cluster %q: "+
 					"give other ranges, or use a clusterset with globalnet (`pelago deploy-broker --globalnet`, before clusters join)", local[i], a, other.Name)
 			}
 		}

@@ -64,7 +64,7 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 		"services among its own nodes": {func(r *Request) { r.Services = prefixes("192.0.2.0/28") },
 			[]string{"spec.serviceCIDR 192.0.2.0/28 contains the address 192.0.2.2 of a node"}},
 		"another's API server": {func(r *Request) { r.Pods = prefixes("10.8.0.0/16", "172.31.1.0/29") },
-			[]string{`172.31.1.0/29 contains 172.31.1.2, the address of the API server or a name server of cluster "c1"`, "globalnet"}},
+			[]string{`172.31.1.0/29 contains 172.31.1.2, the address of the API server, a name server or a node of cluster "c1"`, "globalnet"}},
 		"an API server among another's pods": {func(r *Request) { r.Needed = []netip.Addr{netip.MustParseAddr("10.7.3.4")} },
 			[]string{"10.7.3.4/32 overlaps 10.7.0.0/16"}},
 		"a GlobalCIDR": {func(r *Request) { r.GlobalCIDR = netip.MustParsePrefix("120.1.0.0/24") },
@@ -122,7 +122,7 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 		"::/0": "hosts do not route", "::1/128": "hosts do not route", "fe80::/64": "hosts do not route", "ff02::/16": "hosts do not route",
 		"64.0.0.0/7": "larger than a /8", "::ffff:10.8.0.0/112": "ValidatingAdmissionPolicy 'pelago-clusters", "10.8.0.1/16": "CIDR notation",
 		"203.0.113.0/24": "contain an address of the hub: 203.0.113.7", "198.51.100.0/24": "the address of a gateway of cluster 'c1'",
-		"172.31.1.0/29": "contain an address of the API server or a name server of cluster 'c1': 172.31.1.2, 172.31.1.53", "172.31.1.56/29": "",
+		"172.31.1.0/29": "contain an address of the API server, a name server or a node of cluster 'c1': 172.31.1.2, 172.31.1.53", "172.31.1.56/29": "",
 	} {
 		var err error
 		if waited := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {

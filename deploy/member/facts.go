@@ -89,7 +89,7 @@ func readFacts(ctx context.Context, c manifests.Cluster, want spec.Member, forme
 	if err != nil {
 		return f, err
 	}
-	f.Needed, f.APIServer, err = needed(ctx, c, slices.Concat(f.PodCIDRs, f.ServiceCIDRs))
+	f.Needed, f.APIServer, err = needed(ctx, c, slices.Concat(f.PodCIDRs, f.ServiceCIDRs), f.NodeAddresses())
 	return f, err
 }
 

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
@@ -24,9 +26,10 @@ const (
 )
 
 // needed returns the addresses of the cluster's API server and of the name servers that CoreDNS
-// forwards to, without those in its own ranges; server is the host of the kubeconfig's server,
-// empty for one inside the cluster.
-func needed(ctx context.Context, c manifests.Cluster, own []netip.Prefix) (addresses []netip.Addr, server string, err error) {
+// forwards to, then those of its nodes and of the servers and resolvers that the nodes of an earlier
+// join report, without those in its own ranges. server is the host of the kubeconfig's server, empty
+// for one inside the cluster.
+func needed(ctx context.Context, c manifests.Cluster, own []netip.Prefix, nodes []netip.Addr) (addresses []netip.Addr, server string, err error) {
 	outside := func(a netip.Addr) bool {
 		return a.Is4() && a.IsGlobalUnicast() && !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
@@ -64,8 +67,25 @@ func needed(ctx context.Context, c manifests.Cluster, own []netip.Prefix) (addre
 	}
 	add(forwarded(coredns["Corefile"])...)
 	slices.SortFunc(addresses, netip.Addr.Compare)
-	addresses = slices.Compact(addresses)
-	return addresses[:min(len(addresses), maxNeeded)], server, nil
+	first := slices.Compact(addresses)
+	addresses = nil
+	for _, a := range nodes {
+		add(a.String())
+	}
+	var indexes pelagov1alpha1.NodeIndexList
+	if err := c.Client.List(ctx, &indexes); err != nil && !meta.IsNoMatchError(err) {
+		return nil, "", fmt.Errorf("list NodeIndexes: %w", err)
+	}
+	for i := range indexes.Items {
+		add(indexes.Items[i].Status.Needed...)
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	for _, a := range slices.Compact(addresses) {
+		if !slices.Contains(first, a) {
+			first = append(first, a)
+		}
+	}
+	return first[:min(len(first), maxNeeded)], server, nil
 }
 
 // forwarded are the hosts that a Corefile forwards to.

@@ -110,14 +110,20 @@ spec:
     securityContext: {capabilities: {add: [NET_ADMIN]}}
 `
 
-// needLoad creates the workload and exports its services, once in a clusterset.
+// needLoad creates the workload on the last nodes and exports its services, once in a clusterset.
 func (s *clusterset) needLoad(t *testing.T) load {
+	t.Helper()
+	return s.needLoadOn(t, s.last(t, "g1"), s.last(t, "g2"))
+}
+
+// needLoadOn is needLoad with the nodes of the clients and of the sink.
+func (s *clusterset) needLoadOn(t *testing.T, clientNode, sinkNode string) load {
 	t.Helper()
 	if s.load.client.Name != "" {
 		return *s.load
 	}
 	ctx := t.Context()
-	l := s.makeLoad(t)
+	l := s.makeLoad(t, clientNode, sinkNode)
 	for _, service := range []string{"web", "sink"} {
 		_, err := s.Pelago(ctx, "export", "service", "--context", "g2", "--namespace", loadNamespace, service)
 		must(t, err)
@@ -135,11 +141,11 @@ func (s *clusterset) needLoad(t *testing.T) load {
 }
 
 // makeLoad creates the pods and services, with nothing exported.
-func (s *clusterset) makeLoad(t *testing.T) load {
+func (s *clusterset) makeLoad(t *testing.T, clientNode, sinkNode string) load {
 	t.Helper()
 	ctx := t.Context()
 	pod := func(name string) walk.Pod { return walk.Pod{Cluster: "g1", Namespace: loadNamespace, Name: name} }
-	l := load{client: pod("client"), other: pod("other"), host: pod("host"), clientNode: s.last(t, "g1"), sinkNode: s.last(t, "g2")}
+	l := load{client: pod("client"), other: pod("other"), host: pod("host"), clientNode: clientNode, sinkNode: sinkNode}
 	must(t, s.Apply(ctx, "g2", fmt.Sprintf(loadServers, l.sinkNode)))
 	clients := loadClients
 	for _, p := range []walk.Pod{l.client, l.other, l.host} {

@@ -30,7 +30,7 @@ func TestMigrateSubmariner(t *testing.T) {
 	for _, cluster := range s.Members() {
 		s.submariner(t, cluster)
 	}
-	l := s.makeLoad(t)
+	l := s.makeLoad(t, s.last(t, "g1"), s.last(t, "g2"))
 	l.web = s.serviceIP(t, "web")
 	exports := ""
 	for _, service := range []string{"web", "sink"} {

@@ -68,7 +68,7 @@ var (
 	walkE2E = []string{"TestWireGuard"}
 	rareLab = []string{"TestLabWithNFTables"}
 	rareE2E = []string{"TestTwoClustersLong", "TestWireGuardLong", "TestNFTables", "TestWithoutGlobalnet", "TestIPsec", "TestBehindNAT",
-		"TestThreeClusters", "TestHubInstall", "TestVersions", "TestMigrateSubmariner"}
+		"TestThreeClusters", "TestHubInstall", "TestVersions", "TestMigrateSubmariner", "TestDayTwo", "TestRanges"}
 	release = []string{"TestReleaseImage"} // compiles the product for a second architecture
 	// Of programs, each with several API servers.
 	programTests = []string{

@@ -9,6 +9,9 @@ const (
 
 	ReasonAccepted        = "Accepted"
 	ReasonOverlappingCIDR = "OverlappingCIDR"
+	// ReasonRangeLeftOut, with the status True: the ranges that were accepted before are used; one
+	// that was added, or no longer can be routed, is not.
+	ReasonRangeLeftOut = "RangeLeftOut"
 	// ReasonUnroutableCIDR: a range of the cluster is larger than a /8, or hosts do not route it.
 	ReasonUnroutableCIDR = "UnroutableCIDR"
 	ReasonWireMismatch   = "WireMismatch"

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,7 +59,7 @@ func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 		}
 		peer, verdict := o.peer(c, index, k.endpoints, t)
 		if v := o.admissible(c, peer.Spec, t); !v.ok {
-			verdict = v
+			verdict = o.keepRanges(c, peer, k, t, verdict, v)
 		}
 		if verdict.ok || verdict.reason == v1alpha1.ReasonNoGateway {
 			t.add(c.Spec.ClusterID, peer.Spec)
@@ -71,6 +72,42 @@ func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 		out = append(out, peer)
 	}
 	return out, problems
+}
+
+// keepRanges is the verdict on a peer that is not admissible. If it was accepted before, and a range
+// alone is in the way, which was added or has got an address that this cluster needs, the peer keeps
+// the others, so that its traffic goes on; of one that has grown the former part.
+func (o Options) keepRanges(c submarinerv1.Cluster, peer *v1alpha1.Peer, k known, t *taken, gateways, refusal acceptance) acceptance {
+	i := slices.IndexFunc(k.peers, func(p v1alpha1.Peer) bool { return p.Name == peer.Name })
+	ranges := refusal.reason == v1alpha1.ReasonOverlappingCIDR || refusal.reason == v1alpha1.ReasonUnroutableCIDR
+	if i < 0 || !ranges || !routable(k.peers[i].Status) || k.peers[i].Spec.ClusterIndex != peer.Spec.ClusterIndex || t.indexes[peer.Spec.ClusterIndex] != "" {
+		return refusal
+	}
+	fabric, _ := o.fabricShare(c, peer.Spec.ClusterIndex)
+	inside := func(r netip.Prefix, of []netip.Prefix) bool {
+		return slices.ContainsFunc(of, func(p netip.Prefix) bool { return p.Bits() <= r.Bits() && p.Contains(r.Addr()) })
+	}
+	claimed := parsed(peer.Spec.Subnets)
+	var kept []netip.Prefix
+	for _, r := range slices.Concat(claimed, parsed(k.peers[i].Spec.Subnets)) {
+		routed := r.String() == fabric || config.CheckRange(r) == nil && !r.Overlaps(o.Fabric)
+		if routed && inside(r, claimed) && !inside(r, kept) && t.overlap(c.Spec.ClusterID, []netip.Prefix{r}).ok {
+			kept = append(kept, r)
+		}
+	}
+	peer.Spec.Subnets = nil
+	for _, r := range kept {
+		peer.Spec.Subnets = append(peer.Spec.Subnets, r.String())
+	}
+	if len(kept) == 0 || len(kept) == 1 && peer.Spec.Subnets[0] == fabric {
+		peer.Spec.Subnets = o.routed(c, peer.Spec.ClusterIndex)
+		return refusal
+	}
+	if gateways.ok {
+		gateways.reason = v1alpha1.ReasonRangeLeftOut
+		gateways.message = fmt.Sprintf("only the ranges %s are used: %s", strings.Join(peer.Spec.Subnets, ", "), refusal.message)
+	}
+	return gateways
 }
 
 // admissible checks a cluster's ranges and index.

@@ -31,7 +31,7 @@ func TestNeeds(t *testing.T) {
 }
 
 // A range with an address that this cluster works by is refused, also of a Cluster and an Endpoint
-// that are written past the hub's checks, and whatever the Peer was before.
+// that are written past the hub's checks. A Peer that was accepted keeps its other ranges.
 func TestRangesThatTakeWhatTheClusterNeeds(t *testing.T) {
 	o := Options{
 		ClusterID: "c1", ClusterIndex: 1, CableDriver: "vxlan", WireVersion: 1, Fabric: netip.MustParsePrefix("241.0.0.0/8"), SystemNamespace: "system", HubID: "hub",
@@ -52,6 +52,20 @@ func TestRangesThatTakeWhatTheClusterNeeds(t *testing.T) {
 			}
 			if routable(peers[0].Status) {
 				t.Error("nodes would route it")
+			}
+
+			before := peerWith("c2", metav1.ConditionTrue, v1alpha1.ReasonAccepted)
+			before.Spec = v1alpha1.PeerSpec{ClusterIndex: 2, Subnets: []string{"10.9.1.0/24", "10.99.0.0/16", "241.0.128.0/18"}}
+			peers, _ = o.peers(known{
+				clusters: []submarinerv1.Cluster{forged}, endpoints: endpoints, needed: []need{{who, netip.MustParseAddr("172.31.1.2")}},
+				peers: []v1alpha1.Peer{before},
+			})
+			if diff := cmp.Diff([]string{"10.9.0.0/16", "10.99.0.0/16", "241.0.128.0/18"}, peers[0].Spec.Subnets); diff != "" {
+				t.Errorf("%d gateways: ranges of a peer that was accepted, -want +got:\n%s", len(endpoints), diff)
+			}
+			got = strings.Join(describe(peers), "\n")
+			if want := "True/RangeLeftOut: only the ranges 10.9.0.0/16, 10.99.0.0/16, 241.0.128.0/18 are used: 172.31.1.0/29 of cluster c2 overlaps 172.31.1.2/32 of " + who; len(endpoints) > 0 && !strings.Contains(got, want) {
+				t.Errorf("a peer that was accepted: %s\nwant %s", got, want)
 			}
 		}
 	}
