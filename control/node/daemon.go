@@ -67,7 +67,7 @@ type Options struct {
 	// CNIDir is the directory CNIDir on the node; empty: pods are known once the API shows their
 	// addresses.
 	CNIDir string
-	// Cgroup is the root of the node's cgroup2 hierarchy (loader.CgroupRoot); empty: there is none.
+	// Cgroup is the root of the node's cgroup2 hierarchy (loader.CgroupRoot); empty: none is mounted.
 	Cgroup string
 	// OverlayTokenDir and PSKDir are the mounted Secrets pelago-overlay-token and
 	// submariner-ipsec-psk.

@@ -116,7 +116,7 @@ func netnsCookie() (uint64, error) {
 }
 
 // CgroupRoot returns the root of the cgroup2 hierarchy in a directory where all hierarchies are
-// mounted: dir itself, or dir/unified beside those of cgroup v1. Empty: there is none.
+// mounted: dir itself, or dir/unified with cgroup v1. Empty: neither is one.
 func CgroupRoot(dir string) string {
 	for _, path := range []string{dir, filepath.Join(dir, "unified")} {
 		var fs unix.Statfs_t

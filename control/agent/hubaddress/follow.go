@@ -130,13 +130,13 @@ func (f *follower) step(ctx context.Context) (time.Duration, error) {
 	}
 	f.silent = time.Time{}
 	if problem := refusal(have.Server, f.HubID, announced, err); problem != "" {
-		return f.tell(&secret, problem), f.report(ctx, hub, have.Server, problem)
+		return f.note(&secret, problem), f.report(ctx, hub, have.Server, problem)
 	}
 	want, problem := f.follow(ctx, have, announced)
 	if err := f.write(ctx, &secret, have, want); err != nil {
 		return min(retry, f.Interval), err
 	}
-	wait := f.tell(&secret, problem)
+	wait := f.note(&secret, problem)
 	return wait, f.report(ctx, hub, want.Server, problem)
 }
 
@@ -188,7 +188,7 @@ func (f *follower) away(ctx context.Context, secret *corev1.Secret, have config.
 		return min(retry, f.Interval), nil
 	}
 	if problem := f.ask(ctx, have.Other, have.CA); problem != "" {
-		return f.tell(secret, fmt.Sprintf("%s has not answered since %s, and %s", have.Server, f.silent.UTC().Format(time.RFC3339), problem)), nil
+		return f.note(secret, fmt.Sprintf("%s has not answered since %s, and %s", have.Server, f.silent.UTC().Format(time.RFC3339), problem)), nil
 	}
 	want := have
 	want.Server, want.Other = have.Other, have.Server
@@ -218,8 +218,8 @@ func (f *follower) write(ctx context.Context, secret *corev1.Secret, have, want 
 	return nil
 }
 
-// tell reports a problem, once, and returns the time until the next look.
-func (f *follower) tell(secret *corev1.Secret, problem string) time.Duration {
+// note reports a problem, once, and returns the time until the next look.
+func (f *follower) note(secret *corev1.Secret, problem string) time.Duration {
 	if problem != "" && problem != f.problem {
 		f.events.Event(secret, corev1.EventTypeWarning, reasonNotFollowed, problem)
 	}
