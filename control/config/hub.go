@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -63,5 +62,5 @@ func MergeCA(bundles ...[]byte) []byte {
 			}
 		}
 	}
-	return bytes.TrimSpace(out)
+	return out
 }
