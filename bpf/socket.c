@@ -84,7 +84,7 @@ static __always_inline int socket_name(struct bpf_sock_addr *ctx, __be32 *addres
 	struct socket_key key;
 	const struct backend *vip;
 
-	if (!host_netns)
+	if (!socket_of_host(ctx)) /* first: every datagram of every pod gets here */
 		return 0;
 	key = socket_key_of(ctx, ctx->protocol, *address, (__be16)ctx->user_port);
 	vip = bpf_map_lookup_elem(&socket_vips, &key);

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/control/agent/ranges"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -195,8 +196,9 @@ func ciliumNodes(ctx context.Context, c client.Reader) (out []corev1.Node, err e
 	if err := optional(c.List(ctx, nodes)); err != nil {
 		return nil, fmt.Errorf("list the CiliumNodes: %w", err)
 	}
-	for _, n := range nodes.Items {
-		if texts, _, _ := unstructured.NestedStringSlice(n.Object, "spec", "ipam", "podCIDRs"); len(texts) > 0 { // absent: other kinds of IPAM
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if texts := ranges.OfCiliumNode(n); len(texts) > 0 {
 			out = append(out, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.GetName()}, Spec: corev1.NodeSpec{PodCIDRs: texts}})
 		}
 	}
@@ -228,13 +230,8 @@ func calicoPools(ctx context.Context, c client.Reader) (f found, err error) {
 		return f, fmt.Errorf("list the IPPools of Calico: %w", err)
 	}
 	var texts []string
-	for _, p := range pools.Items {
-		text, _, _ := unstructured.NestedString(p.Object, "spec", "cidr")       // absent: no range
-		disabled, _, _ := unstructured.NestedBool(p.Object, "spec", "disabled") // absent: false
-		uses, set, _ := unstructured.NestedStringSlice(p.Object, "spec", "allowedUses")
-		if !disabled && (!set || slices.Contains(uses, "Workload")) {
-			texts = append(texts, text)
-		}
+	for i := range pools.Items {
+		texts = append(texts, ranges.OfPool(&pools.Items[i])...)
 	}
 	return found{list(texts...), "Calico's IPPools"}, nil
 }

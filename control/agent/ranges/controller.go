@@ -143,30 +143,41 @@ func (c *comparer) read(ctx context.Context) (out []Range, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range pools {
-		text, _, _ := unstructured.NestedString(p.Object, "spec", "cidr")       // absent: no range
-		disabled, _, _ := unstructured.NestedBool(p.Object, "spec", "disabled") // absent: false
-		uses, set, _ := unstructured.NestedStringSlice(p.Object, "spec", "allowedUses")
-		if !disabled && (!set || slices.Contains(uses, "Workload")) {
-			add("IPPool "+p.GetName(), false, text)
-		}
+	for i := range pools {
+		add("IPPool "+pools[i].GetName(), false, OfPool(&pools[i])...)
 	}
 	nodes, err := c.list(ctx, schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNodeList"})
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range nodes {
-		texts, _, _ := unstructured.NestedStringSlice(n.Object, "spec", "ipam", "podCIDRs") // absent: other kinds of IPAM
-		add("CiliumNode "+n.GetName(), false, texts...)
-		allocated, _, _ := unstructured.NestedSlice(n.Object, "spec", "ipam", "pools", "allocated")
-		for _, a := range allocated {
-			if pool, ok := a.(map[string]any); ok {
-				texts, _, _ := unstructured.NestedStringSlice(pool, "cidrs")
-				add("CiliumNode "+n.GetName(), false, texts...)
-			}
-		}
+	for i := range nodes {
+		add("CiliumNode "+nodes[i].GetName(), false, OfCiliumNode(&nodes[i])...)
 	}
 	return out, nil
+}
+
+// OfPool is the range that an IPPool of Calico gives pods addresses of; none if it gives them none.
+func OfPool(p *unstructured.Unstructured) []string {
+	text, ok, _ := unstructured.NestedString(p.Object, "spec", "cidr")              // absent: no range
+	disabled, _, _ := unstructured.NestedBool(p.Object, "spec", "disabled")         // absent: false
+	uses, set, _ := unstructured.NestedStringSlice(p.Object, "spec", "allowedUses") // absent: all
+	if !ok || disabled || set && !slices.Contains(uses, "Workload") {
+		return nil
+	}
+	return []string{text}
+}
+
+// OfCiliumNode are the ranges that Cilium has given a node, of its IPAM modes with ranges.
+func OfCiliumNode(n *unstructured.Unstructured) []string {
+	out, _, _ := unstructured.NestedStringSlice(n.Object, "spec", "ipam", "podCIDRs")       // absent: another mode
+	pools, _, _ := unstructured.NestedSlice(n.Object, "spec", "ipam", "pools", "allocated") // absent: another mode
+	for _, p := range pools {
+		if pool, ok := p.(map[string]any); ok {
+			texts, _, _ := unstructured.NestedStringSlice(pool, "cidrs") // absent: an empty pool
+			out = append(out, texts...)
+		}
+	}
+	return out
 }
 
 // list reads the objects of a kind that the cluster may not have.
