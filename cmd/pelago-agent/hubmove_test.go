@@ -41,21 +41,24 @@ func (s *clusterset) testHubMoves(t *testing.T) {
 		must(t, s.hub.Update(t.Context(), set))
 	}
 	announce(next.URL, config.MergeCA(s.config.CAData, ca))
-	for _, m := range []*member{s.g1, s.g2} {
-		ended := func() bool {
-			select {
-			case err := <-m.ended:
-				must(t, err)
-				return true
-			default:
-				return false
-			}
+	restarted := func(with string) {
+		t.Helper()
+		for _, m := range []*member{s.g1, s.g2} {
+			await.True(t, "the agent of "+m.id+" ends for a restart with "+with, func() bool {
+				select {
+				case err := <-m.ended:
+					must(t, err)
+					return true
+				default:
+					return false
+				}
+			})
+			m.ended <- nil // for stop
+			m.stop()
+			m.start()
 		}
-		await.True(t, "the agent of "+m.id+" ends for a restart with the new address", ended)
-		m.ended <- nil // for stop
-		m.stop()
-		m.start()
 	}
+	restarted("the new address")
 	following := func() string {
 		left, err := broker.NotFollowing(t.Context(), s.hub, manifests.BrokerNamespace)
 		return fmt.Sprint(left, err)
@@ -71,19 +74,6 @@ func (s *clusterset) testHubMoves(t *testing.T) {
 	// Back again, as the tests that follow use the former address.
 	s.line.Heal()
 	announce("https://"+s.line.Address(), config.MergeCA(s.config.CAData, ca)) // another bundle would be another restart
-	for _, m := range []*member{s.g1, s.g2} {
-		await.True(t, "the agent of "+m.id+" ends for a restart with the former address", func() bool {
-			select {
-			case err := <-m.ended:
-				must(t, err)
-				return true
-			default:
-				return false
-			}
-		})
-		m.ended <- nil
-		m.stop()
-		m.start()
-	}
+	restarted("the former address")
 	await.Equal(t, "[] <nil>", following)
 }

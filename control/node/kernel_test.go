@@ -96,26 +96,26 @@ func TestPurgesAreRepeatedUntilTheySucceed(t *testing.T) {
 			var p purges
 			// attempt reports whether anything was to be removed.
 			attempt := func(l *loader.Loader) (bool, error) {
-				job, any := p.next()
-				if any {
+				job, due := p.next()
+				if due {
 					p.begun(job)
 					job.run(l, log)
 					p.done(job)
 				}
-				return any, job.err
+				return due, job.err
 			}
 			for _, r := range []tables.Result{result("first", 1), result("second", 2)} {
 				only(&r)
 				p.note(r)
 				for range 2 {
-					if any, err := attempt(fails); !any || err == nil {
+					if due, err := attempt(fails); !due || err == nil {
 						t.Fatal("a failure was forgotten")
 					}
 				}
 				if _, err := attempt(works); err != nil {
 					t.Fatal(err)
 				}
-				if any, _ := attempt(fails); any {
+				if due, err := attempt(fails); due || err != nil {
 					t.Error("without a change, flows are removed again")
 				}
 			}
@@ -135,7 +135,7 @@ func TestPurgesAreRepeatedUntilTheySucceed(t *testing.T) {
 		p.note(r)
 		job.run(works, log)
 		p.done(job)
-		if _, any := p.next(); !any {
+		if _, due := p.next(); !due {
 			t.Error("the flows of the second pod of an address are left to the third")
 		}
 	})

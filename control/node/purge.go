@@ -63,7 +63,7 @@ func (p *purges) note(r tables.Result) {
 
 // next is what is to be removed: after a change of the tables, once after the start, and again
 // after a failure.
-func (p *purges) next() (job purge, any bool) {
+func (p *purges) next() (job purge, due bool) {
 	r := p.wanted
 	if ready := r.State.Settings.Ready; ready && (len(p.stale) > 0 || !p.purged) {
 		stale := p.stale
@@ -127,8 +127,8 @@ func (p *purges) done(j purge) {
 // which is followed by another one. It dumps the table of flows, two seconds of a million, for
 // which the loop must not wait: it also watches the paths.
 func (d *Daemon) beginPurge() {
-	job, any := d.purges.next()
-	if d.purges.running || !any {
+	job, due := d.purges.next()
+	if d.purges.running || !due {
 		return
 	}
 	d.purges.begun(job)
