@@ -102,7 +102,7 @@ func HubAddresses(ctx context.Context, hub client.Client, servers ...string) ([]
 		}
 		// The name may resolve in the members' networks only. They resolve it themselves as well
 		// (control/agent/peering).
-		found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+		found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname()) // a name of the members' networks only: none
 		all = append(all, found...)
 	}
 	var list discoveryv1.EndpointSliceList

@@ -83,7 +83,7 @@ func (o Options) keepRanges(c submarinerv1.Cluster, peer *v1alpha1.Peer, k known
 	if i < 0 || !ranges || !routable(k.peers[i].Status) || k.peers[i].Spec.ClusterIndex != peer.Spec.ClusterIndex || t.indexes[peer.Spec.ClusterIndex] != "" {
 		return refusal
 	}
-	fabric, _ := o.fabricShare(c, peer.Spec.ClusterIndex)
+	fabric, _ := o.fabricShare(c, peer.Spec.ClusterIndex) // none with globalnet: then no range equals it
 	inside := func(r netip.Prefix, of []netip.Prefix) bool {
 		return slices.ContainsFunc(of, func(p netip.Prefix) bool { return p.Bits() <= r.Bits() && p.Contains(r.Addr()) })
 	}
