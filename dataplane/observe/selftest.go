@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -63,13 +64,20 @@ const (
 	// selftestPods is how many pods of one kind are tested until one passes: a NetworkPolicy may
 	// deny the egress of some.
 	selftestPods = 3
-	// Source ports are drawn, since conntrack repeats its decisions for a tuple, and are ones that
-	// few sockets of pods use: an ICMP error of the node's stack reaches no process.
+	// Source ports are ones that few sockets of pods use: an ICMP error of the node's stack reaches
+	// no process.
 	selftestSourcePort  = 700
 	selftestSourcePorts = 256
 	// selftestKinds bounds the kinds of paths that are tested.
 	selftestKinds = 16
 )
+
+// selftestRuns counts self-tests from a random number on. Each has a source port of its own: conntrack
+// repeats its decisions for a tuple, for 30 s by default, so that with a port that was used shortly
+// before, a rule would be found that is gone, or one missed that is new.
+var selftestRuns atomic.Uint32
+
+func init() { selftestRuns.Store(rand.Uint32()) }
 
 // selftestKind is what pods have in common whose packets take the same path through the node. Only
 // a few pods of each kind are tested.
@@ -85,7 +93,10 @@ type selftestKind struct {
 // each datagram at the latest at an uplink; no other process gets one. edge is the interface index
 // of pelago0.
 func Selftest(l *loader.Loader, edge uint32, pods []SelftestPod, to []SelftestTarget) (SelftestReport, error) {
-	t := selftest{loader: l, edge: edge, links: map[uint32]netlink.Link{}}
+	t := selftest{
+		loader: l, edge: edge, links: map[uint32]netlink.Link{},
+		port: selftestSourcePort + uint16(selftestRuns.Add(1)%selftestSourcePorts),
+	}
 	links, err := netdev.Dump(netlink.LinkList)
 	if err != nil {
 		return SelftestReport{}, fmt.Errorf("list devices: %w", err)
@@ -144,6 +155,7 @@ type selftest struct {
 	loader *loader.Loader
 	edge   uint32
 	links  map[uint32]netlink.Link
+	port   uint16 // source port of this run
 }
 
 // probed is a pod with a target, and the route that the node's rules give such a packet.
@@ -219,7 +231,7 @@ func (t *selftest) try(v probed) (SelftestFinding, error) {
 		}
 	}
 	p := trace.Probe{Marker: rand.Uint32()>>1 + 1, Packet: trace.Packet{
-		Protocol: unix.IPPROTO_UDP, Source: netip.AddrPortFrom(v.pod.Address, selftestSourcePort+uint16(rand.N(selftestSourcePorts))),
+		Protocol: unix.IPPROTO_UDP, Source: netip.AddrPortFrom(v.pod.Address, t.port),
 		Destination: netip.AddrPortFrom(v.to.Address, loader.SelftestPort),
 	}}
 	fd, err := listen(p)

@@ -134,7 +134,8 @@ func (s suite) command(packages []string, jsonFile string) *exec.Cmd {
 	}
 	args := []string{"tool", "gotestsum", "--format", format, "--jsonfile", jsonFile, "--packages", strings.Join(packages, " ")}
 	if s.rerun {
-		args = append(args, "--rerun-fails=1", "--rerun-fails-max-failures=5")
+		// whole tests: subtests may depend on those before them
+		args = append(args, "--rerun-fails=1", "--rerun-fails-max-failures=5", "--rerun-fails-run-root-test")
 	}
 	args = append(args, "--", "-vet=off") // lint vets all packages
 	if !s.cached {

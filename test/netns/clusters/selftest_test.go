@@ -114,9 +114,9 @@ func TestSelftestFinds(t *testing.T) {
 	pod := w.client[3]
 	un0, err := n.NS.Index("un0")
 	must(t, err)
+	n.MustRun(t, "ip", "route", "add", "default", "via", n.Cluster.router().String(), "dev", "un0", "table", "99")
 	t.Run("a rule of others", func(t *testing.T) {
 		n.MustRun(t, "ip", "rule", "add", "pref", "50", "iif", "cni0", "lookup", "99")
-		n.MustRun(t, "ip", "route", "add", "default", "via", n.Cluster.router().String(), "dev", "un0", "table", "99")
 		defer n.MustRun(t, "ip", "rule", "del", "pref", "50")
 		before := n.Counters(t)["uplink-out probe"]
 		expect(t, n.selftest(t), observe.SelftestDiverted, "default/"+pod.host(), "un0", "ip rule")
