@@ -10,6 +10,12 @@ func (j *task) divide(chosen []candidate) ([]share, error) {
 	if !j.workload() {
 		return each(chosen, 0), nil
 	}
+	if j.Replicas == 0 && j.strategy != duplicated {
+		if !j.Empty {
+			chosen = slices.DeleteFunc(slices.Clone(chosen), func(c candidate) bool { return !c.runs })
+		}
+		return each(chosen, 0), nil
+	}
 	switch j.strategy {
 	case static:
 		return j.divideStatic(chosen)

@@ -30,6 +30,13 @@ type Request struct {
 	// Returning are those of Current in which it does not run yet, but did before it left them:
 	// they have to pass the filters, and get no more replicas than they have capacity for.
 	Returning []string
+	// Stopped is the division before the template was scaled to 0; it counts while Current has no
+	// replicas, in clusters of Current, within their capacity: what is started again runs where its
+	// data are.
+	Stopped []workv1alpha2.TargetCluster
+	// Empty: a template that is created with 0 replicas goes to all selected clusters. Otherwise it
+	// goes nowhere, and one that is scaled to 0 stays where it is.
+	Empty bool
 	// Evicted are clusters from which the template is being evicted.
 	Evicted []string
 	// Term is the name of the affinity group of the last decision; "": none.

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
 // A former assignment is restored as it was, as far as the clusters to which replicas return pass
@@ -43,3 +44,41 @@ func TestReturning(t *testing.T) {
 }
 
 func ptrTo[T any](v T) *T { return &v }
+
+// What is scaled to 0 stays in its clusters, and starts again in them.
+func TestStopped(t *testing.T) {
+	world := func() *Snapshot { return snapshot(member("a", 3), member("b", 9), member("c", 9)) }
+	for name, c := range map[string]struct {
+		r       *Request
+		stopped []string // the division before
+		empty   bool
+		want    string
+	}{
+		"aggregated":                      {r: request(0, placement(byAggregation()), "a=3"), want: "a=0"},
+		"static weights":                  {r: request(0, placement(byWeights(map[string]int64{"a": 1, "b": 1})), "a=2", "b=2"), want: "a=0 b=0"},
+		"dynamic weights":                 {r: request(0, placement(byDynamic()), "a=1", "c=2"), want: "a=0 c=0"},
+		"not selected any more":           {r: request(0, &policyv1alpha1.Placement{ClusterAffinity: ptrTo(named("b", "c")), ReplicaScheduling: placement(byDynamic()).ReplicaScheduling}, "a=1", "c=2"), want: "c=0"},
+		"created with 0":                  {r: request(0, placement(byDynamic())), want: ""},
+		"created with 0, empty workloads": {r: request(0, placement(byDynamic())), empty: true, want: "a=0 b=0 c=0"},
+		"started where it was, aggregated, although others have more room": {r: request(2, placement(byAggregation()), "a=0"), stopped: []string{"a=2"}, want: "a=2"},
+		"started where it was, dynamic":                                    {r: request(3, placement(byDynamic()), "a=0", "c=0"), stopped: []string{"a=1", "c=2"}, want: "a=1 c=2"},
+		"started with fewer":                                               {r: request(1, placement(byDynamic()), "a=0"), stopped: []string{"a=3"}, want: "a=1"},
+		"its cluster is full":                                              {r: request(5, placement(byAggregation()), "a=0"), stopped: []string{"a=5"}, want: "a=3 b=2"},
+		"it left one meanwhile":                                            {r: request(4, placement(byAggregation()), "a=0"), stopped: []string{"a=2", "c=2"}, want: "a=2 b=2"},
+		"it has replicas: what was before does not count":                  {r: request(6, placement(byAggregation()), "b=5"), stopped: []string{"a=3"}, want: "b=6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.r.Requirements == nil {
+				c.r.Requirements = &workv1alpha2.ReplicaRequirements{} // a workload, of 0 replicas, too
+			}
+			c.r.Stopped, c.r.Empty = request(0, nil, c.stopped...).Current, c.empty
+			d, err := Schedule(c.r, world())
+			if got := show(d); err != nil || got != c.want {
+				t.Errorf("%q, %v; want %q", got, err, c.want)
+			}
+			if c.r.TakesRoom() && !world().Fits(c.r, d.Clusters) {
+				t.Errorf("%q does not fit when it is committed", show(d))
+			}
+		})
+	}
+}

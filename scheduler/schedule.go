@@ -43,8 +43,10 @@ type task struct {
 	*Request
 	*Snapshot
 	*scratch
-	strategy   strategy
-	needs      []Amount
+	strategy strategy
+	needs    []Amount
+	// stopped are the replicas of Request.Stopped by index, if they count; nil: none do.
+	stopped    map[int]int64
 	properties []property
 	// together, apart and returning are Request.Together, Apart and Returning; nil: empty.
 	together, apart, returning set
@@ -76,6 +78,14 @@ func newTask(r *Request, s *Snapshot) *task {
 	for i := range r.Current {
 		if at, ok := s.index[r.Current[i].Name]; ok {
 			j.current[at] = int64(r.Current[i].Replicas)
+		}
+	}
+	if len(r.Stopped) > 0 && r.Replicas > 0 && !slices.ContainsFunc(r.Current, func(c workv1alpha2.TargetCluster) bool { return c.Replicas > 0 }) {
+		j.stopped = map[int]int64{}
+		for _, c := range r.Stopped {
+			if at, ok := s.index[c.Name]; ok && j.current[at] >= 0 {
+				j.stopped[at] = int64(c.Replicas)
+			}
 		}
 	}
 	j.properties = j.spreadProperties()
@@ -267,6 +277,10 @@ func (j *task) candidate(at, tier int) candidate {
 	if j.returns(at) { // as if it ran there, but within what is free
 		c.runs, c.current = true, min(max(0, j.current[at]), c.free)
 		c.free -= c.current
+	}
+	if n := min(j.stopped[at], c.free); n > 0 {
+		c.current = n
+		c.free -= n
 	}
 	return c
 }

@@ -66,6 +66,8 @@ type options struct {
 	events string
 	// syncReplicas: Deployments follow the autoscalers of members.
 	syncReplicas bool
+	// emptyWorkloads: see scheduler.Request.Empty.
+	emptyWorkloads bool
 	// proxyAddress is where proxy.pelago.io is served, "" or "0": nowhere; proxyHost is how the
 	// hub's API server reaches it.
 	proxyAddress, proxyHost string
@@ -120,6 +122,8 @@ func parse(args []string) (options, error) {
 		"its first dispatch, and each time that it is applied")
 	flags.BoolVar(&o.syncReplicas, "deployment-replicas-syncer", false, "a Deployment with the label "+
 		"resourcetemplate.karmada.io/retain-replicas=true and divided replicas gets, at the hub, the sum of the replicas that autoscalers have set in the members; the targets of propagated HorizontalPodAutoscalers get the label")
+	flags.BoolVar(&o.emptyWorkloads, "enable-empty-workload-propagation", false, "a workload that is created with 0 replicas, to be divided, goes to all selected "+
+		"clusters; otherwise it goes nowhere until it has replicas. One that is scaled to 0 stays where it is in both cases")
 	flags.StringVar(&o.proxyAddress, "proxy-address", "0", "address, such as :8443, where requests of users to members arrive from the hub's API "+
 		"server (proxy.pelago.io), and the tunnels of pull members; 0 turns it off")
 	flags.StringVar(&o.proxyHost, "proxy-host", "", "host name or address, with or without port, under which the hub's API server reaches "+

@@ -50,6 +50,8 @@ type Decision struct {
 	Held string `json:"held,omitempty"`
 	// Failback is where the template returns to (annotation pelago.io/failback); nil: nowhere.
 	Failback *Failback `json:"failback,omitempty"`
+	// Stopped is the assignment from before the template was scaled to 0; it starts there again.
+	Stopped []TargetCluster `json:"stopped,omitempty"`
 	// Rejected reports why other clusters were not chosen, the most frequent reason first.
 	Rejected []Rejection `json:"rejected,omitempty"`
 }

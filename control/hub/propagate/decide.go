@@ -60,7 +60,7 @@ func (r *reconciler) decide(ctx context.Context, b binding.Binding, n *scheduler
 	}
 	now := time.Now()
 	req, observed := request(b, before)
-	req.Near = n
+	req.Near, req.Stopped, req.Empty = n, before.Stopped, r.EmptyWorkloads
 	returns, reservation, err := r.returned(b, req, e)
 	if err != nil {
 		return decision{}, err
@@ -161,6 +161,7 @@ func (d *decision) complete(b binding.Binding, before *workv1alpha2.Decision, de
 	if len(e.Began) == 0 && (d.fresh || applied != decidedFrom) {
 		e.Return.Record = nil
 	}
+	d.record.Stopped = stopped(b.Spec, d.clusters, before.Stopped)
 	d.record.Unhealthy, d.record.Failed, d.record.Held, d.record.Failback = e.Unhealthy, e.Failed, strings.Join(e.Held, "; "), e.Return.Record
 	d.message, d.retry = d.record.Message, retried(d.record.Reason)
 	d.moved = !equality.Semantic.DeepEqual(d.clusters, b.Spec.Clusters)
@@ -180,6 +181,19 @@ func (d *decision) complete(b binding.Binding, before *workv1alpha2.Decision, de
 	setAnnotation(b, policyv1alpha1.AnnotationAppliedPlacement, applied)
 	setAnnotation(b, workv1alpha2.AnnotationDecision, text)
 	return nil
+}
+
+// stopped is the assignment to which a template returns that now has no replicas: the present one,
+// or, if that has none either, the former record; nil: it has replicas, or is not divided.
+func stopped(s *workv1alpha2.ResourceBindingSpec, next, former []workv1alpha2.TargetCluster) []workv1alpha2.TargetCluster {
+	replicas := func(c workv1alpha2.TargetCluster) bool { return c.Replicas > 0 }
+	switch {
+	case !s.Placement.Divided() || len(next) == 0 || slices.ContainsFunc(next, replicas):
+		return nil
+	case slices.ContainsFunc(s.Clusters, replicas):
+		return slices.Clone(s.Clusters)
+	}
+	return former
 }
 
 // sortedByName is a decision in the order of the clusters' names.
@@ -319,7 +333,7 @@ func kept(before *workv1alpha2.Decision, hash string, now time.Time) *workv1alph
 // sameRecord compares two records without their times, and without the reasons for which other
 // clusters were not chosen: these change with every decision and are not worth a write.
 func sameRecord(a, b *workv1alpha2.Decision) bool {
-	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && equality.Semantic.DeepEqual(a.Failback, b.Failback) && a.Reason == b.Reason &&
+	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Stopped, b.Stopped) && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && equality.Semantic.DeepEqual(a.Failback, b.Failback) && a.Reason == b.Reason &&
 		a.Message == b.Message && a.Term == b.Term && a.Near == b.Near && maps.Equal(a.Failed, b.Failed) &&
 		a.Scheduled.IsZero() == b.Scheduled.IsZero() && (!retried(a.Reason) || equality.Semantic.DeepEqual(a.Rejected, b.Rejected))
 }

@@ -40,6 +40,8 @@ type Options struct {
 	Eviction placement.EvictionOptions
 	// RTTHold is scheduler.RTTTracker.Hold.
 	RTTHold time.Duration
+	// EmptyWorkloads: see scheduler.Request.Empty.
+	EmptyWorkloads bool
 	// FirstReport is how long first decisions wait for a cluster that is new and has not reported;
 	// 0: 30 s.
 	FirstReport time.Duration
