@@ -1,8 +1,11 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
 // divide divides the replicas over the selected clusters, which are sorted, the best first.
@@ -16,13 +19,135 @@ func (j *task) divide(chosen []candidate) ([]share, error) {
 		}
 		return each(chosen, 0), nil
 	}
-	switch j.strategy {
-	case static:
-		return j.divideStatic(chosen)
-	case dynamic, aggregated:
-		return j.divideByCapacity(chosen)
+	var shares []share
+	var err error
+	switch {
+	case j.strategy == duplicated:
+		return each(chosen, j.Replicas), nil
+	case j.strategy == static:
+		shares, err = j.divideStatic(chosen)
+	case j.Undivided == "":
+		shares, err = j.divideByCapacity(chosen)
+	default:
+		shares = j.shares(chosen, candidate.available)
 	}
-	return each(chosen, j.Replicas), nil
+	if err == nil && j.Undivided != "" {
+		shares, err = j.one(chosen, shares)
+	}
+	if err != nil {
+		return nil, err
+	}
+	j.spreadOut(chosen, shares)
+	return winners(shares), nil
+}
+
+// one gives all replicas to one cluster: where the template runs, else that with the largest weight;
+// by weights of capacity to one that has room for them.
+func (j *task) one(chosen []candidate, shares []share) ([]share, error) {
+	order := tieOf(j.UID)
+	best := -1
+	for i, c := range chosen {
+		switch {
+		case shares[i].weight == 0, j.TakesRoom() && c.available() < int64(j.Replicas):
+		case best < 0, c.current > 0 && chosen[best].current == 0:
+			best = i
+		case c.current == 0 && chosen[best].current > 0:
+		case shares[i].weight > shares[best].weight, shares[i].weight == shares[best].weight && order.compare(c.at, chosen[best].at) < 0:
+			best = i
+		}
+	}
+	for i := range shares {
+		shares[i].seats = 0
+	}
+	if best < 0 {
+		return nil, &UnschedulableError{Message: fmt.Sprintf("no cluster has room for all %d replicas, which are not divided (%s): add nodes, or ask for fewer replicas",
+			j.Replicas, j.Undivided)}
+	}
+	shares[best].seats = int64(j.Replicas)
+	return shares, nil
+}
+
+// spreadOut moves single replicas until at least as many groups of clusters have some as the spread
+// constraints want, as far as there are replicas and room. What is wanted and not so is noted.
+// Clusters of weight 0 get none.
+func (j *task) spreadOut(chosen []candidate, shares []share) {
+	if j.Placement == nil {
+		return
+	}
+	for _, by := range slices.SortedStableFunc(slices.Values(j.Placement.SpreadConstraints), func(a, b policyv1alpha1.SpreadConstraint) int {
+		return cmp.Compare(byCluster(a), byCluster(b)) // which leaves groups of others as they are
+	}) {
+		if by.MinGroups < 2 {
+			continue
+		}
+		of := func(at int) int { return at }
+		if byCluster(by) == 0 {
+			of = func(at int) int { return j.groupsOf(by).of[at] }
+		}
+		if n := j.occupy(chosen, shares, of, by.MinGroups); n < by.MinGroups {
+			j.note = fmt.Sprintf("spread by %s: replicas run in %d of at least %d groups, since there are %d replicas", groupedBy(by), n, by.MinGroups, j.Replicas)
+			switch {
+			case j.Undivided != "":
+				j.note = fmt.Sprintf("spread by %s: replicas run in %d of at least %d groups, since %s", groupedBy(by), n, by.MinGroups, j.Undivided)
+			case int64(j.Replicas) >= int64(by.MinGroups):
+				j.note = fmt.Sprintf("spread by %s: replicas run in %d of at least %d groups, since no cluster of another group has weight and room", groupedBy(by), n, by.MinGroups)
+			}
+		}
+	}
+}
+
+func byCluster(s policyv1alpha1.SpreadConstraint) int {
+	if s.SpreadByLabel == "" && s.SpreadByField == policyv1alpha1.SpreadByFieldCluster {
+		return 1
+	}
+	return 0
+}
+
+// occupy moves single replicas into groups that have none until enough have some, and returns how
+// many do.
+func (j *task) occupy(chosen []candidate, shares []share, of func(at int) int, enough int) int {
+	seats := map[int]int64{} // of each group
+	for _, s := range shares {
+		if s.seats > 0 {
+			seats[of(s.at)] += s.seats
+		}
+	}
+	for len(seats) < enough && j.Undivided == "" {
+		to, from := -1, -1
+		for i, s := range shares {
+			switch group := of(s.at); {
+			case seats[group] == 0 && j.hasRoom(chosen[i], s) && (to < 0 || s.weight > shares[to].weight):
+				to = i
+			case seats[group] > 1 && s.seats > 0 && (from < 0 || s.seats > shares[from].seats):
+				from = i
+			}
+		}
+		if to < 0 || from < 0 {
+			break
+		}
+		shares[from].seats--
+		shares[to].seats++
+		seats[of(shares[from].at)]--
+		seats[of(shares[to].at)]++
+	}
+	return len(seats)
+}
+
+// hasRoom reports whether a cluster may have one replica more.
+func (j *task) hasRoom(c candidate, s share) bool {
+	if j.TakesRoom() {
+		return s.seats < c.available()
+	}
+	return s.weight > 0
+}
+
+// shares are those of clusters by their weights, without seats.
+func (j *task) shares(chosen []candidate, weight func(candidate) int64) []share {
+	out := make([]share, 0, len(chosen))
+	for _, c := range chosen {
+		out = append(out, share{at: c.at, weight: weight(c)})
+	}
+	return out
 }
 
 func each(chosen []candidate, replicas int32) []share {
@@ -65,7 +190,7 @@ func (j *task) divideStatic(chosen []candidate) ([]share, error) {
 		}
 	}
 	apportion(int64(j.Replicas), shares, tieOf(j.UID))
-	return winners(shares), nil
+	return shares, nil
 }
 
 // divideByCapacity divides by the capacity of the clusters, dynamically weighted or aggregated in
@@ -99,16 +224,13 @@ func (j *task) divideByCapacity(chosen []candidate) ([]share, error) {
 			shares[i].seats += c.current
 		}
 	}
-	return winners(shares), nil
+	return shares, nil
 }
 
 // divideTier divides replicas among the clusters of one tier, and returns their shares in the same
 // order.
 func (j *task) divideTier(tier []candidate, by func(candidate) int64, replicas int64) []share {
-	shares := make([]share, 0, len(tier))
-	for _, c := range tier {
-		shares = append(shares, share{at: c.at, weight: by(c)})
-	}
+	shares := j.shares(tier, by)
 	if j.strategy == aggregated {
 		few := j.setOf(j.fewest(tier, by, replicas))
 		for i, c := range tier {

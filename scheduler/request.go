@@ -37,6 +37,9 @@ type Request struct {
 	// Empty: a template that is created with 0 replicas goes to all selected clusters. Otherwise it
 	// goes nowhere, and one that is scaled to 0 stays where it is.
 	Empty bool
+	// Undivided is why one cluster has to have all replicas even if the placement divides them;
+	// empty: none.
+	Undivided string
 	// Evicted are clusters from which the template is being evicted.
 	Evicted []string
 	// Term is the name of the affinity group of the last decision; "": none.
@@ -97,6 +100,8 @@ type Decision struct {
 	Clusters []workv1alpha2.TargetCluster
 	// Term is the name of the affinity group; "" if the placement has none.
 	Term string
+	// Note is what the placement wants and the decision has not; empty: nothing.
+	Note string
 	// Reasons of all other clusters.
 	Reasons Reasons
 }

@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -78,6 +80,64 @@ func TestStopped(t *testing.T) {
 			}
 			if c.r.TakesRoom() && !world().Fits(c.r, d.Clusters) {
 				t.Errorf("%q does not fit when it is committed", show(d))
+			}
+		})
+	}
+}
+
+// Groups that a spread constraint wants have replicas, not only clusters that were chosen; what is
+// not so is noted.
+func TestGroupsHaveReplicas(t *testing.T) {
+	world := func() *Snapshot { return snapshot(member("a", 9), member("b", 3), member("c", 1), member("d", 0)) }
+	for name, c := range map[string]struct {
+		r          *Request
+		want, note string
+	}{
+		"aggregated":             {r: request(4, placement(byAggregation(), spreadBy(cluster1, 2, 0))), want: "a=3 b=1"},
+		"three":                  {r: request(4, placement(byAggregation(), spreadBy(cluster1, 3, 0))), want: "a=2 b=1 c=1"},
+		"dynamic":                {r: request(4, placement(byDynamic(), spreadBy(cluster1, 3, 0))), want: "a=2 b=1 c=1"},
+		"static":                 {r: request(2, placement(byWeights(map[string]int64{"a": 98, "b": 1, "c": 1}), spreadBy(cluster1, 2, 0))), want: "a=1 b=1"},
+		"static, without weight": {r: request(2, placement(byWeights(map[string]int64{"a": 98}), spreadBy(cluster1, 2, 0))), want: "a=2", note: "1 of at least 2 groups, since no cluster"},
+		"few replicas":           {r: request(1, placement(byAggregation(), spreadBy(cluster1, 2, 0))), want: "a=1", note: "1 of at least 2 groups, since there are 1 replicas"},
+		"no room":                {r: request(5, placement(byAggregation(), spreadBy(cluster1, 4, 0))), want: "a=3 b=1 c=1", note: "3 of at least 4 groups, since no cluster"},
+		"it stays so":            {r: request(4, placement(byAggregation(), spreadBy(cluster1, 2, 0)), "a=3", "b=1"), want: "a=3 b=1"},
+		"undivided":              {r: undivided(request(4, placement(byDynamic(), spreadBy(cluster1, 2, 0)))), want: "a=4", note: "1 of at least 2 groups, since it counts"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := Schedule(c.r, world())
+			if got := show(d); err != nil || got != c.want || (d.Note == "") != (c.note == "") || !strings.Contains(d.Note, c.note) {
+				t.Errorf("%q, %q, %v; want %q, %q", got, d.Note, err, c.want, c.note)
+			}
+		})
+	}
+}
+
+func undivided(r *Request) *Request {
+	r.Undivided = "it counts"
+	return r
+}
+
+// What cannot be divided runs in one cluster, which has room for all of it.
+func TestUndivided(t *testing.T) {
+	world := func() *Snapshot { return snapshot(member("a", 3), member("b", 5), member("c", 9)) }
+	for name, c := range map[string]struct {
+		r       *Request
+		want    string
+		refused bool
+	}{
+		"aggregated":                  {r: request(4, placement(byAggregation())), want: "c=4"},
+		"dynamic":                     {r: request(9, placement(byDynamic())), want: "c=9"},
+		"where it runs":               {r: request(5, placement(byDynamic()), "b=5"), want: "b=5"},
+		"static":                      {r: request(4, placement(byWeights(map[string]int64{"a": 1, "b": 3}))), want: "b=4"},
+		"duplicated":                  {r: request(2, nil), want: "a=2 b=2 c=2"},
+		"room in no single cluster":   {r: request(10, placement(byAggregation())), refused: true},
+		"divided by a former release": {r: request(4, placement(byDynamic()), "a=2", "b=2"), want: "b=4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := Schedule(undivided(c.r), world())
+			var room *UnschedulableError
+			if got := show(d); got != c.want || errors.As(err, &room) != c.refused || c.refused && !strings.Contains(err.Error(), "it counts") {
+				t.Errorf("%q, %v; want %q", got, err, c.want)
 			}
 		})
 	}

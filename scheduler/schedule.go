@@ -52,7 +52,8 @@ type task struct {
 	together, apart, returning set
 	byTaints                   map[int]cause // cache of tainted, by index in shape.taints
 	// of clusters that are too far; none: none exist yet
-	far cause
+	far  cause
+	note string // Decision.Note
 	// descriptions of the causes from described on.
 	descriptions []string
 }
@@ -179,8 +180,9 @@ func (c candidate) available() int64 { return c.free + c.current }
 
 func (j *task) schedule(t term) (Decision, error) {
 	why := make([]cause, len(j.of)) // of each cluster
+	j.note = ""
 	clusters, err := j.choose(t, why)
-	d := Decision{Term: t.name, Clusters: clusters, Reasons: Reasons{j.of, why, j.descriptions}}
+	d := Decision{Term: t.name, Clusters: clusters, Note: j.note, Reasons: Reasons{j.of, why, j.descriptions}}
 	var fit *FitError
 	if errors.As(err, &fit) {
 		fit.Reasons = d.Reasons

@@ -66,6 +66,16 @@ func setParallelism(obj *unstructured.Unstructured, n int32) error {
 	return unstructured.SetNestedField(obj.Object, int64(n), "spec", "parallelism")
 }
 
+// Undivided is why the replicas of a template have to run in one cluster; empty: they need not.
+func Undivided(template *unstructured.Unstructured) string {
+	if template.GroupVersionKind().GroupKind() == batch("Job").GroupKind() {
+		if mode, _, err := unstructured.NestedString(template.Object, "spec", "completionMode"); err == nil && mode == string(batchv1.IndexedCompletion) {
+			return "an Indexed Job counts its indexes from 0 in each cluster"
+		}
+	}
+	return ""
+}
+
 // Completions divides the completions of a Job over the clusters in proportion to their replicas;
 // nil if the Job has no completions or no cluster has replicas. A duplicated Job is not divided.
 func Completions(job *unstructured.Unstructured, assigned map[string]int64) (map[string]int64, error) {

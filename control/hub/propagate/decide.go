@@ -272,7 +272,7 @@ func request(b binding.Binding, before *workv1alpha2.Decision) (*scheduler.Reque
 	}
 	r := &scheduler.Request{UID: s.Resource.UID, Kind: key.GVK, Placement: s.Placement, Replicas: s.Replicas,
 		Requirements: s.ReplicaRequirements, Groups: s.WorkloadAffinityGroups, Components: len(s.Components), ComponentsLoad: placement.ComponentsLoad(s.Components), Current: s.Clusters, Term: before.Term,
-		Fresh: o.Rescheduled.After(o.Scheduled)}
+		Undivided: b.GetAnnotations()[workv1alpha2.AnnotationUndivided], Fresh: o.Rescheduled.After(o.Scheduled)}
 	for i := range s.GracefulEvictionTasks {
 		// that cluster is healthy
 		if t := &s.GracefulEvictionTasks[i]; t.Reason != workv1alpha2.EvictionReasonFailback {
@@ -312,7 +312,7 @@ func succeeded(d scheduler.Decision, hash string, now, asked time.Time) *workv1a
 	if asked.After(at) { // by a clock ahead of ours: the request is met all the same
 		at = asked
 	}
-	return &workv1alpha2.Decision{For: hash, Time: metav1.NewMicroTime(now), Reason: workv1alpha2.ReasonSuccess,
+	return &workv1alpha2.Decision{For: hash, Time: metav1.NewMicroTime(now), Reason: workv1alpha2.ReasonSuccess, Message: d.Note,
 		Scheduled: metav1.NewMicroTime(at), Term: d.Term, Rejected: rejections(d.Reasons)}
 }
 
@@ -327,6 +327,9 @@ func failed(before *workv1alpha2.Decision, hash, reason, message string, rejecte
 func kept(before *workv1alpha2.Decision, hash string, now time.Time) *workv1alpha2.Decision {
 	out := *before
 	out.For, out.Time, out.Reason, out.Message = hash, metav1.NewMicroTime(now), workv1alpha2.ReasonSuccess, ""
+	if before.Reason == workv1alpha2.ReasonSuccess {
+		out.Message = before.Message
+	}
 	return &out
 }
 

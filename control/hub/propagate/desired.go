@@ -115,6 +115,7 @@ func follow(b binding.Binding, w inputs, in *kinds.Interpreter) error {
 	}
 	setAnnotation(b, policyv1alpha1.AnnotationNear, w.policy.GetAnnotations()[policyv1alpha1.AnnotationNear])
 	setAnnotation(b, policyv1alpha1.AnnotationFailback, w.policy.GetAnnotations()[policyv1alpha1.AnnotationFailback])
+	setAnnotation(b, workv1alpha2.AnnotationUndivided, kinds.Undivided(w.template))
 	s.WorkloadAffinityGroups = affinityGroups(p.Placement.WorkloadAffinity, w.template.GetLabels())
 	var text string
 	if p.PropagateDeps {
