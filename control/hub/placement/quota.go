@@ -134,6 +134,36 @@ func (r *Cache) exceeds(key string, next scheduler.Load) error {
 	return nil
 }
 
+// Resize counts the replicas that a binding has as those of its next spec, unless each would request
+// more than before and all of them more than a quota allows (*QuotaError). The caller writes next.
+func (r *Cache) Resize(key string, have, next *workv1alpha2.ResourceBindingSpec) error {
+	if sameSize(SizeOf(have), SizeOf(next)) {
+		return nil
+	}
+	after := *next
+	after.Clusters = slices.Clone(have.Clusters)
+	left := next.Replicas // fewer may run, more are decided on
+	for i := range after.Clusters {
+		c := &after.Clusters[i]
+		c.Replicas = min(c.Replicas, left)
+		if next.Placement.Divided() {
+			left -= c.Replicas
+		}
+	}
+	total := Total(&after)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := r.bindings[key]
+	if b == nil {
+		return nil // the decision is the first one
+	}
+	if err := r.exceeds(key, total); err != nil {
+		return err
+	}
+	b.total = total
+	return nil
+}
+
 // requested is what a binding requests; the larger amounts while a write has not ended.
 func (b *bindingUsage) requested() scheduler.Load {
 	if b.reserved == nil {

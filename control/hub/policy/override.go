@@ -376,7 +376,8 @@ type Object interface {
 }
 
 // Match returns the precision of the selector that selects the object most precisely. A policy with
-// a namespace selects in it alone.
+// a namespace selects in it alone. The version of a kind does not matter: an object has one at the
+// hub, whichever policies name.
 func Match(selectors []policyv1alpha1.ResourceSelector, namespace string, obj Object) (Precision, error) {
 	best := NoMatch
 	for i := range selectors {
@@ -393,9 +394,10 @@ func by(s *policyv1alpha1.ResourceSelector, namespace string, obj Object) (Preci
 	if namespace == "" {
 		namespace = s.Namespace
 	}
-	apiVersion, kind := obj.GroupVersionKind().ToAPIVersionAndKind()
+	gvk := obj.GroupVersionKind()
+	of, err := schema.ParseGroupVersion(s.APIVersion)
 	switch {
-	case s.APIVersion != apiVersion, s.Kind != kind, namespace != "" && namespace != obj.GetNamespace():
+	case err != nil, of.Group != gvk.Group, s.Kind != gvk.Kind, namespace != "" && namespace != obj.GetNamespace():
 		return NoMatch, nil
 	case s.Name != "":
 		if s.Name != obj.GetName() {

@@ -33,6 +33,8 @@ func TestBy(t *testing.T) {
 		"by another name":              {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Name: "db"}}, "shop", NoMatch},
 		"the best of several":          {[]s{{APIVersion: "apps/v1", Kind: "Deployment"}, {APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}, "shop", Name},
 		"a policy elsewhere":           {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "shop"}}, "other", NoMatch},
+		"another version":              {[]s{{APIVersion: "apps/v1beta1", Kind: "Deployment"}}, "shop", Kind},
+		"no version":                   {[]s{{APIVersion: "a/b/c", Kind: "Deployment"}}, "shop", NoMatch},
 		"everywhere":                   {[]s{{APIVersion: "apps/v1", Kind: "Deployment"}}, "", Kind},
 		"in its namespace":             {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "shop"}}, "", Kind},
 		"in another namespace":         {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "other"}}, "", NoMatch},

@@ -45,6 +45,14 @@ type decision struct {
 	pending error
 }
 
+// pendingWhy is why there is no decision; empty: there is one.
+func (d decision) pendingWhy() string {
+	if d.record == nil || d.record.Reason == workv1alpha2.ReasonSuccess {
+		return ""
+	}
+	return d.message
+}
+
 func (d decision) release() {
 	if d.reservation != nil {
 		d.reservation.Release()
@@ -52,8 +60,11 @@ func (d decision) release() {
 }
 
 // decide completes a binding with the decision where its template runs: that by which it returns to
-// clusters, else a new one if it is due, else the present one.
-func (r *reconciler) decide(ctx context.Context, b binding.Binding, n *scheduler.Near, remove bool, e *placement.Eviction) (decision, error) {
+// clusters, else a new one if it is due, else the present one. refused is why the binding does not
+// follow its template; nil: it does.
+func (r *reconciler) decide(
+	ctx context.Context, b binding.Binding, n *scheduler.Near, remove bool, refused error, e *placement.Eviction,
+) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
 		return decision{}, nil
@@ -81,6 +92,9 @@ func (r *reconciler) decide(ctx context.Context, b binding.Binding, n *scheduler
 		out.record = out.recordOf(before, hash, now, observed.Rescheduled)
 	default:
 		out = decision{clusters: b.Spec.Clusters, record: kept(before, hash, now)}
+	}
+	if refused != nil && out.record.Reason == workv1alpha2.ReasonSuccess {
+		out.record.Reason, out.record.Message = reasonOf(refused), refused.Error()
 	}
 	if err := out.complete(b, before, observed.Placement, e); err != nil {
 		out.release()
@@ -328,7 +342,7 @@ func kept(before *workv1alpha2.Decision, hash string, now time.Time) *workv1alph
 	out := *before
 	out.For, out.Time, out.Reason, out.Message = hash, metav1.NewMicroTime(now), workv1alpha2.ReasonSuccess, ""
 	if before.Reason == workv1alpha2.ReasonSuccess {
-		out.Message = before.Message
+		out.Message = before.Message // a Note
 	}
 	return &out
 }

@@ -26,6 +26,9 @@ type inputs struct {
 	// kept: the policy, or an object that it needs, cannot be used at present. The binding changes
 	// only with clusters and with those that require it.
 	kept bool
+	// refused is why the template's present revision may not run; the members keep the one that the
+	// binding was made of. nil: it may.
+	refused error
 	// staleClaim: the binding names another policy than this one, and that does not exist any more.
 	staleClaim bool
 	// have is the present binding, if there is one; name and id are those of a new one.
@@ -64,6 +67,12 @@ func (r *reconciler) inputs(ctx context.Context, s subject, p *propagationPolicy
 func (w inputs) keeping() inputs {
 	w.kept = true
 	return w
+}
+
+// refusing are the inputs of a binding that is kept since its template is refused.
+func (w inputs) refusing(why error) inputs {
+	w.refused = why
+	return w.keeping()
 }
 
 // removes reports whether a template that fits no cluster any more is removed from all clusters.

@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	"github.com/pelago-net/pelago/control/hub/policy"
 )
@@ -101,17 +98,14 @@ func (c *candidate) before(o *candidate) bool {
 		strings.Compare(c.GetName(), o.GetName())) < 0
 }
 
-// precisionOf returns how precisely a policy selects the template, in whatever version it names the
-// kind.
+// precisionOf returns how precisely a policy selects the template.
 func precisionOf(p *propagationPolicy, template policy.Object) (policy.Precision, error) {
 	best := policy.NoMatch
 	for i := range p.Spec.ResourceSelectors {
-		s := &p.Spec.ResourceSelectors[i]
-		gvk, ok := selected(s)
-		if !ok || gvk.GroupKind() != template.GroupVersionKind().GroupKind() {
+		if _, ok := selected(&p.Spec.ResourceSelectors[i]); !ok {
 			continue
 		}
-		precision, err := policy.Match(p.Spec.ResourceSelectors[i:i+1], p.GetNamespace(), versioned{template, gvk})
+		precision, err := policy.Match(p.Spec.ResourceSelectors[i:i+1], p.GetNamespace(), template)
 		if err != nil {
 			return policy.NoMatch, fmt.Errorf("match %s: %w", p, err)
 		}
@@ -119,11 +113,3 @@ func precisionOf(p *propagationPolicy, template policy.Object) (policy.Precision
 	}
 	return best, nil
 }
-
-// versioned is an object by another version of its kind.
-type versioned struct {
-	metav1.Object
-	gvk schema.GroupVersionKind
-}
-
-func (v versioned) GroupVersionKind() schema.GroupVersionKind { return v.gvk }

@@ -16,7 +16,7 @@ type placed struct {
 
 // place completes a binding with its evictions and with the decision where its template runs. The
 // template leaves no cluster for which there is no replacement.
-func (r *reconciler) place(ctx context.Context, b binding.Binding, remove bool) (placed, error) {
+func (r *reconciler) place(ctx context.Context, b binding.Binding, w inputs) (placed, error) {
 	former := b.Copy()
 	n, err := r.near(ctx, b)
 	if err != nil {
@@ -25,12 +25,12 @@ func (r *reconciler) place(ctx context.Context, b binding.Binding, remove bool) 
 	nearer := r.nearer(b, n)
 	p := placed{binding: b, eviction: r.evict(b, nearer, nil)}
 	leaving := p.eviction.Began
-	p.decision, err = r.decide(ctx, b, n, remove && len(leaving) == 0, &p.eviction)
+	p.decision, err = r.decide(ctx, b, n, w.removes() && len(leaving) == 0, w.refused, &p.eviction)
 	if err == nil && p.decision.failure != nil && len(p.eviction.Began) > 0 {
 		p.decision.release()
 		r.keepPlaces(placed{binding: b, eviction: placement.Eviction{Began: leaving}})
 		p = placed{binding: former, eviction: r.evict(former, nearer, p.decision.failure)}
-		p.decision, err = r.decide(ctx, former, n, remove, &p.eviction)
+		p.decision, err = r.decide(ctx, former, n, w.removes(), w.refused, &p.eviction)
 	}
 	return p, err
 }

@@ -130,3 +130,55 @@ func TestPendingReplicasGetTheClusterBack(t *testing.T) {
 	edit(h, quota, func(q *policyv1alpha1.FederatedResourceQuota) { q.Spec.Overall["pods"] = resource.MustParse("6") })
 	h.runs("web-deployment", "member1:3 member2:3")
 }
+
+// Requests that are raised count like replicas: what exceeds the quota does not reach the members,
+// with the reason, and what runs stays. Divided and duplicated.
+func TestQuotaOfRaisedRequests(t *testing.T) {
+	for name, c := range map[string]struct{ placement, places string }{
+		"divided":    {`{replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Weighted}}`, "member1:2 member2:2"},
+		"duplicated": {`{}`, "member1:4 member2:4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHub(t, "member1", "member2")
+			h.run(nil)
+			h.policy("all", `{resourceSelectors: [{apiVersion: apps/v1, kind: Deployment}], placement: `+c.placement+`}`)
+			requests := func(cpu string) func(*appsv1.Deployment) {
+				return func(d *appsv1.Deployment) {
+					d.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse(cpu)}
+				}
+			}
+			quota := &policyv1alpha1.FederatedResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "shop"},
+				Spec: policyv1alpha1.FederatedResourceQuotaSpec{Overall: corev1.ResourceList{"cpu": resource.MustParse("4")}}}
+			h.Make(quota)
+			web := h.deployment("web", 4, requests("1m"))
+			h.Make(web)
+			before := h.runs("web-deployment", c.places)
+			edit(h, web, requests("16"))
+			b := h.runs("web-deployment", c.places+" QuotaExceeded")
+			if was, is := before.Annotations[workv1alpha2.AnnotationTemplate], b.Annotations[workv1alpha2.AnnotationTemplate]; was != is {
+				t.Errorf("the binding follows the template: Works would be made of it")
+			}
+			if cpu := b.Spec.ReplicaRequirements.ResourceRequest["cpu"]; cpu.String() != "1m" {
+				t.Errorf("the binding requests %s for each replica, want 1m", &cpu)
+			}
+			if d := workv1alpha2.ReadDecision(b.Annotations); !strings.Contains(d.Message, "quota shop: exceeded by") {
+				t.Errorf("message %q", d.Message)
+			}
+			edit(h, web, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To(int32(0)) })
+			h.runs("web-deployment", "member1:0 member2:0")
+			edit(h, web, func(d *appsv1.Deployment) { requests("100m")(d); d.Spec.Replicas = ptr.To(int32(4)) })
+			h.runs("web-deployment", c.places)
+			edit(h, web, requests("600m"))
+			if name == "divided" { // 2.4 of 4 cores
+				await.Equal(t, "600m", func() string {
+					cpu := h.binding("web-deployment").Spec.ReplicaRequirements.ResourceRequest["cpu"]
+					return cpu.String()
+				})
+				return
+			}
+			h.runs("web-deployment", c.places+" QuotaExceeded") // 4.8 of 4
+			edit(h, quota, func(q *policyv1alpha1.FederatedResourceQuota) { q.Spec.Overall["cpu"] = resource.MustParse("5") })
+			h.runs("web-deployment", c.places)
+		})
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -136,8 +137,11 @@ func (r *reconciler) bind(ctx context.Context, w inputs) (requeue, error) {
 	if !b.Exists() {
 		return done, r.detach(ctx, w.key, w.have)
 	}
+	if err := r.outgrows(w, b); err != nil {
+		return r.bind(ctx, w.refusing(err))
+	}
 	generation := r.generation.Load()
-	p, err := r.place(ctx, b, w.removes())
+	p, err := r.place(ctx, b, w)
 	if err != nil {
 		r.keepPlaces(p)
 		return done, err
@@ -154,6 +158,15 @@ func (r *reconciler) bind(ctx context.Context, w inputs) (requeue, error) {
 	}
 	r.recordConflict(w, p.binding)
 	return p.next(written), nil
+}
+
+// outgrows returns a *placement.QuotaError if replicas that run would request more than before, and
+// more than a quota allows. Numbers of replicas are not compared: the scheduler's decision is.
+func (r *reconciler) outgrows(w inputs, b binding.Binding) error {
+	if w.kept || !w.have.Exists() || w.have.Spec.Placement == nil {
+		return nil
+	}
+	return r.Capacity.Resize(capacityKey(b), w.have.Spec, b.Spec)
 }
 
 // next is when to place the binding again.

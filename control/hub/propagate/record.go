@@ -21,7 +21,7 @@ func (r *reconciler) recordEvents(w inputs, p placed) {
 		r.events.Event(w.template, corev1.EventTypeWarning, reason, message)
 		r.events.Event(b.Object, corev1.EventTypeWarning, reason, message)
 	}
-	if d.written && d.message != "" {
+	if d.written && d.pendingWhy() != "" {
 		warn(workv1alpha2.EventScheduleBindingFailed, d.message)
 	}
 	for _, t := range e.Began {
@@ -59,7 +59,10 @@ func progress(w inputs, b binding.Binding, d decision) (reason, message string) 
 	if w.policy != nil && (!w.have.Exists() || !claimOf(w.have).of(w.policy)) && claimOf(b).of(w.policy) {
 		reason, all = workv1alpha2.EventApplyPolicySucceed, append(all, fmt.Sprintf("it follows %s", w.policy))
 	}
-	if d.written && d.message == "" && d.moved {
+	if d.written && d.pendingWhy() == "" && d.moved {
+		if d.message != "" {
+			all = append(all, d.message)
+		}
 		reason, all = workv1alpha2.EventScheduleBindingSucceed, append(all, "it runs in "+places(b.Spec.Clusters))
 	}
 	slices.Reverse(all)
