@@ -82,7 +82,7 @@ func fieldMatches(f policyv1alpha1.FieldSelectorRequirement, c *clusterv1alpha1.
 	case policyv1alpha1.FieldRegion:
 		have = []string{c.Spec.Region}
 	case policyv1alpha1.FieldZone:
-		have = c.Spec.Zones
+		have = c.Spec.AllZones()
 	}
 	in := slices.ContainsFunc(have, func(v string) bool { return slices.Contains(f.Values, v) })
 	if f.Operator == corev1.NodeSelectorOpNotIn {

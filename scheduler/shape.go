@@ -56,7 +56,7 @@ func shapeOf(clusters []*clusterv1alpha1.Cluster) *shape {
 		policyv1alpha1.SpreadByFieldProvider: s.groupBy(func(c *clusterv1alpha1.Cluster) string { return c.Spec.Provider }),
 		policyv1alpha1.SpreadByFieldRegion:   s.groupBy(func(c *clusterv1alpha1.Cluster) string { return c.Spec.Region }),
 		policyv1alpha1.SpreadByFieldZone: s.groupBy(func(c *clusterv1alpha1.Cluster) string {
-			return strings.Join(slices.Sorted(slices.Values(c.Spec.Zones)), ",")
+			return strings.Join(slices.Sorted(slices.Values(c.Spec.AllZones())), ",")
 		}),
 	}
 	s.with = map[policyv1alpha1.SpreadField]set{}

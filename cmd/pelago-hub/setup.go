@@ -21,6 +21,7 @@ import (
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/hub/access"
 	"github.com/pelago-net/pelago/control/hub/autoscale"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/hub/policy"
@@ -52,7 +53,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a hubAccess, o option
 		mgr: mgr, hub: hub, works: execute.NewWorks(mgr.GetCache()), hubID: hubID, kinds: interpreter, workers: o.workers.execution,
 		counts: counts, gate: a.gate, allEvents: o.events == eventsAll, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
 	}
-	skips := &policy.Skips{}
+	skips, unmade := &policy.Skips{}, &binding.Unmade{}
 	return errors.Join(
 		work.AddIndexes(mgr),
 		policy.Setup(mgr, skips),
@@ -64,11 +65,11 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a hubAccess, o option
 		propagate.SetupRebalancer(mgr),
 		autoscale.Setup(mgr, autoscale.Options{SyncReplicas: o.syncReplicas}),
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works, OptIn: o.workloads,
-			Skips: skips}),
+			Skips: skips, Unmade: unmade}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads, Skips: skips}),
 		work.SetupMultiClusterServices(mgr, work.MultiClusterOptions{HubID: hubID, Skips: skips}),
 		work.SetupQuotas(mgr, hubID),
-		status.Setup(mgr, status.Options{Interpreter: interpreter, Workers: o.workers.status}),
+		status.Setup(mgr, status.Options{Interpreter: interpreter, Unmade: unmade, Workers: o.workers.status}),
 		cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: uid, Grace: o.grace, Registry: metrics.Registry}),
 		cluster.SetupPush(mgr, cluster.PushOptions{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),
 	)

@@ -57,6 +57,14 @@ const ConditionRulesSkipped = "RulesSkipped"
 // ReasonPathMissing of ConditionRulesSkipped: the message lists objects, rules and paths.
 const ReasonPathMissing = "PathMissing"
 
+// ConditionResolvedRefs of a policy is False while it names what the hub does not have: a kind that
+// is not served or never propagated, a system namespace, a cluster that has not joined. The rest of
+// the policy is in effect. It is absent otherwise. The name is Gateway API's.
+const ConditionResolvedRefs = "ResolvedRefs"
+
+// ReasonNotFound of ConditionResolvedRefs: the message lists fields and what they name.
+const ReasonNotFound = "NotFound"
+
 // Reasons of ConditionAccepted.
 const (
 	ReasonAccepted = "Accepted"

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/policy"
@@ -39,7 +40,7 @@ type hub struct {
 // newHub is a hub that holds nothing; the code under test runs.
 func newHub(t *testing.T) hub {
 	t.Helper()
-	h := hub{apiserver.Connect(t, server.Config(t), policyv1alpha1.AddToScheme, workv1alpha2.AddToScheme), new(atomic.Int64)}
+	h := hub{apiserver.Connect(t, server.Config(t), clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha2.AddToScheme), new(atomic.Int64)}
 	apiserver.Manager{Scheme: h.Scheme(), NewClient: h.counting, Setup: []func(ctrl.Manager) error{
 		func(m ctrl.Manager) error { return policy.Setup(m, &policy.Skips{}) }}}.Run(t, h.Config)
 	h.Empty(&corev1.ConfigMap{}, &workv1alpha2.ResourceBinding{}, &workv1alpha2.ClusterResourceBinding{},

@@ -101,15 +101,23 @@ func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 	if p.claims == nil {
 		changed = skip(p.status, p.GetGeneration(), r.skips.message(key)) || changed
 	}
-	if !changed {
-		return 0, nil
+	unresolved, err := p.refs.unresolved(p.GetNamespace(), r.client.RESTMapper(), r.joined(ctx))
+	if err != nil {
+		return 0, fmt.Errorf("read what the policy %s refers to: %w", key, err)
 	}
-	err := r.client.Status().Patch(ctx, p.Object, kube.MergeFrom(before))
+	again := time.Duration(0)
+	if changed = resolve(p.status, p.GetGeneration(), unresolved) || changed; len(unresolved) > 0 {
+		again = refsInterval
+	}
+	if !changed {
+		return again, nil
+	}
+	err = r.client.Status().Patch(ctx, p.Object, kube.MergeFrom(before))
 	if err != nil {
 		return 0, client.IgnoreNotFound(fmt.Errorf("write the status of the policy %s: %w", key, err))
 	}
 	r.written.Expect(key, p.GetResourceVersion(), time.Now())
-	return 0, nil
+	return again, nil
 }
 
 // mark gives a policy its id and its finalizer, in one write: a claim requires both.
@@ -202,6 +210,7 @@ func (r *reconciler) anyTemplate(ctx context.Context, gvk schema.GroupVersionKin
 type policy struct {
 	client.Object
 	status   *policyv1alpha1.PolicyStatus
+	refs     refs
 	validate func(namespace string) field.ErrorList
 	// claims is nil for policies that claim nothing.
 	claims *claims
@@ -219,7 +228,7 @@ var policyKinds = map[string]func() (client.Object, func() policy){
 		o := &policyv1alpha1.PropagationPolicy{}
 		return o, func() policy {
 			validate := func(string) field.ErrorList { return policyv1alpha1.ValidatePropagation(o, o.Spec) }
-			return policy{o, &o.Status, validate, &claims{
+			return policy{o, &o.Status, refsOfPropagation(&o.Spec), validate, &claims{
 				policyv1alpha1.LabelPropagationPolicyID, policyv1alpha1.FinalizerPropagationPolicy, o.Spec.ResourceSelectors}}
 		}
 	},
@@ -227,20 +236,20 @@ var policyKinds = map[string]func() (client.Object, func() policy){
 		o := &policyv1alpha1.ClusterPropagationPolicy{}
 		return o, func() policy {
 			validate := func(string) field.ErrorList { return policyv1alpha1.ValidatePropagation(o, o.Spec) }
-			return policy{o, &o.Status, validate, &claims{
+			return policy{o, &o.Status, refsOfPropagation(&o.Spec), validate, &claims{
 				policyv1alpha1.LabelClusterPropagationPolicyID, policyv1alpha1.FinalizerClusterPropagationPolicy, o.Spec.ResourceSelectors}}
 		}
 	},
 	"overridepolicy": func() (client.Object, func() policy) {
 		o := &policyv1alpha1.OverridePolicy{}
-		return o, func() policy { return policy{o, &o.Status, o.Spec.Validate, nil} }
+		return o, func() policy { return policy{o, &o.Status, refsOfOverride(&o.Spec), o.Spec.Validate, nil} }
 	},
 	"clusteroverridepolicy": func() (client.Object, func() policy) {
 		o := &policyv1alpha1.ClusterOverridePolicy{}
-		return o, func() policy { return policy{o, &o.Status, o.Spec.Validate, nil} }
+		return o, func() policy { return policy{o, &o.Status, refsOfOverride(&o.Spec), o.Spec.Validate, nil} }
 	},
 	"clustertaintpolicy": func() (client.Object, func() policy) {
 		o := &policyv1alpha1.ClusterTaintPolicy{}
-		return o, func() policy { return policy{o, &o.Status, o.Spec.Validate, nil} }
+		return o, func() policy { return policy{o, &o.Status, refsOfTaint(&o.Spec), o.Spec.Validate, nil} }
 	},
 }

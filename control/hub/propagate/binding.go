@@ -12,6 +12,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/binding"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -122,7 +123,7 @@ func bySelection(o client.Object) []string {
 func selected(s *policyv1alpha1.ResourceSelector) (schema.GroupVersionKind, bool) {
 	gv, err := schema.ParseGroupVersion(s.APIVersion)
 	gvk := gv.WithKind(s.Kind)
-	return gvk, err == nil && s.Kind != "" && !ownKind(gvk.GroupKind())
+	return gvk, err == nil && s.Kind != "" && !policy.OwnKind(gvk.GroupKind())
 }
 
 // dependenciesOf reads what a binding's template refers to. What cannot be read counts as nothing:

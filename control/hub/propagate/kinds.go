@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -48,7 +49,7 @@ type wanted map[schema.GroupKind][]string
 
 func (w wanted) add(gvk schema.GroupVersionKind) {
 	gk := gvk.GroupKind()
-	if !ownKind(gk) && !slices.Contains(w[gk], gvk.Version) {
+	if !policy.OwnKind(gk) && !slices.Contains(w[gk], gvk.Version) {
 		w[gk] = append(w[gk], gvk.Version)
 	}
 }

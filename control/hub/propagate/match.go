@@ -3,6 +3,7 @@ package propagate
 import (
 	"cmp"
 	"fmt"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"strings"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -110,6 +111,10 @@ func precisionOf(p *propagationPolicy, template policy.Object) (policy.Precision
 			return policy.NoMatch, fmt.Errorf("match %s: %w", p, err)
 		}
 		best = max(best, precision)
+	}
+	// each namespace has it, in every cluster: only one that is meant is propagated
+	if best == policy.Kind && template.GroupVersionKind().GroupKind() == (schema.GroupKind{Kind: "ServiceAccount"}) && template.GetName() == "default" {
+		return policy.NoMatch, nil
 	}
 	return best, nil
 }

@@ -35,7 +35,7 @@ import (
 
 // templateKindsOfScripts are the kinds of which scripts have templates.
 var templateKindsOfScripts = []schema.GroupVersionKind{appsv1.SchemeGroupVersion.WithKind("Deployment"),
-	corev1.SchemeGroupVersion.WithKind("ConfigMap"), rbacv1.SchemeGroupVersion.WithKind("ClusterRole")}
+	corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("ServiceAccount"), rbacv1.SchemeGroupVersion.WithKind("ClusterRole")}
 
 // TestScripts: the objects of each step are reconciled until nothing changes. The output has the
 // claims and bindings that differ from those after the step before, and the Events.

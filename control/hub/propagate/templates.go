@@ -11,22 +11,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/control/kinds"
 )
-
-// ownGroups are groups none of whose objects are templates: what propagation itself consists of,
-// and the network's.
-var ownGroups = []string{"cluster.karmada.io", "policy.karmada.io", "work.karmada.io", "config.karmada.io", "pelago.io",
-	"submariner.io", "events.k8s.io", "coordination.k8s.io", "discovery.k8s.io"}
-
-// ownKind reports whether objects of a kind are never templates. Of discovery.k8s.io and
-// coordination.k8s.io nothing is left without EndpointSlices and Leases.
-func ownKind(gk schema.GroupKind) bool {
-	return slices.Contains(ownGroups, gk.Group) || gk == schema.GroupKind{Kind: "Event"}
-}
 
 // ignored reports whether an object is none of ours although its kind is watched.
 func ignored(o client.Object, gk schema.GroupKind) bool {
-	return ownKind(gk) || workv1alpha2.ReservedNamespace(o.GetNamespace()) || o.GetLabels()[workv1alpha2.LabelClaimedBy] != "" ||
+	return policy.OwnKind(gk) || kinds.OfEachCluster(gk, o) || workv1alpha2.ReservedNamespace(o.GetNamespace()) || o.GetLabels()[workv1alpha2.LabelClaimedBy] != "" ||
 		gk == schema.GroupKind{Kind: "Namespace"} && workv1alpha2.ReservedNamespace(o.GetName())
 }
 

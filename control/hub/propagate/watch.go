@@ -25,6 +25,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -290,7 +291,7 @@ func sameForDependents(a, b binding.Binding) bool {
 
 func (r *reconciler) addDependent(ctx context.Context, d kinds.DependentReference) {
 	gv, err := schema.ParseGroupVersion(d.APIVersion)
-	if err != nil || ownKind(gv.WithKind(d.Kind).GroupKind()) {
+	if err != nil || policy.OwnKind(gv.WithKind(d.Kind).GroupKind()) {
 		return
 	}
 	gvk := r.kinds.current(gv.WithKind(d.Kind))

@@ -60,6 +60,8 @@ const (
 // Options of the controller.
 type Options struct {
 	Interpreter *kinds.Interpreter
+	// Unmade is why Works are not made; nil: nothing is known.
+	Unmade *binding.Unmade
 	// Delay is the time from the first event of a binding to the write; 0: 100 ms.
 	Delay time.Duration
 	// Progress is the minimum interval between two writes of a binding that do not complete it:
@@ -76,6 +78,7 @@ type reconciler struct {
 	recorder    record.EventRecorder
 	kinds       *statusKinds
 	interpreter *kinds.Interpreter
+	unmade      *binding.Unmade
 	progress    time.Duration // Options.Progress
 	// bindings and templates are the versions that our own writes made, both by binding.
 	bindings, templates kube.Expectations[client.ObjectKey]
@@ -90,7 +93,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	r := &reconciler{
 		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: kube.EventRecorder(mgr, "pelago-hub"),
-		kinds: &statusKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter, progress: o.Progress,
+		kinds: &statusKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter, unmade: o.Unmade, progress: o.Progress,
 	}
 	if err := watch(mgr, r, o); err != nil {
 		return fmt.Errorf("set up the aggregation of statuses: %w", err)
@@ -120,7 +123,7 @@ func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 		return 0, err
 	}
 	at := metav1.NewTime(now.Truncate(time.Second))
-	status, err := Desired(b, works, r.unready(ctx), at)
+	status, err := Desired(b, works, r.unmade.Of(key), r.unready(ctx), at)
 	if err != nil {
 		return 0, fmt.Errorf("make the status of the binding %s: %w", key, err)
 	}

@@ -30,17 +30,17 @@ const (
 )
 
 // Desired is the status of a binding. works are all of the binding, in no order; unready says of a
-// cluster why it is not ready, "" if it is, and is asked only where that matters. Conditions of
-// other types stay.
+// cluster why it is not ready, "" if it is, and is asked only where that matters; unmade is that of
+// binding.Unmade. Conditions of other types stay.
 func Desired(
-	b binding.Binding, works []*workv1alpha1.Work, unready func(cluster string) string, now metav1.Time,
+	b binding.Binding, works []*workv1alpha1.Work, unmade map[string]string, unready func(cluster string) string, now metav1.Time,
 ) (workv1alpha2.ResourceBindingStatus, error) {
 	out := *b.Status.DeepCopy()
 	if err := schedule(&out, b); err != nil {
 		return out, err
 	}
 	out.AggregatedStatus = items(b, works, unready)
-	problems := append(purging(b.Spec, works, unready), outstanding(b.Spec, out.AggregatedStatus)...)
+	problems := append(purging(b.Spec, works, unready), outstanding(b.Spec, out.AggregatedStatus, unmade)...)
 	condition := metav1.Condition{
 		Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonFullyAppliedSuccess,
 		Message:            fmt.Sprintf("applied in %d clusters", len(out.AggregatedStatus)),
@@ -251,17 +251,22 @@ func waiting(spec *workv1alpha2.ResourceBindingSpec, cluster string, unready fun
 
 // outstanding lists what is missing until exactly the wanted clusters have the object, as `cluster:
 // what`.
-func outstanding(spec *workv1alpha2.ResourceBindingSpec, items []workv1alpha2.AggregatedStatusItem) []string {
+func outstanding(spec *workv1alpha2.ResourceBindingSpec, items []workv1alpha2.AggregatedStatusItem, unmade map[string]string) []string {
 	want := wanted(spec)
 	if len(want) == 0 {
 		return []string{"no cluster is chosen"}
 	}
 	var out []string
+	if why := unmade[""]; why != "" {
+		out = append(out, "all clusters: "+why)
+	}
 	for _, it := range items {
 		_, isWanted := slices.BinarySearch(want, it.ClusterName)
 		switch {
 		case !isWanted:
 			out = append(out, it.ClusterName+": still there, but not wanted any more")
+		case unmade[it.ClusterName] != "":
+			out = append(out, it.ClusterName+": "+unmade[it.ClusterName])
 		case !it.Applied:
 			out = append(out, it.ClusterName+": "+it.AppliedMessage)
 		}

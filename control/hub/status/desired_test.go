@@ -99,12 +99,21 @@ func TestFullyApplied(t *testing.T) {
 		directly  string // has an eviction task with this purge mode
 		works     []*workv1alpha1.Work
 		unready   map[string]string
+		unmade    map[string]string
 		want      string // status, message
 		items     string // cluster, applied, health, message
 	}{
 		"all applied": {
 			clusters: []string{"m2", "m1"}, works: []*workv1alpha1.Work{work("m2"), work("m1")},
 			want: "True applied in 2 clusters", items: "m1 true Healthy |m2 true Healthy |",
+		},
+		"a Work that cannot be made": {
+			clusters: []string{"m1", "m2"}, works: []*workv1alpha1.Work{work("m1")}, unmade: map[string]string{"m2": "request is too large"},
+			want: "False m2: request is too large", items: "m1 true Healthy |m2 false Unknown not applied yet|",
+		},
+		"no Work can be made, and the former ones are applied": {
+			clusters: []string{"m1"}, works: []*workv1alpha1.Work{work("m1")}, unmade: map[string]string{"": "rule replicas"},
+			want: "False all clusters: rule replicas", items: "m1 true Healthy |",
 		},
 		"clusters of those that require it": {
 			requires: []string{"m1"}, works: []*workv1alpha1.Work{work("m1")}, want: "True applied in 1 clusters", items: "m1 true Healthy |",
@@ -201,7 +210,7 @@ func TestFullyApplied(t *testing.T) {
 			if tt.suspended != nil {
 				b.Spec.Suspension = &workv1alpha2.Suspension{Suspension: *tt.suspended}
 			}
-			got, err := Desired(b, tt.works, func(cluster string) string { return tt.unready[cluster] }, metav1.NewTime(noon))
+			got, err := Desired(b, tt.works, tt.unmade, func(cluster string) string { return tt.unready[cluster] }, metav1.NewTime(noon))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -226,7 +235,7 @@ func TestLargeStatus(t *testing.T) {
 	large := work("m1", func(w *workv1alpha1.Work) {
 		w.Status.ManifestStatuses[0].Status.Raw = []byte(`{"text":"` + strings.Repeat("x", 2<<20) + `"}`)
 	})
-	got, err := Desired(bindingFor("m1", "m2"), []*workv1alpha1.Work{large, work("m2")}, ready, metav1.NewTime(noon))
+	got, err := Desired(bindingFor("m1", "m2"), []*workv1alpha1.Work{large, work("m2")}, nil, ready, metav1.NewTime(noon))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +327,7 @@ func TestScheduled(t *testing.T) {
 			if tt.decision != nil {
 				decided(t, b, *tt.decision, !tt.stale)
 			}
-			got, err := Desired(b, nil, ready, metav1.NewTime(noon))
+			got, err := Desired(b, nil, nil, ready, metav1.NewTime(noon))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -346,14 +355,14 @@ func TestDesiredIsStable(t *testing.T) {
 	b.Spec.Placement = &policyv1alpha1.Placement{}
 	decided(t, b, workv1alpha2.Decision{Reason: "Success", Time: metav1.NowMicro(), Scheduled: metav1.NowMicro()}, true)
 	works := []*workv1alpha1.Work{work("m1"), work("m2", failed("no"))}
-	first, err := Desired(b, works, ready, metav1.NewTime(noon))
+	first, err := Desired(b, works, nil, ready, metav1.NewTime(noon))
 	if err != nil {
 		t.Fatal(err)
 	}
 	*b.Status = *first.DeepCopy()
 	// as another server may print it
 	b.Status.AggregatedStatus[0].Status.Raw = []byte(` { "replicas" : 1 } `)
-	second, err := Desired(b, works, ready, metav1.NewTime(noon.Add(time.Hour)))
+	second, err := Desired(b, works, nil, ready, metav1.NewTime(noon.Add(time.Hour)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func (r *reconciler) aggregated(t *testing.T, w *script.World, b binding.Binding
 		t.Fatal(err)
 	}
 	at := metav1.NewTime(time.Unix(0, 0).UTC())
-	status, err := Desired(b, works, r.unready(t.Context()), at)
+	status, err := Desired(b, works, nil, r.unready(t.Context()), at)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,6 +69,10 @@ func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
 		Watches(&workv1alpha1.Work{}, later(o.Delay, ofWork)).
 		Watches(&clusterv1alpha1.Cluster{}, later(o.Delay, r.waitingFor), builder.WithPredicates(changed(otherReadiness))).
 		WatchesRawSource(source.Func(r.followRules)).
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			r.unmade.Follow(func(key client.ObjectKey) { q.AddAfter(reconcile.Request{NamespacedName: key}, o.Delay) })
+			return nil
+		})).
 		WithOptions(kube.HubControllerOptions(o.Workers)).
 		Complete(aggregate)
 }

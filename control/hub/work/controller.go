@@ -48,6 +48,8 @@ type BindingOptions struct {
 	OptIn bool
 	// Skips gets the override rules that are skipped; nil: they are not reported.
 	Skips *policy.Skips
+	// Unmade gets why Works are not made; nil: only Events tell.
+	Unmade *binding.Unmade
 	// OrphanAfter is how long the binding that a Work names may be missing before that is reported;
 	// 0: a minute.
 	OrphanAfter time.Duration
@@ -166,6 +168,7 @@ func (r *reconciler) sync(ctx context.Context, b binding.Binding) (time.Duration
 	}
 	plan, err := DesiredWorks(in)
 	if err != nil {
+		r.Unmade.Report(client.ObjectKeyFromObject(b), map[string]string{"": err.Error()})
 		r.failed(b, in.Template, fmt.Errorf("make the Works of %s: %w", b, err))
 		return 0, err
 	}
@@ -185,6 +188,7 @@ func (r *reconciler) sync(ctx context.Context, b binding.Binding) (time.Duration
 	r.Skips.Report(b.String(), plan.Skipped)
 	template := OfReference(b.Spec.Resource)
 	err = r.writer.Write(ctx, template, plan.Writes)
+	r.Unmade.Report(client.ObjectKeyFromObject(b), unmade(plan.Writes, err))
 	r.report(b, in.Template, plan, err)
 	if err == nil {
 		r.recordOverrides(b, in.Works, plan)

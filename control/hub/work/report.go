@@ -37,6 +37,32 @@ func (r *reconciler) report(b binding.Binding, template *unstructured.Unstructur
 	r.failed(b, template, err)
 }
 
+// unmade are the reasons why clusters have no current Work, by cluster. What passes, such as a
+// conflict or an API server that does not answer, is none.
+func unmade(all Writes, written error) map[string]string {
+	out := map[string]string{}
+	for _, f := range all.Failed {
+		out[f.Cluster] = f.Err.Error()
+	}
+	var walk func(error)
+	walk = func(err error) {
+		var joined interface{ Unwrap() []error }
+		var w *writeError
+		switch {
+		case errors.As(err, &joined):
+			for _, e := range joined.Unwrap() {
+				walk(e)
+			}
+		case errors.As(err, &w) && w.tooLarge():
+			out[w.cluster] = w.Error()
+		case errors.As(err, &w) && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err)):
+			out[w.cluster] = w.Error()
+		}
+	}
+	walk(written)
+	return out
+}
+
 // failed makes an Event of an error that is not the cache's.
 func (r *reconciler) failed(b binding.Binding, template *unstructured.Unstructured, err error) {
 	if err != nil && !kube.IsStale(err) {

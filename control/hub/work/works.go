@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -300,6 +301,34 @@ func (w *Writer) Delete(ctx context.Context, works []*workv1alpha1.Work) error {
 	})
 }
 
+// writeError is a Work that could not be written.
+type writeError struct {
+	verb    string
+	work    *workv1alpha1.Work
+	cluster string
+	err     error
+}
+
+func (e *writeError) Error() string {
+	text := fmt.Sprintf("%s Work %s/%s of cluster %s: %v", e.verb, e.work.Namespace, e.work.Name, e.cluster, e.err)
+	if e.tooLarge() {
+		size := 0
+		for _, m := range e.work.Spec.Workload.Manifests {
+			size += len(m.Raw)
+		}
+		text += fmt.Sprintf(": its manifest has %d KiB, of about 1500 that the hub can store: make the object smaller, or divide it", size/1024)
+	}
+	return text
+}
+
+func (e *writeError) Unwrap() error { return e.err }
+
+// tooLarge reports whether the API server or its store refuses a request because of its size.
+func (e *writeError) tooLarge() bool {
+	return apierrors.IsRequestEntityTooLargeError(e.err) || strings.Contains(e.err.Error(), "request is too large") ||
+		strings.Contains(e.err.Error(), "larger than max") // etcd; its client (gRPC)
+}
+
 func each(works []*workv1alpha1.Work, verb string, do func(*workv1alpha1.Work) error) error {
 	errs := make([]error, len(works))
 	var g errgroup.Group
@@ -309,7 +338,7 @@ func each(works []*workv1alpha1.Work, verb string, do func(*workv1alpha1.Work) e
 			if err := do(work); err != nil {
 				// our Works are in execution namespaces
 				cluster, _ := workv1alpha2.ClusterOfNamespace(work.Namespace)
-				errs[i] = fmt.Errorf("%s Work %s/%s of cluster %s: %w", verb, work.Namespace, work.Name, cluster, err)
+				errs[i] = &writeError{verb: verb, work: work, cluster: cluster, err: err}
 			}
 			return nil
 		})
