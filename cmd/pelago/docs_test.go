@@ -123,7 +123,7 @@ func parses(args []string, whole bool) error {
 	if help, _ := cmd.Flags().GetBool("help"); !whole || help {
 		return nil
 	}
-	if !cmd.Runnable() {
+	if !cmd.Runnable() || cmd.HasSubCommands() {
 		return fmt.Errorf("%s needs a verb", cmd.CommandPath())
 	}
 	return errors.Join(cmd.ValidateArgs(cmd.Flags().Args()), cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups())
