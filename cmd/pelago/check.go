@@ -156,7 +156,7 @@ func (c *checks) run(ctx context.Context, args []string, out, errOut io.Writer) 
 	deadline := time.Now().Add(c.timeout)
 	var result check.Result
 	for said := ""; ; {
-		set := check.Read(ctx, targets, checkTimeout, all)
+		set := check.Read(ctx, targets, checkTimeout, all, c.selected)
 		if len(set.Clusters) == 0 {
 			return errors.New("none of the contexts is a hub or a cluster in which Pelago runs: name them with --contexts, or check one before it joins with --pre")
 		}

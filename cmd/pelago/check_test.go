@@ -3,17 +3,29 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/check"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // execute runs a command line.
@@ -79,5 +91,71 @@ func TestCheckStatus(t *testing.T) {
 		if errors.As(err, &status); status.Code != code {
 			t.Errorf("%s: exit status %d, want %d", verdict, status.Code, code)
 		}
+	}
+}
+
+// join refuses a cluster that cannot work, with the remedy, and names --skip-checks.
+func TestPreflight(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"gitVersion":"v1.36.0"}`)) // a test server's connection
+	}))
+	t.Cleanup(s.Close)
+	scheme, err := manifests.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := func(version string) view.Member {
+		d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium"}}
+		d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "cilium-agent", Image: "quay.io/cilium/cilium:v" + version}}
+		typed := fake.NewClientset(d, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium-config"}, Data: map[string]string{
+			"kube-proxy-replacement": "true", "enable-bpf-masquerade": "true"}})
+		typed.PrependReactor("create", "selfsubjectaccessreviews", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return true, &authorizationv1.SelfSubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: true}}, nil
+		})
+		return view.Member{Config: &rest.Config{Host: s.URL}, Client: ctrlfake.NewClientBuilder().WithScheme(scheme).Build(), Typed: typed}
+	}
+	var said []string
+	progress := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	err = preflight(t.Context(), allowed("1.15.19"), progress)
+	for _, want := range []string{"PLG-P002", "Cilium 1.15.19", "enable-host-legacy-routing=true", "--skip-checks"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v lacks %q", err, want)
+		}
+	}
+	if err := preflight(t.Context(), allowed("1.20.2"), progress); err != nil || len(said) > 0 {
+		t.Errorf("Cilium 1.20.2: %v, %q", err, said)
+	}
+}
+
+// Warnings of the API server are written once each where the command asks for them.
+func TestAPIWarnings(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Add("Warning", `299 - "policy would be violated"`)
+		_, _ = w.Write([]byte(`{"gitVersion":"v1.36.0"}`)) // a test server's connection
+	}))
+	t.Cleanup(s.Close)
+	kc := clientcmdapi.NewConfig()
+	kc.Clusters["a"] = &clientcmdapi.Cluster{Server: s.URL}
+	kc.Contexts["a"] = &clientcmdapi.Context{Cluster: "a"}
+	kc.CurrentContext = "a"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*kc, file); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	a := access{kubeconfig: file, warnings: &out}
+	for range 2 {
+		c, err := a.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := c.Typed.Discovery().ServerVersion(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := strings.Count(out.String(), "policy would be violated"); n != 2 { // each client counts for itself
+		t.Errorf("%d warnings of two clients: %s", n, &out)
 	}
 }

@@ -50,6 +50,8 @@ type Check struct {
 	Remedy string
 	// needs are the sources without which the verdict is unknown.
 	needs []source
+	// ofOthers are sources of other clusters that it compares with.
+	ofOthers []source
 	// byJoin: join itself refuses this.
 	byJoin bool
 	// find is nil where only rules make findings.

@@ -31,7 +31,7 @@ func Pages() string {
 ` + "| `pelago check` | all members and hubs of the kubeconfig; `--contexts` narrows it down, `--hub-kubeconfig` adds a hub |\n" +
 		"| `pelago check --only N,D` | areas or codes |\n" +
 		"| `pelago check --wait` | until nothing is wrong except warnings |\n" +
-		"| `pelago check --pre` | a cluster before it joins |\n" +
+		"| `pelago check --pre` | a cluster before it joins; `pelago join` runs it, and `--skip-checks` leaves it out |\n" +
 		"| `pelago diagnose cni`, … | the checks of a topic, by the words of Submariner's tool |\n" + `
 | verdict | exit status | |
 |---|---|---|

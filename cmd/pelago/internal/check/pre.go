@@ -169,8 +169,7 @@ func readRanges(ctx context.Context, m view.Member, c *Cluster) error {
 // neededRights are rights without which join stops half-way: each as verb, group, resource, namespace.
 var neededRights = [][4]string{
 	{"create", "", "namespaces", ""}, {"create", "apiextensions.k8s.io", "customresourcedefinitions", ""},
-	{"create", "rbac.authorization.k8s.io", "clusterroles", ""}, {"bind", "rbac.authorization.k8s.io", "clusterroles", ""},
-	{"escalate", "rbac.authorization.k8s.io", "clusterroles", ""}, {"create", "rbac.authorization.k8s.io", "clusterrolebindings", ""},
+	{"create", "rbac.authorization.k8s.io", "clusterroles", ""}, {"create", "rbac.authorization.k8s.io", "clusterrolebindings", ""},
 	{"patch", "", "nodes", ""}, {"create", "apps", "daemonsets", manifests.SystemNamespace}, {"create", "apps", "deployments", manifests.SystemNamespace},
 	{"create", "", "secrets", manifests.SystemNamespace}, {"create", "", "configmaps", manifests.SystemNamespace},
 }

@@ -321,9 +321,17 @@ type Target struct {
 	Info    *broker.Info
 }
 
-// Read reads the clusters in parallel, each for at most timeout. Contexts that are neither member
-// nor hub are left out unless all is set.
-func Read(ctx context.Context, targets []Target, timeout time.Duration, all bool) *Set {
+// Read reads what the selected checks need of the clusters, in parallel, each for at most timeout.
+// Contexts that are neither member nor hub are left out unless all is set.
+func Read(ctx context.Context, targets []Target, timeout time.Duration, all bool, selected Selection) *Set {
+	needed := map[source]bool{fromServer: true}
+	for i := range table {
+		if c := &table[i]; selected.has(c) {
+			for _, from := range slices.Concat(c.needs, c.ofOthers) {
+				needed[from] = true
+			}
+		}
+	}
 	s := &Set{Now: time.Now(), Clusters: make([]Cluster, len(targets))}
 	var group errgroup.Group
 	group.SetLimit(16)
@@ -332,7 +340,7 @@ func Read(ctx context.Context, targets []Target, timeout time.Duration, all bool
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			done := make(chan Cluster, 1)
-			go func() { done <- readCluster(ctx, t) }()
+			go func() { done <- readCluster(ctx, t, needed) }()
 			select {
 			case s.Clusters[i] = <-done:
 				return nil
@@ -355,7 +363,7 @@ func Read(ctx context.Context, targets []Target, timeout time.Duration, all bool
 }
 
 // readCluster reads one cluster. Sources that do not answer before the deadline are unread.
-func readCluster(ctx context.Context, t Target) Cluster {
+func readCluster(ctx context.Context, t Target, needed map[source]bool) Cluster {
 	c := Cluster{Context: t.Context, Joining: t.Joining, info: t.Info, unread: map[source]error{}}
 	m, err := t.Open()
 	if err != nil {
@@ -380,7 +388,7 @@ func readCluster(ctx context.Context, t Target) Cluster {
 	group.SetLimit(maxReads)
 	for _, r := range readers { // each sets fields of its own
 
-		if !r.of(&c) {
+		if !r.of(&c) || !needed[r.from] {
 			continue
 		}
 		group.Go(func() error {
@@ -420,14 +428,11 @@ func hubKind(ctx context.Context, m view.Member) (hub, broker bool, err error) {
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsForbidden(err) {
 		return false, false, fmt.Errorf("get Namespace %s: %w", manifests.BrokerNamespace, err)
 	}
-	err = m.Client.List(ctx, &clusterv1alpha1.ClusterList{}, client.Limit(1))
-	switch {
-	case err == nil:
-		return true, false, nil
-	case meta.IsNoMatchError(err), apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return false, false, nil
+	_, err = m.Client.RESTMapper().RESTMapping(schema.GroupKind{Group: clusterv1alpha1.GroupVersion.Group, Kind: "Cluster"}, clusterv1alpha1.GroupVersion.Version)
+	if err != nil && !meta.IsNoMatchError(err) {
+		return false, false, fmt.Errorf("find kind Cluster: %w", err)
 	}
-	return false, false, fmt.Errorf("list Clusters: %w", err)
+	return err == nil, false, nil
 }
 
 // readServer reads version, clock and certificate of the API server by one request.

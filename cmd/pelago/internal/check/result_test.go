@@ -48,7 +48,7 @@ func TestPrint(t *testing.T) {
 	g := get[*submarinerv1.Gateway](w, "g1", "g1-n1")
 	g.Status.Connections[0].Status, g.Status.Connections[0].StatusMessage = submarinerv1.ConnectionError, "probes are not answered"
 	without[*submarinerv1.Cluster](w, "g1", "g1")
-	s := Read(t.Context(), []Target{w.target(t, "g1")}, time.Minute, true)
+	s := Read(t.Context(), []Target{w.target(t, "g1")}, time.Minute, true, Selection{})
 	s.Clusters[0].DNS[0].Forwards = false
 	s.Clusters[0].unread[fromToken] = errors.New("secrets is forbidden")
 	r := Run(s, Selection{Only: []string{"PLG-N013", "PLG-N040", "PLG-N011", "D"}})
@@ -109,7 +109,7 @@ func TestHangingServer(t *testing.T) {
 		c, err := manifests.Open(&rest.Config{Host: s.URL})
 		return view.Member(c), err
 	}}
-	set := Read(t.Context(), []Target{hanging, w.target(t, "g1")}, 2*time.Second, false)
+	set := Read(t.Context(), []Target{hanging, w.target(t, "g1")}, 2*time.Second, false, Selection{})
 	r := Run(set, Selection{Only: []string{"N"}})
 	if r.Verdict != Unknown || r.Count(OK) < 20 {
 		t.Fatalf("verdict %s, %d are ok", r.Verdict, r.Count(OK))
@@ -122,7 +122,7 @@ func TestHangingServer(t *testing.T) {
 
 // A source that may not be read makes the checks that need it unknown, with its name, and no other.
 func TestUnread(t *testing.T) {
-	s := Read(t.Context(), []Target{newWorld(t).target(t, "g1")}, time.Minute, false)
+	s := Read(t.Context(), []Target{newWorld(t).target(t, "g1")}, time.Minute, false, Selection{})
 	s.Clusters[0].unread[fromToken] = errors.New("secrets is forbidden")
 	r := Run(s, Selection{})
 	all := r.Findings()

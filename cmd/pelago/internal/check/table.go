@@ -152,7 +152,7 @@ var table = []Check{
 		Looks:  "Clusters that are registered at the hub against the Peers of the member",
 		Why:    "a cluster without a Peer is not routed: the agent does not get the hub's objects",
 		Remedy: "see the log of pelago-agent: is the hub reachable from this cluster?",
-		needs:  []source{fromPeers}, find: missingPeers},
+		needs:  []source{fromPeers}, ofOthers: []source{fromClusters}, find: missingPeers},
 	{Code: "PLG-N040", Title: "The credential for the hub is valid", Of: Members, Topic: "deployment",
 		Looks:  "expiry of the token in Secret submariner-broker-secret; it is renewed after half of its life",
 		Why:    "with an expired credential the member gets nothing from the hub, and publishes nothing there",
