@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -157,5 +158,42 @@ func TestAPIWarnings(t *testing.T) {
 	}
 	if n := strings.Count(out.String(), "policy would be violated"); n != 2 { // each client counts for itself
 		t.Errorf("%d warnings of two clients: %s", n, &out)
+	}
+}
+
+// gather writes an archive although a cluster is away, and does not overwrite one.
+func TestGather(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", http.StatusInternalServerError) }))
+	t.Cleanup(s.Close)
+	kc := clientcmdapi.NewConfig()
+	kc.Clusters["a"] = &clientcmdapi.Cluster{Server: s.URL}
+	kc.Contexts["a"] = &clientcmdapi.Context{Cluster: "a"}
+	dir := t.TempDir()
+	file, archive := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "a.tar.gz")
+	if err := clientcmd.WriteToFile(*kc, file); err != nil {
+		t.Fatal(err)
+	}
+	out, err := execute(t, "gather", "--kubeconfig", file, "--file", archive)
+	if info, failed := os.Stat(archive); err != nil || failed != nil || info.Size() == 0 || !strings.Contains(out, "warning: a: ") {
+		t.Errorf("%v, %v\n%s", err, failed, out)
+	}
+	if _, err := execute(t, "gather", "--kubeconfig", file, "--file", archive); err == nil || !strings.Contains(err.Error(), "exists") {
+		t.Errorf("the archive is written again: %v", err)
+	}
+}
+
+// analyze ends with the status of what it finds.
+func TestAnalyzeCommand(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	if err := os.WriteFile(file, []byte("a: [b"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := execute(t, "analyze", "-f", file)
+	var status inspect.Status
+	if !errors.As(err, &status) || status.Code != 1 || !strings.Contains(out, "PLG-A001") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := execute(t, "analyze", "-f", filepath.Join("..", "..", "api", "examples", "overridepolicy")); err != nil && !errors.As(err, &status) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

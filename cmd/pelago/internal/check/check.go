@@ -32,8 +32,9 @@ type Of int
 const (
 	Members Of = iota // a cluster that has joined
 	Hubs
-	Any     // any API server
-	Joining // a cluster before it joins
+	Any       // any API server
+	Joining   // a cluster before it joins
+	Manifests // files
 )
 
 // Check is one entry of the table. Its code is stable: it is never given to another check.
@@ -177,6 +178,11 @@ func (c *Check) applies(of *Cluster) bool {
 		return of.Hub
 	case Joining:
 		return of.Joining
+	case Manifests:
+		return of.Files != nil
+	}
+	if of.Files != nil {
+		return false
 	}
 	return true
 }

@@ -487,7 +487,7 @@ func TestFaults(t *testing.T) {
 		}, "PLG-H025 warning", "9500m of 10", "spec.overall"},
 		"policy invalid": {func(w *world) {
 			set(&get[*policyv1alpha1.PropagationPolicy](w, "hub", "web").Status.Conditions, isFalse("Accepted", "Invalid", "spec.resourceSelectors[0]"))
-		}, "PLG-H026 error", "resourceSelectors", "correct the fields"},
+		}, "PLG-H026 error", "resourceSelectors", "pelago analyze"},
 		"rule skipped": {func(w *world) {
 			set(&get[*policyv1alpha1.OverridePolicy](w, "hub", "image").Status.Conditions, metav1.Condition{Type: "RulesSkipped", Status: metav1.ConditionTrue, Message: "/spec/x"})
 		}, "PLG-H027 warning", "/spec/x", "correct it"},

@@ -12,7 +12,7 @@ func (c *Check) Text() string {
 
 // areas are those of the codes, in the order of the table.
 var areas = []struct{ letter, title string }{
-	{"N", "Network"}, {"D", "Discovery and DNS"}, {"H", "Hub"}, {"P", "Before a join"},
+	{"N", "Network"}, {"D", "Discovery and DNS"}, {"H", "Hub"}, {"P", "Before a join"}, {"A", "Manifests"},
 }
 
 // columns is the width of pages.
@@ -32,6 +32,8 @@ func Pages() string {
 		"| `pelago check --only N,D` | areas or codes |\n" +
 		"| `pelago check --wait` | until nothing is wrong except warnings |\n" +
 		"| `pelago check --pre` | a cluster before it joins; `pelago join` runs it, and `--skip-checks` leaves it out |\n" +
+		"| `pelago analyze -f DIR` | manifests, without a cluster |\n" +
+		"| `pelago gather` | one archive for a report: objects, logs, the result of the checks |\n" +
 		"| `pelago diagnose cni`, … | the checks of a topic, by the words of Submariner's tool |\n" + `
 | verdict | exit status | |
 |---|---|---|

@@ -112,6 +112,9 @@ type Cluster struct {
 	// Of a cluster that is to join.
 	Before before
 
+	// Files are manifests, of Analyze.
+	Files *files
+
 	info   *broker.Info
 	unread map[source]error
 }
