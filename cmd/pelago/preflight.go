@@ -43,7 +43,7 @@ func (r refusal) Error() string {
 
 const (
 	// peersKnown is how long the agent may take to learn of other clusters.
-	peersKnown = 10 * time.Second
+	peersKnown = 5 * time.Second
 	// connectionsUp is how long the gateways may take to connect.
 	connectionsUp = 30 * time.Second
 )

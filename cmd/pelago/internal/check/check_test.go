@@ -378,6 +378,7 @@ func TestFaults(t *testing.T) {
 			get[*corev1.Pod](w, "g1", "pelago-dns-g1-n3").Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
 				Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
 		}, "PLG-N001 error", "ImagePullBackOff", "describe pods"},
+		"component removed": {func(w *world) { without[*appsv1.DaemonSet](w, "g1", "pelago-node") }, "PLG-N001 error", "pelago-node", "--keep-registration"},
 		"version skew": {func(w *world) {
 			for _, o := range w.objects["g1"] {
 				if p, ok := o.(*corev1.Pod); ok && p.Name == "pelago-node-g1-n1" {

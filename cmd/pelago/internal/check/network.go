@@ -58,6 +58,9 @@ func unreachable(_ *Set, c *Cluster, r *report) {
 }
 
 func components(_ *Set, c *Cluster, r *report) {
+	if c.Missing != "" {
+		r.fail("", "a component is not installed: %s", c.Missing)
+	}
 	for _, of := range c.Components {
 		if of.Done() {
 			continue

@@ -74,6 +74,7 @@ type Cluster struct {
 	NodeLeases []coordinationv1.Lease
 	Pods       []corev1.Pod // of the system namespace
 	Components []rollout.Component
+	Missing    string // why components are not known: one does not exist
 	CRDs       []apiextensionsv1.CustomResourceDefinition
 	Leases     []coordinationv1.Lease // of the system namespace
 
@@ -191,10 +192,8 @@ func isHub(c *Cluster) bool    { return c.Hub }
 func isJoining(c *Cluster) bool {
 	return c.Joining
 }
-func isAny(*Cluster) bool { return true }
 
 var readers = []reader{
-	{isAny, fromServer, readServer},
 	{func(c *Cluster) bool { return c.Member || c.Joining }, fromNodes, func(ctx context.Context, m view.Member, c *Cluster) (err error) {
 		c.Nodes, err = list[corev1.Node](ctx, m, &corev1.NodeList{})
 		if err != nil {
@@ -209,6 +208,10 @@ var readers = []reader{
 	}},
 	{isMember, fromComponents, func(ctx context.Context, m view.Member, c *Cluster) (err error) {
 		c.Components, err = rollout.Installed(ctx, m.Typed, c.Config.WorkloadsOnly)
+		if apierrors.IsNotFound(err) {
+			c.Missing = err.Error()
+			return nil
+		}
 		return err
 	}},
 	{func(c *Cluster) bool { return c.Member || c.Hub }, fromCRDs, func(ctx context.Context, m view.Member, c *Cluster) (err error) {
@@ -227,7 +230,7 @@ var readers = []reader{
 		if c.RouteAgents, err = list[submarinerv1.RouteAgent](ctx, m, &submarinerv1.RouteAgentList{}, system); err != nil {
 			return err
 		}
-		c.Health, err = view.GatewayHealth(ctx, m.Client, c.Gateways, time.Now())
+		c.Health, err = view.GatewayHealth(ctx, m.Client, c.Gateways, time.Now().Add(c.Skew))
 		return err
 	}},
 	{isMember, fromIndexes, func(ctx context.Context, m view.Member, c *Cluster) (err error) {
@@ -327,7 +330,7 @@ type Target struct {
 // Read reads what the selected checks need of the clusters, in parallel, each for at most timeout.
 // Contexts that are neither member nor hub are left out unless all is set.
 func Read(ctx context.Context, targets []Target, timeout time.Duration, all bool, selected Selection) *Set {
-	needed := map[source]bool{fromServer: true}
+	needed := map[source]bool{}
 	for i := range table {
 		if c := &table[i]; selected.has(c) {
 			for _, from := range slices.Concat(c.needs, c.ofOthers) {
@@ -385,6 +388,9 @@ func readCluster(ctx context.Context, t Target, needed map[source]bool) Cluster 
 	if err != nil {
 		c.Err = timely(ctx, err)
 		return c
+	}
+	if err := readServer(ctx, m, &c); err != nil { // the others need the clock
+		c.unread[fromServer] = timely(ctx, err)
 	}
 	var mu sync.Mutex
 	var group errgroup.Group
