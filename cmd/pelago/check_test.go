@@ -2,8 +2,12 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -26,6 +30,7 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/check"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
@@ -195,5 +200,65 @@ func TestAnalyzeCommand(t *testing.T) {
 	}
 	if out, err := execute(t, "analyze", "-f", filepath.Join("..", "..", "api", "examples", "overridepolicy")); err != nil && !errors.As(err, &status) {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// testCheck checks a member and a hub of API servers, in which no component runs: each source can be
+// read, what is installed is ok, and what does not run is an error. What gather writes has none of
+// the secrets.
+func (c clusterset) testCheck(t *testing.T, secrets ...map[string][]byte) {
+	out, err := c.pelago("check", "--contexts", "g1,hub", "-o", "json")
+	var status inspect.Status
+	if !errors.As(err, &status) || status.Code != 1 {
+		t.Errorf("%v, want exit status 1", err)
+	}
+	var r check.Result
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	verdicts := map[string]check.Verdict{}
+	for _, o := range r.Outcomes {
+		verdicts[o.Cluster+" "+o.Code] = o.Verdict
+		for _, f := range o.Findings {
+			t.Logf("%s %s %s: %s: %s", f.Verdict, f.Code, f.Cluster, f.Object, f.Reason)
+		}
+	}
+	for name, want := range map[string]check.Verdict{
+		"g1 PLG-N001": check.Error, "g1 PLG-N004": check.OK, "g1 PLG-N010": check.Error, "g1 PLG-N040": check.OK, "g1 PLG-N041": check.Error,
+		"g1 PLG-N043": check.Warning, "g1 PLG-D002": check.OK, "hub PLG-H001": check.OK, "hub PLG-H003": check.OK, "hub PLG-H004": check.OK, "hub PLG-N042": check.OK,
+	} {
+		if verdicts[name] != want {
+			t.Errorf("%s is %q, want %q", name, verdicts[name], want)
+		}
+	}
+	if n := r.Count(check.Unknown); n > 0 {
+		t.Errorf("%d checks could not be made", n)
+	}
+
+	archive := filepath.Join(t.TempDir(), "a.tar.gz")
+	if out := c.must(t, "gather", "--contexts", "g1,hub", "--file", archive); strings.Contains(out, "warning:") {
+		t.Errorf("gather: %s", out)
+	}
+	packed, err := os.Open(archive)
+	must(t, err)
+	defer packed.Close()
+	z, err := gzip.NewReader(packed)
+	must(t, err)
+	all, err := io.ReadAll(z)
+	must(t, err)
+	for _, s := range secrets {
+		for key, value := range s {
+			if key == config.KeyBrokerCA || key == config.KeyBrokerServer || key == config.KeyNamespace || len(value) < 16 { // six digits may occur by chance
+				continue
+			}
+			if bytes.Contains(all, value) || bytes.Contains(all, []byte(base64.StdEncoding.EncodeToString(value))) {
+				t.Errorf("the archive has the value of key %s of a Secret", key)
+			}
+		}
+	}
+	for _, want := range []string{"pelago/index.md", "pelago/g1/clusterglobalegressip.submariner.io.yaml", "pelago/hub/cluster.submariner.io.yaml", "pelago/check.json"} {
+		if !bytes.Contains(all, []byte(want)) {
+			t.Errorf("the archive lacks %s", want)
+		}
 	}
 }
