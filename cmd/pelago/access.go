@@ -34,6 +34,8 @@ type access struct {
 	kubeconfig string
 	overrides  clientcmd.ConfigOverrides
 	output     string
+	// warnings gets those of the API server, each once; nil: they are dropped.
+	warnings io.Writer
 }
 
 func (a *access) addFlags(fs *pflag.FlagSet) {
@@ -62,6 +64,9 @@ func (a *access) config(context string) (*rest.Config, error) {
 	}
 	if err := rest.LoadTLSFiles(cfg); err != nil {
 		return nil, fmt.Errorf("read the certificates of the kubeconfig: %w", err)
+	}
+	if a.warnings != nil {
+		cfg.WarningHandler = rest.NewWarningWriter(a.warnings, rest.WarningWriterOptions{Deduplicate: true})
 	}
 	return cfg, nil
 }

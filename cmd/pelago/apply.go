@@ -50,6 +50,7 @@ policy. The hub propagates namespaces to all clusters; policies and other object
   kustomize build . | pelago apply -f - --all-clusters`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			a.warnings = cmd.ErrOrStderr()
 			return a.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}

@@ -209,6 +209,10 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		t.Errorf("Cluster: -want +got\n%s", diff)
 	}
 
+	t.Run("check", func(t *testing.T) {
+		c.testCheck(t, tokens, m.secret(config.BrokerSecretName), m.secret(config.PSKSecretName))
+	})
+
 	t.Run("again", func(t *testing.T) {
 		later := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n3"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.200.0/24"}}
 		if err := member.Create(ctx, later); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,9 +14,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestDocumentedCommands: every command line of the user documentation and of the examples has a
-// known verb, known flags and valid arguments. In running text, where a command is named without
-// all of them, verb and flags count.
+// TestDocumentedCommands: every command line of the user documentation, of the examples and, in
+// backquotes, of messages has a known verb, known flags and valid arguments. In running text, where a
+// command is named without all of them, verb and flags count.
 func TestDocumentedCommands(t *testing.T) {
 	top := filepath.Join("..", "..")
 	docs, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
@@ -51,6 +52,20 @@ func TestDocumentedCommands(t *testing.T) {
 				}
 			}
 		}
+	}
+	for _, dir := range []string{filepath.Join(top, "cmd"), filepath.Join(top, "deploy"), filepath.Join(top, "control")} {
+		must(t, filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(file)
+			for _, m := range inline.FindAllStringSubmatch(string(text), -1) {
+				if !strings.Contains(m[1], "\n") && !strings.ContainsAny(m[1], `"%`) { // text of one literal
+					check(file, m[1], false)
+				}
+			}
+			return err
+		}))
 	}
 	queue := []*cobra.Command{root("pelago")}
 	for len(queue) > 0 {
@@ -123,7 +138,7 @@ func parses(args []string, whole bool) error {
 	if help, _ := cmd.Flags().GetBool("help"); !whole || help {
 		return nil
 	}
-	if !cmd.Runnable() {
+	if !cmd.Runnable() || cmd.HasSubCommands() {
 		return fmt.Errorf("%s needs a verb", cmd.CommandPath())
 	}
 	return errors.Join(cmd.ValidateArgs(cmd.Flags().Args()), cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups())

@@ -30,6 +30,7 @@ type join struct {
 	flags      *pflag.FlagSet
 	dryRun     bool
 	components bool
+	skipChecks bool
 	registered bool
 	wait       bool
 	yes        bool
@@ -98,6 +99,7 @@ stays until --image is given.`,
   pelago join c2 --context hub --cluster-kubeconfig c2.kubeconfig --cluster-region eu`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			j.warnings = cmd.ErrOrStderr()
 			push, err := j.isPush(args[0])
 			if err != nil {
 				return err
@@ -138,6 +140,7 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f.BoolVar(&j.registered, "keep-registration", false, "update an existing member without contacting the hub; the credential of the file may have expired")
 	f.BoolVar(&j.yes, "yes", false, "take pod ranges that only the present nodes have, or that lack running pods")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
+	f.BoolVar(&j.skipChecks, "skip-checks", false, "do not run the checks of pelago check --pre, by which join refuses a cluster that cannot work")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them without progress: each pod that becomes ready begins the wait again")
 	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")
 	f.Lookup("discovery-only").Hidden = true // refused with the remedy
@@ -177,13 +180,18 @@ func (j *join) join(ctx context.Context, info broker.Info, answers *view.Answers
 		return err
 	}
 	record := &manifests.Recorder{Client: m.Client}
-	if j.dryRun {
-		m.Client = record
-	}
 	progress := newProgress(out)
 	progress("Reading the cluster at %s", m.Config.Host)
 	if err := m.RequireMemberVersion("this cluster"); err != nil {
 		return err
+	}
+	if !j.skipChecks && !plan.Member.WorkloadsOnly {
+		if err := preflight(ctx, view.Member(m), progress); err != nil {
+			return err
+		}
+	}
+	if j.dryRun {
+		m.Client = record
 	}
 	o := member.Options{Info: info, DryRun: j.dryRun, RegisterOnly: !j.components, AcceptRanges: j.yes, Progress: progress}
 	if answers != nil {
@@ -206,10 +214,13 @@ func (j *join) join(ctx context.Context, info broker.Info, answers *view.Answers
 	if plan.Member.WorkloadsOnly {
 		return nil
 	}
+	if j.wait {
+		awaitConnections(ctx, m.Client, progress)
+	}
 	fmt.Fprint(out, `
-Check the connections once another cluster has joined, then export a service:
+Check the clusterset once another cluster has joined, then export a service:
 
-  pelago show connections
+  pelago check
   pelago export service NAME --namespace NAMESPACE
 
 Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.

@@ -30,10 +30,14 @@ type Cluster struct {
 	Typed  kubernetes.Interface
 }
 
-// Open makes the clients of a hub or a member. It sets timeout and rate of cfg.
+// Open makes the clients of a hub or a member. It sets timeout and rate of cfg. Warnings of the API
+// server are dropped unless cfg has a handler for them.
 func Open(cfg *rest.Config) (Cluster, error) {
 	cfg.QPS, cfg.Burst = 50, 100
-	cfg.Timeout, cfg.WarningHandler = 30*time.Second, rest.NoWarnings{}
+	cfg.Timeout = 30 * time.Second
+	if cfg.WarningHandler == nil && cfg.WarningHandlerWithContext == nil {
+		cfg.WarningHandler = rest.NoWarnings{}
+	}
 	c, err := NewClient(cfg)
 	if err != nil {
 		return Cluster{}, err

@@ -31,6 +31,12 @@ type Facts struct {
 	APIServer string
 }
 
+// Discover reads the facts of a cluster as join does, with what an earlier join has left. Its errors
+// are those that join refuses the cluster with.
+func Discover(ctx context.Context, c manifests.Cluster, former config.Config) (Facts, error) {
+	return readFacts(ctx, c, spec.Member{}, former, false, func(string, ...any) {})
+}
+
 // readFacts reads the facts of the cluster that is to join. Ranges are the given ones, else those
 // of an earlier join, so that a node added since does not change them, else discovered. Ranges that
 // lack addresses of running pods are refused unless accept is set; those of an earlier join stay,

@@ -47,7 +47,7 @@ func Unregister(ctx context.Context, hub client.Client, id string, l Leaving) er
 		l.Progress("Cluster %s is not registered at the hub", id)
 		return nil
 	case !registered && !workloads:
-		return fmt.Errorf("cluster %s is not registered at the hub: see `pelago show clusters`, or give --ignore-not-found", id)
+		return fmt.Errorf("cluster %s is not registered at the hub: see `kubectl -n submariner-k8s-broker get clusters.submariner.io`, or give --ignore-not-found", id)
 	case workloads: // before it loses its rights at the hub: its agent needs them to clean up
 		if err := withdraw(ctx, hub, id, l.Force, l.Timeout, l.Progress); err != nil {
 			return err

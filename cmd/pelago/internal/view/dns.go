@@ -14,8 +14,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// dnsState is one configuration of the cluster's DNS in -o json and -o yaml.
-type dnsState struct {
+// DNSState is one configuration of the cluster's DNS in -o json and -o yaml.
+type DNSState struct {
 	Configuration string   `json:"configuration"`
 	NameServer    string   `json:"nameServer"`
 	Zones         []string `json:"zones"`
@@ -30,33 +30,43 @@ func clusterDNS(ctx context.Context, m Member, c config.Config) (Table, error) {
 		Header: []string{"CONFIGURATION", "NAME SERVER", "FORWARDS"},
 		Wide:   []string{"ZONES", "MESSAGE"},
 	}
+	states, missing, err := ReadDNS(ctx, m.Client, c)
+	for _, s := range states {
+		t.Rows = append(t.Rows, Row{Cells: []string{s.Configuration, s.NameServer, yesNo(s.Forwards)}, Wide: []string{strings.Join(s.Zones, ", "), s.Message}, Object: s})
+	}
+	t.Empty = missing
+	return t, err
+}
+
+// ReadDNS reads the configurations of the cluster's DNS that pelago-agent knows how to change.
+// Without any, missing is what a person has to do.
+func ReadDNS(ctx context.Context, r client.Reader, c config.Config) (states []DNSState, missing string, err error) {
 	svc := &corev1.Service{}
 	key := client.ObjectKey{Namespace: config.SystemNamespace, Name: manifests.DNSDeployment}
-	if err := m.Client.Get(ctx, key, svc); err != nil {
+	if err := r.Get(ctx, key, svc); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			t.Empty = fmt.Sprintf("No Service %s: install it with `pelago join`.", key)
-			return t, nil
+			return nil, fmt.Sprintf("No Service %s: install it with `pelago join`.", key), nil
 		}
-		return t, fmt.Errorf("get Service %s: %w", key, err)
+		return nil, "", fmt.Errorf("get Service %s: %w", key, err)
 	}
 	f := clusterdns.ForwardTo(svc, clusterdns.Zones(c), c.DNSCache)
 	add := func(configuration string, problem error) {
-		s := dnsState{Configuration: configuration, NameServer: svc.Spec.ClusterIP, Zones: f.Zones, Forwards: problem == nil}
+		s := DNSState{Configuration: configuration, NameServer: svc.Spec.ClusterIP, Zones: f.Zones, Forwards: problem == nil}
 		if problem != nil {
 			s.Message = problem.Error()
 		}
-		t.Rows = append(t.Rows, Row{Cells: []string{s.Configuration, s.NameServer, yesNo(s.Forwards)}, Wide: []string{strings.Join(s.Zones, ", "), s.Message}, Object: s})
+		states = append(states, s)
 	}
 	for _, target := range clusterdns.Targets(c.CoreDNSCustom) {
 		cm := &corev1.ConfigMap{}
-		if err := m.Client.Get(ctx, target.ConfigMap, cm); client.IgnoreNotFound(err) != nil {
-			return t, fmt.Errorf("get ConfigMap %s: %w", target.ConfigMap, err)
+		if err := r.Get(ctx, target.ConfigMap, cm); client.IgnoreNotFound(err) != nil {
+			return states, "", fmt.Errorf("get ConfigMap %s: %w", target.ConfigMap, err)
 		} else if err == nil {
 			add("ConfigMap "+target.ConfigMap.String(), target.Forwards(cm, f))
 		}
 	}
 	operator := clusterdns.NewOperator()
-	switch err := m.Client.Get(ctx, client.ObjectKey{Name: clusterdns.OperatorName}, operator); {
+	switch err := r.Get(ctx, client.ObjectKey{Name: clusterdns.OperatorName}, operator); {
 	case err == nil:
 		changed, err := clusterdns.ApplyOperator(operator, &f)
 		if changed {
@@ -64,15 +74,11 @@ func clusterDNS(ctx context.Context, m Member, c config.Config) (Table, error) {
 		}
 		add("DNS "+clusterdns.OperatorName+" of OpenShift", err)
 	case !meta.IsNoMatchError(err) && client.IgnoreNotFound(err) != nil:
-		return t, fmt.Errorf("get DNS %s of OpenShift: %w", clusterdns.OperatorName, err)
+		return states, "", fmt.Errorf("get DNS %s of OpenShift: %w", clusterdns.OperatorName, err)
 	}
-	if len(t.Rows) > 0 {
-		return t, nil
+	if len(states) > 0 {
+		return states, "", nil
 	}
 	lines, err := f.Lines()
-	if err != nil {
-		return t, err
-	}
-	t.Empty = "The cluster's DNS is configured where pelago-agent does not write. In CoreDNS, add these lines to the Corefile:\n\n" + lines
-	return t, nil
+	return nil, "The cluster's DNS is configured where pelago-agent does not write. In CoreDNS, add these lines to the Corefile:\n\n" + lines, err
 }

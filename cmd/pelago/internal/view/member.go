@@ -83,13 +83,13 @@ func Show(ctx context.Context, output, name string, m Member, c config.Config, s
 
 // listGateways returns the gateways of this cluster by name, and the health of each as others
 // observe it.
-func listGateways(ctx context.Context, m Member) ([]submarinerv1.Gateway, map[string]health, error) {
+func listGateways(ctx context.Context, m Member) ([]submarinerv1.Gateway, map[string]Health, error) {
 	list := &submarinerv1.GatewayList{}
 	if err := m.Client.List(ctx, list, client.InNamespace(config.SystemNamespace)); err != nil {
 		return nil, nil, fmt.Errorf("list Gateways: %w", err)
 	}
 	slices.SortFunc(list.Items, func(a, b submarinerv1.Gateway) int { return strings.Compare(a.Name, b.Name) })
-	healths, err := gatewayHealth(ctx, m, list.Items, time.Now())
+	healths, err := GatewayHealth(ctx, m.Client, list.Items, time.Now())
 	return list.Items, healths, err
 }
 
@@ -111,9 +111,9 @@ func connections(ctx context.Context, m Member, _ config.Config) (Table, error) 
 			return strings.Compare(a.Endpoint.ClusterID+" "+a.Endpoint.Hostname, b.Endpoint.ClusterID+" "+b.Endpoint.Hostname)
 		})
 		for _, c := range connections {
-			if h.gone() { // its last report is stale
+			if h.Gone() { // its last report is stale
 				c.Status, c.LatencyRTT = submarinerv1.ConnectionNone, nil
-				c.StatusMessage = fmt.Sprintf("gateway %s: %s", gateway.Name, h.text())
+				c.StatusMessage = fmt.Sprintf("gateway %s: %s", gateway.Name, h.Text())
 			}
 			rtt := ""
 			if c.LatencyRTT != nil {
@@ -217,10 +217,10 @@ func gateways(ctx context.Context, m Member, _ config.Config) (Table, error) {
 		h, public := healths[g.Name], cmp.Or(addresses[g.Name], &pelagov1alpha1.PublicIP{})
 		text := summary(g.Status.Connections)
 		switch {
-		case h.gone():
-			text = "Gateway is gone: " + h.text()
-		case h.text() != "":
-			text += "; " + h.text()
+		case h.Gone():
+			text = "Gateway is gone: " + h.Text()
+		case h.Text() != "":
+			text += "; " + h.Text()
 		}
 		if len(gateways) == 1 {
 			text += "; it is the only one: while it is down the cluster has no connection, label another node or join with --gateways 2"
@@ -234,7 +234,7 @@ func gateways(ctx context.Context, m Member, _ config.Config) (Table, error) {
 				SilentTo []string                   `json:"silentTo,omitempty"`
 				PublicIP *pelagov1alpha1.PublicIP   `json:"publicIP,omitempty"`
 				Status   submarinerv1.GatewayStatus `json:"status"`
-			}{g.Name, h.gone(), h.silentTo, addresses[g.Name], g.Status},
+			}{g.Name, h.Gone(), h.silentTo, addresses[g.Name], g.Status},
 		})
 	}
 	return t, nil
@@ -285,8 +285,8 @@ const staleAfter = 90 * time.Second
 // overdueAfter is the age at which a report is missing: the interval, and the time to write it.
 const overdueAfter = 40 * time.Second
 
-// health is a gateway as others observe it: the last report of a dead one stays.
-type health struct {
+// Health is a gateway as others observe it: the last report of a dead one stays.
+type Health struct {
 	// silentTo are the nodes without an answer from it, of those that probe it.
 	silentTo []string
 	probed   int
@@ -299,15 +299,15 @@ type health struct {
 	silence time.Duration
 }
 
-// gone reports whether no node gets an answer or its report is stale. Then its own status is
+// Gone reports whether no node gets an answer or its report is stale. Then its own status is
 // invalid. A single node that gets an answer of no gateway is no proof, unless a report is missing.
-func (h health) gone() bool {
+func (h Health) Gone() bool {
 	silent := h.probed > 0 && len(h.silentTo) == h.probed
 	return h.silence > 0 || silent && (h.witnessed || h.probed > 1 || h.overdue)
 }
 
-// text is the problem, empty if none exists.
-func (h health) text() string {
+// Text is the problem, empty if none exists.
+func (h Health) Text() string {
 	var out []string
 	switch n := len(h.silentTo); {
 	case n == 0:
@@ -322,11 +322,11 @@ func (h health) text() string {
 	return strings.Join(out, ", ")
 }
 
-// gatewayHealth reads the reports of the nodes about each gateway. Those of a gateway that itself
+// GatewayHealth reads the reports of the nodes about each gateway. Those of a gateway that itself
 // does not answer are ignored: they may be stale.
-func gatewayHealth(ctx context.Context, m Member, gateways []submarinerv1.Gateway, now time.Time) (map[string]health, error) {
+func GatewayHealth(ctx context.Context, c client.Reader, gateways []submarinerv1.Gateway, now time.Time) (map[string]Health, error) {
 	agents := &submarinerv1.RouteAgentList{}
-	err := m.Client.List(ctx, agents, client.InNamespace(config.SystemNamespace))
+	err := c.List(ctx, agents, client.InNamespace(config.SystemNamespace))
 	if err != nil && !meta.IsNoMatchError(err) { // a member of an older version has none
 		return nil, fmt.Errorf("list RouteAgents: %w", err)
 	}
@@ -338,9 +338,9 @@ func gatewayHealth(ctx context.Context, m Member, gateways []submarinerv1.Gatewa
 			}
 		}
 	}
-	out := map[string]health{}
+	out := map[string]Health{}
 	for _, g := range gateways {
-		h := health{}
+		h := Health{}
 		for _, a := range agents.Items {
 			if a.Name == g.Name || len(silent[a.Name]) > 0 {
 				continue
@@ -368,7 +368,7 @@ func gatewayHealth(ctx context.Context, m Member, gateways []submarinerv1.Gatewa
 // plugins maps the DaemonSets of network plugins to their names.
 var plugins = map[string]string{
 	"calico-node": "calico", "canal": "canal-flannel", "kube-flannel-ds": "flannel", "kindnet": "kindnet",
-	"weave-net": "weave-net", "cilium": "cilium", "ovnkube-node": "OVNKubernetes", "antrea-agent": "antrea",
+	"weave-net": "weave-net", "cilium": "cilium", "ovnkube-node": "OVNKubernetes", "antrea-agent": "antrea", "kube-ovn-cni": "kube-ovn",
 }
 
 // networkPlugin is the name of the cluster's network plugin; "generic" if it is unknown.
@@ -377,11 +377,17 @@ func networkPlugin(ctx context.Context, c kubernetes.Interface) (string, error) 
 	if err != nil {
 		return "", fmt.Errorf("list DaemonSets: %w", err)
 	}
-	i := slices.IndexFunc(list.Items, func(d appsv1.DaemonSet) bool { return plugins[d.Name] != "" })
+	return Plugin(list.Items), nil
+}
+
+// Plugin is the name of the network plugin that one of the DaemonSets belongs to; "generic" if it is
+// unknown.
+func Plugin(sets []appsv1.DaemonSet) string {
+	i := slices.IndexFunc(sets, func(d appsv1.DaemonSet) bool { return plugins[d.Name] != "" })
 	if i < 0 {
-		return "generic", nil
+		return "generic"
 	}
-	return plugins[list.Items[i].Name], nil
+	return plugins[sets[i].Name]
 }
 
 // running is a component and its images.

@@ -104,12 +104,12 @@ func TestGatewayHealth(t *testing.T) {
 		}
 		g := submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
 			submarinerv1.AnnotationUpdated: strconv.FormatInt(now.Add(-tt.age).Unix(), 10)}}}
-		all, err := gatewayHealth(context.Background(), m, []submarinerv1.Gateway{g}, now)
+		all, err := GatewayHealth(context.Background(), m.Client, []submarinerv1.Gateway{g}, now)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h := all["n1"]; h.gone() != tt.gone || h.text() != tt.words {
-			t.Errorf("%s: gone %t, %q; want %t, %q", what, h.gone(), h.text(), tt.gone, tt.words)
+		if h := all["n1"]; h.Gone() != tt.gone || h.Text() != tt.words {
+			t.Errorf("%s: gone %t, %q; want %t, %q", what, h.Gone(), h.Text(), tt.gone, tt.words)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func services(ctx context.Context, m Member, c config.Config) (Table, error) {
 		Wide:   []string{"PORTS"},
 		Empty:  "No services: no cluster exports one to this cluster, or its namespace does not exist here.",
 	}
-	imports, err := listImports(ctx, m.Client)
+	imports, err := ListImports(ctx, m.Client)
 	if err != nil {
 		return t, err
 	}
@@ -85,8 +85,8 @@ func services(ctx context.Context, m Member, c config.Config) (Table, error) {
 	return t, nil
 }
 
-// listImports returns the merged ServiceImports, in whichever version the cluster serves them.
-func listImports(ctx context.Context, c client.Client) ([]mcs.ServiceImport, error) {
+// ListImports returns the merged ServiceImports, in whichever version the cluster serves them.
+func ListImports(ctx context.Context, c client.Client) ([]mcs.ServiceImport, error) {
 	mapping, err := c.RESTMapper().RESTMapping(schema.GroupKind{Group: mcs.GroupName, Kind: mcs.ServiceImportKindName})
 	if meta.IsNoMatchError(err) {
 		return nil, nil // nothing has been imported
