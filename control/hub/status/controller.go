@@ -135,6 +135,7 @@ func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 		return 0, kube.StaleCache(template, template.GetResourceVersion(), "that of our last write")
 	}
 	want, failure := r.aggregate(template, b, status.AggregatedStatus)
+	omit(status.AggregatedStatus, maxStatus)
 	interpreted(&status, b, works, failure, at)
 	if left := r.progress - now.Sub(r.bindings.LastWrite(key)); left > 0 && inProgress(*b.Status, b) && inProgress(status, b) {
 		return left, nil

@@ -23,6 +23,9 @@ import (
 // exceed what the API server stores, and no cluster's status would be written any more.
 const maxItemStatus = 64 << 10
 
+// maxStatus bounds those of all clusters together, of the 1.5 MiB that an object may have.
+const maxStatus = 768 << 10
+
 // Bounds of the message of FullyApplied.
 const (
 	namedClusters  = 5   // the others are counted
@@ -173,6 +176,34 @@ func items(b binding.Binding, works []*workv1alpha1.Work, unready func(cluster s
 	}
 	slices.SortFunc(out, func(a, b workv1alpha2.AggregatedStatusItem) int { return byCluster(a, b.ClusterName) })
 	return out
+}
+
+// omit leaves out the largest statuses of clusters, until the others have at most so many bytes
+// together. Templates are summed up from all of them before that.
+func omit(items []workv1alpha2.AggregatedStatusItem, most int) {
+	size := func(i int) int {
+		if items[i].Status == nil {
+			return 0
+		}
+		return len(items[i].Status.Raw)
+	}
+	total := 0
+	order := make([]int, len(items))
+	for i := range items {
+		order[i] = i
+		total += size(i)
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(size(b), size(a)) })
+	for _, i := range order {
+		if total <= most {
+			return
+		}
+		n := size(i)
+		total -= n
+		items[i].Status = nil
+		items[i].AppliedMessage = cmp.Or(items[i].AppliedMessage, fmt.Sprintf("the status is omitted: it has %d bytes, at most %d are kept for all clusters together; "+
+			"read it in the cluster, or reduce it by a rule of its kind", n, most))
+	}
 }
 
 func byCluster(it workv1alpha2.AggregatedStatusItem, cluster string) int {
