@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
@@ -83,8 +84,15 @@ func (c *Custom) kind(gvk schema.GroupVersionKind) Kind {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var dependencies []dependenciesOf
 	for _, of := range c.sources[gvk] {
 		k = k.or(of.kind)
+		if of.kind.Dependencies != nil {
+			dependencies = append(dependencies, of.kind.Dependencies)
+		}
+	}
+	if len(dependencies) > 1 {
+		k.Dependencies = union(dependencies)
 	}
 	if c.webhooks != nil {
 		k = k.or(c.webhooks(gvk))
@@ -92,6 +100,25 @@ func (c *Custom) kind(gvk schema.GroupVersionKind) Kind {
 	k = k.withBuiltIn(gvk)
 	c.kinds[gvk] = k
 	return k
+}
+
+// dependenciesOf is the operation of that name.
+type dependenciesOf = func(template *unstructured.Unstructured) ([]DependentReference, error)
+
+// union adds up dependencies, as Karmada does: each of several teams names what it knows of. If one
+// rule fails there is no result, since what it would name must not be taken away.
+func union(all []dependenciesOf) dependenciesOf {
+	return func(template *unstructured.Unstructured) ([]DependentReference, error) {
+		var out []DependentReference
+		for _, of := range all {
+			refs, err := of(template)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, refs...)
+		}
+		return sortedOnce(out), nil
+	}
 }
 
 // SetWebhooks replaces the webhooks, which are used where neither KindRules nor customizations have
@@ -122,8 +149,8 @@ type Verdict struct {
 }
 
 // Set replaces all KindRules and returns the problems of each, by name. Of two rules for one
-// operation of one kind, that of the older object is used. Unchanged generations are not compiled
-// again.
+// operation of one kind, that of the older object is used; dependencies add up. Unchanged
+// generations are not compiled again.
 func (c *Custom) Set(all []pelagov1alpha1.KindRules) map[string]Verdict {
 	sets := make([]ruleSet, len(all))
 	for i := range all {
@@ -213,6 +240,9 @@ func (c *Custom) replace(all []ruleSet) (map[string]Verdict, map[schema.GroupVer
 		}
 		for _, gvk := range r.kinds {
 			for _, name := range is.kind.operations() {
+				if name == "dependencies" {
+					continue // they add up
+				}
 				if other, conflict := first[ruleOfKind{gvk, name}]; conflict {
 					v.Conflicts = append(v.Conflicts, fmt.Sprintf("rule %s for %s %s: that of %s is used",
 						name, gvk.GroupVersion(), gvk.Kind, precedes(other, r.origin)))

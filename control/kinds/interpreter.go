@@ -284,14 +284,19 @@ func ReferencesIn(v any, namespace string) ([]DependentReference, error) {
 		}
 		out = append(out, *ref)
 	}
-	slices.SortFunc(out, func(a, b DependentReference) int {
+	return sortedOnce(out), nil
+}
+
+// sortedOnce sorts references by kind, namespace and name; each is there once.
+func sortedOnce(all []DependentReference) []DependentReference {
+	slices.SortFunc(all, func(a, b DependentReference) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
 			cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(selectorText(a), selectorText(b)))
 	})
-	return slices.CompactFunc(out, func(a, b DependentReference) bool {
+	return slices.CompactFunc(all, func(a, b DependentReference) bool {
 		return a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name &&
 			selectorText(a) == selectorText(b)
-	}), nil
+	})
 }
 
 // maxComponentName is the maximum length of a component's name in a binding, in bytes.
