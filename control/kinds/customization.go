@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -290,4 +291,28 @@ func addQuantities(args []any) (*resource.Quantity, error) {
 		sum.Add(q)
 	}
 	return sum, nil
+}
+
+// MissingFunctions returns the functions and modules that the scripts of a customization use and
+// that do not exist here, each with its script, and the scripts that do not compile.
+func MissingFunctions(c configv1alpha1.CustomizationRules) []string {
+	var out []string
+	for field, s := range map[string]*configv1alpha1.Script{
+		"replicaResource": c.ReplicaResource, "componentResource": c.ComponentResource, "replicaRevision": c.ReplicaRevision,
+		"retention": c.Retention, "statusReflection": c.StatusReflection, "statusAggregation": c.StatusAggregation,
+		"healthInterpretation": c.HealthInterpretation, "dependencyInterpretation": c.DependencyInterpretation,
+	} {
+		if s == nil || s.LuaScript == "" {
+			continue
+		}
+		missing, err := lua.Missing(s.LuaScript, kubeLibrary)
+		switch {
+		case err != nil:
+			out = append(out, fmt.Sprintf("%s does not compile: %v", field, err))
+		case len(missing) > 0:
+			out = append(out, fmt.Sprintf("%s uses %s", field, strings.Join(missing, ", ")))
+		}
+	}
+	slices.Sort(out)
+	return out
 }
