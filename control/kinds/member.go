@@ -217,9 +217,9 @@ func (c counts[T]) reflect(observed *unstructured.Unstructured) (map[string]any,
 	return out, nil
 }
 
-// reflectBudget returns the counts and the disrupted pods.
+// reflectBudget returns the counts, conditions and the disrupted pods.
 func reflectBudget(observed *unstructured.Unstructured) (map[string]any, error) {
-	out, err := budgetCounts.reflect(observed)
+	out, err := reflectBudgetCounts(observed)
 	if err != nil || out == nil {
 		return nil, err
 	}
