@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
 
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -34,6 +35,7 @@ type Custom struct {
 	rules    []ruleSet            // of KindRules
 	scripts  []ruleSet            // of customizations
 	webhooks Source               // used where neither has a rule; nil: none
+	served   map[schema.GroupVersionKind]bool
 	// exhausted is notified when a script exceeds its bounds.
 	exhausted chan struct{}
 
@@ -85,7 +87,7 @@ func (c *Custom) kind(gvk schema.GroupVersionKind) Kind {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var dependencies []dependenciesOf
-	for _, of := range c.sources[gvk] {
+	for _, of := range c.sourcesOf(gvk) {
 		k = k.or(of.kind)
 		if of.kind.Dependencies != nil {
 			dependencies = append(dependencies, of.kind.Dependencies)
@@ -100,6 +102,53 @@ func (c *Custom) kind(gvk schema.GroupVersionKind) Kind {
 	k = k.withBuiltIn(gvk)
 	c.kinds[gvk] = k
 	return k
+}
+
+// sourcesOf are the rules for a kind: those of its version, then those of other versions that the
+// hub serves, the more stable first. Which version an object is read in depends on what others
+// write, such as a policy, and must not switch rules off. c.mu is held.
+func (c *Custom) sourcesOf(gvk schema.GroupVersionKind) []*compiled {
+	out := slices.Clone(c.sources[gvk])
+	var others []schema.GroupVersionKind
+	for other := range c.sources {
+		if other != gvk && other.GroupKind() == gvk.GroupKind() && c.served[other] {
+			others = append(others, other)
+		}
+	}
+	slices.SortFunc(others, func(a, b schema.GroupVersionKind) int {
+		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
+	})
+	for _, other := range others {
+		for _, of := range c.sources[other] {
+			if !slices.Contains(out, of) {
+				out = append(out, of)
+			}
+		}
+	}
+	return out
+}
+
+// SetServed sets the kinds of rules that the hub serves in their version: these rules are used for
+// the other versions of the kind, too.
+func (c *Custom) SetServed(served map[schema.GroupVersionKind]bool) {
+	c.mu.Lock()
+	if maps.Equal(c.served, served) {
+		c.mu.Unlock()
+		return
+	}
+	before := c.served
+	c.served, c.kinds = maps.Clone(served), map[schema.GroupVersionKind]Kind{}
+	c.mu.Unlock()
+	c.notify(func(gvk schema.GroupVersionKind) bool {
+		for _, one := range []map[schema.GroupVersionKind]bool{before, served} {
+			for of := range one {
+				if of.GroupKind() == gvk.GroupKind() && before[of] != served[of] {
+					return true
+				}
+			}
+		}
+		return false
+	})
 }
 
 // dependenciesOf is the operation of that name.
@@ -195,7 +244,11 @@ func (c *Custom) replaceSets(of *[]ruleSet, sets []ruleSet) map[string]Verdict {
 	verdicts, changed := c.replace(slices.Concat(c.rules, c.scripts))
 	c.mu.Unlock()
 	if len(changed) > 0 {
-		c.notify(func(gvk schema.GroupVersionKind) bool { return changed[gvk] })
+		of := map[schema.GroupKind]bool{} // in all versions
+		for gvk := range changed {
+			of[gvk.GroupKind()] = true
+		}
+		c.notify(func(gvk schema.GroupVersionKind) bool { return of[gvk.GroupKind()] })
 	}
 	out := map[string]Verdict{}
 	for i := range sets {

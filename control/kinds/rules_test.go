@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -180,6 +181,53 @@ func TestWhichRuleIsUsed(t *testing.T) {
 			}
 			if got := ask(deployment); got != tt.deployment {
 				t.Errorf("Deployment: %s, want %s", got, tt.deployment)
+			}
+		})
+	}
+}
+
+// A rule is for all versions of its kind if the hub serves the version that it names; that of the
+// object's own version has precedence.
+func TestRulesOfOtherVersions(t *testing.T) {
+	kind := func(version string) schema.GroupVersionKind {
+		return schema.GroupVersionKind{Group: "example.com", Version: version, Kind: "Farm"}
+	}
+	for name, tt := range map[string]struct {
+		rules  map[string]string // by version
+		served []string
+		want   string // of an object in v1
+	}{
+		"of its version":                  {map[string]string{"v1": "1"}, []string{"v1"}, "1"},
+		"of another version":              {map[string]string{"v1beta1": "2"}, []string{"v1", "v1beta1"}, "2"},
+		"of a version that is not served": {map[string]string{"v1beta1": "2"}, []string{"v1"}, "0"},
+		"of both":                         {map[string]string{"v1beta1": "2", "v1": "1"}, []string{"v1", "v1beta1"}, "1"},
+		"of two others":                   {map[string]string{"v1alpha1": "3", "v2": "4", "v1beta1": "2"}, []string{"v1alpha1", "v1beta1", "v2"}, "4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := NewCustom()
+			var all []pelagov1alpha1.KindRules
+			for version, n := range tt.rules {
+				all = append(all, kindRules(version, 0, rules{Replicas: pelagov1alpha1.Expression(n)}, "example.com/"+version+" Farm"))
+			}
+			c.Set(all)
+			heard := false
+			c.Interpreter().Follow(t.Context(), func(of func(schema.GroupVersionKind) bool) {
+				heard = of(kind("v1")) && !of(schema.GroupVersionKind{Group: "other.example.com", Version: "v1", Kind: "Farm"})
+			})
+			served := map[schema.GroupVersionKind]bool{}
+			for _, version := range tt.served {
+				served[kind(version)] = true
+			}
+			c.SetServed(served)
+			obj := &unstructured.Unstructured{Object: map[string]any{}}
+			obj.SetGroupVersionKind(kind("v1"))
+			n, _, _, err := c.Interpreter().Replicas(obj)
+			if got := strconv.Itoa(int(n)); got != tt.want || err != nil || !heard {
+				t.Errorf("%s replicas, %v, followers notified: %t; want %s", got, err, heard, tt.want)
+			}
+			obj.SetGroupVersionKind(schema.GroupVersionKind{Group: "other.example.com", Version: "v1", Kind: "Farm"})
+			if _, _, ok, err := c.Interpreter().Replicas(obj); ok || err != nil {
+				t.Errorf("a kind of another group has replicas, %v", err)
 			}
 		})
 	}
