@@ -228,16 +228,22 @@ func stepOf(element any, sets []fields) string {
 }
 
 // Reduce replaces the managed fields of a template by an entry that names what is not its user's,
-// for caches: they are half of the object.
+// for caches: they are half of the object. An object that was reduced is not written to, since
+// others may read it.
 func Reduce(u *unstructured.Unstructured) {
+	metadata, _ := u.Object["metadata"].(map[string]any) // else it has no managed fields
+	entries, _ := metadata["managedFields"].([]any)      // likewise
+	if len(entries) == 1 {
+		if entry, _ := entries[0].(map[string]any); entry["manager"] == manager {
+			return
+		}
+	}
 	set := of(u)
 	u.SetManagedFields(nil)
-	metadata, ok := u.Object["metadata"].(map[string]any)
-	if len(set) == 0 || !ok {
-		return
+	if len(set) > 0 {
+		metadata["managedFields"] = []any{map[string]any{"manager": manager, "operation": "Update", "apiVersion": u.GetAPIVersion(),
+			"fieldsType": "FieldsV1", "fieldsV1": set}}
 	}
-	metadata["managedFields"] = []any{map[string]any{"manager": manager, "operation": "Update", "apiVersion": u.GetAPIVersion(),
-		"fieldsType": "FieldsV1", "fieldsV1": set}}
 }
 
 // Drop removes from an object that was made of a template the fields that are not the user's,
