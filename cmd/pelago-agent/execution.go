@@ -51,7 +51,7 @@ func (a *agent) addExecution(c config.Config, to hubclient.Options, tokens *peer
 	}
 	attached := &tunnel.Agent{Cluster: id, Server: to.Server, CA: to.CA, Token: to.Token, Member: member, Log: log}
 	a.metrics = append(a.metrics, attached.Metrics())
-	follower := &execute.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: custom, Log: log}
+	follower := &execute.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Mapper: h.GetRESTMapper(), Rules: custom, Log: log}
 	for name, r := range map[string]manager.Runnable{
 		// Add a Runnable, not the cluster.Cluster h: the manager would wait for its cache to sync,
 		// and the hub may be unreachable.

@@ -70,6 +70,9 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 			return nil, err
 		}
 	}
+	if err := headless(want.object, have); err != nil {
+		return t.recreate(ctx, want, have, err)
+	}
 	hash, put := applied(have)
 	// this manifest was applied before
 	same := hash == want.hash && ownerOf(have, t.o.HubID, t.key()) == oursOfWork
@@ -97,6 +100,9 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 		}
 	}
 	made, err := t.write(ctx, want, have, scaled)
+	if immutable(err) {
+		return t.recreate(ctx, want, have, err)
+	}
 	if err != nil {
 		count(t.o.Metrics.updated, t.o.Cluster, want.object, err)
 		return nil, err

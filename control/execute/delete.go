@@ -165,7 +165,7 @@ var (
 	}
 	managedAnnotations = []string{
 		workv1alpha1.AnnotationWorkNamespace, workv1alpha1.AnnotationWorkName, workv1alpha1.AnnotationConflictResolution,
-		workv1alpha1.AnnotationAppliedHash, workv1alpha1.AnnotationCreatedNamespace,
+		workv1alpha1.AnnotationAppliedHash, workv1alpha1.AnnotationAppliedReferences, workv1alpha1.AnnotationCreatedNamespace,
 		workv1alpha2.AnnotationBindingNamespace, workv1alpha2.AnnotationBindingName, workv1alpha2.AnnotationClusterBindingName,
 		workv1alpha2.AnnotationTemplateUID, workv1alpha2.AnnotationTemplateGeneration,
 		workv1alpha2.AnnotationManagedLabels, workv1alpha2.AnnotationManagedAnnotations,

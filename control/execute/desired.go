@@ -47,6 +47,7 @@ func desiredOf(u *unstructured.Unstructured, work *workv1alpha1.Work, hubID stri
 	if err := in.Prune(u); err != nil {
 		return nil, err
 	}
+	kinds.NoteReferences(u)
 	annotate(u, workv1alpha1.AnnotationWorkNamespace, work.Namespace)
 	annotate(u, workv1alpha1.AnnotationWorkName, work.Name)
 	annotate(u, pelagov1alpha1.AnnotationHubID, hubID)

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
@@ -69,7 +70,8 @@ func SetupRules(mgr ctrl.Manager, rules *kinds.Custom) error {
 			})).
 			WithOptions(kube.HubControllerOptions(1)).
 			Complete(&ruleReconciler{
-				client: mgr.GetClient(), recorder: recorder, stale: ofRules, rules: rules, webhooks: hookSet{services: mgr.GetAPIReader()},
+				client: mgr.GetClient(), mapper: mgr.GetRESTMapper(), recorder: recorder, stale: ofRules, rules: rules,
+				webhooks: hookSet{services: mgr.GetAPIReader()},
 			}),
 	)
 	if err != nil {
@@ -82,6 +84,7 @@ func SetupRules(mgr ctrl.Manager, rules *kinds.Custom) error {
 // condition Accepted.
 type ruleReconciler struct {
 	client   client.Client
+	mapper   meta.RESTMapper
 	recorder record.EventRecorder
 	stale    *kube.StaleCaches[ctrl.Request]
 	rules    *kinds.Custom
@@ -102,6 +105,8 @@ func (r *ruleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if err := r.client.List(ctx, &hooks); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list ResourceInterpreterWebhookConfigurations: %w", err)
 	}
+	served, again := servedKinds(r.mapper, list.Items, customizations.Items)
+	r.rules.SetServed(served)
 	called := r.webhooks.set(r.rules, hooks.Items)
 	scripts := r.rules.SetScripts(customizations.Items)
 	verdicts := r.rules.Set(list.Items)
@@ -118,7 +123,35 @@ func (r *ruleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		k := &list.Items[i]
 		errs = append(errs, writeRule(ctx, r.client, r.recorder, k, &k.Status.Conditions, accepted(verdicts[k.Name], k.Generation)))
 	}
-	return r.stale.Result(req, 0, errors.Join(errs...))
+	return r.stale.Result(req, again, errors.Join(errs...))
+}
+
+// servedAgain is the time between two looks for kinds of rules that the hub does not serve.
+const servedAgain = time.Minute
+
+// servedKinds are the kinds of rules that the hub serves in their version, and after what time to
+// look again; 0 if it serves all.
+func servedKinds(
+	mapper meta.RESTMapper, rules []pelagov1alpha1.KindRules, scripts []configv1alpha1.ResourceInterpreterCustomization,
+) (map[schema.GroupVersionKind]bool, time.Duration) {
+	served, again := map[schema.GroupVersionKind]bool{}, time.Duration(0)
+	look := func(apiVersion, kind string) {
+		gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
+		if _, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version); err != nil {
+			again = servedAgain // it may be defined later, or the hub did not answer
+			return
+		}
+		served[gvk] = true
+	}
+	for i := range rules {
+		for _, k := range rules[i].Spec.Kinds {
+			look(k.APIVersion, k.Kind)
+		}
+	}
+	for i := range scripts {
+		look(scripts[i].Spec.Target.APIVersion, scripts[i].Spec.Target.Kind)
+	}
+	return served, again
 }
 
 // writeRule sets a condition among those of the status of now. If it has changed, it writes the
@@ -146,10 +179,11 @@ const listRetry = 2 * time.Second
 // Follower passes the KindRules, customizations and webhooks of the hub to the interpreter of an
 // agent.
 type Follower struct {
-	Cache cache.Cache   // of the hub
-	Live  client.Reader // uncached
-	Rules *kinds.Custom
-	Log   *slog.Logger
+	Cache  cache.Cache     // of the hub
+	Live   client.Reader   // uncached
+	Mapper meta.RESTMapper // of the hub
+	Rules  *kinds.Custom
+	Log    *slog.Logger
 
 	webhooks hookSet
 }
@@ -180,17 +214,23 @@ func (f *Follower) Start(ctx context.Context) error {
 		return nil // the process ends
 	}
 	notify(changed) // even without KindRules
+	var later <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-later:
 		}
-		if err := f.set(ctx, scripts(), hooks()); err != nil {
+		again, err := f.set(ctx, scripts(), hooks())
+		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return err
+		}
+		if later = nil; again > 0 {
+			later = time.After(again)
 		}
 	}
 }
@@ -214,28 +254,31 @@ func (f *Follower) watch(ctx context.Context, o client.Object, changed chan<- st
 }
 
 // set passes the rules in the cache to the interpreter, and customizations and webhooks if they
-// have been read.
-func (f *Follower) set(ctx context.Context, scripts, hooks bool) error {
+// have been read. It returns after what time to look again for kinds that the hub does not serve; 0
+// if it serves all.
+func (f *Follower) set(ctx context.Context, scripts, hooks bool) (time.Duration, error) {
 	if hooks {
 		var list configv1alpha1.ResourceInterpreterWebhookConfigurationList
 		if err := f.Cache.List(ctx, &list); err != nil {
-			return fmt.Errorf("list the ResourceInterpreterWebhookConfigurations of the hub: %w", err)
+			return 0, fmt.Errorf("list the ResourceInterpreterWebhookConfigurations of the hub: %w", err)
 		}
 		f.webhooks.set(f.Rules, list.Items)
 	}
+	var customizations configv1alpha1.ResourceInterpreterCustomizationList
 	if scripts {
-		var list configv1alpha1.ResourceInterpreterCustomizationList
-		if err := f.Cache.List(ctx, &list); err != nil {
-			return fmt.Errorf("list the ResourceInterpreterCustomizations of the hub: %w", err)
+		if err := f.Cache.List(ctx, &customizations); err != nil {
+			return 0, fmt.Errorf("list the ResourceInterpreterCustomizations of the hub: %w", err)
 		}
-		f.Rules.SetScripts(list.Items)
+		f.Rules.SetScripts(customizations.Items)
 	}
 	var list pelagov1alpha1.KindRulesList
 	if err := f.Cache.List(ctx, &list); err != nil {
-		return fmt.Errorf("list the KindRules of the hub: %w", err)
+		return 0, fmt.Errorf("list the KindRules of the hub: %w", err)
 	}
+	served, again := servedKinds(f.Mapper, list.Items, customizations.Items)
+	f.Rules.SetServed(served)
 	f.Rules.Set(list.Items)
-	return nil
+	return again, nil
 }
 
 func notify(changed chan<- struct{}) {

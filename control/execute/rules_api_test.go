@@ -48,7 +48,7 @@ func (h hub) run() map[string]*kinds.Interpreter {
 		func(mgr ctrl.Manager) error { return SetupRules(mgr, inHub) },
 	}}.Run(h, h.Config)
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return mgr.Add(&Follower{Cache: mgr.GetCache(), Live: mgr.GetAPIReader(), Rules: inAgent, Log: slog.New(slog.DiscardHandler)})
+		return mgr.Add(&Follower{Cache: mgr.GetCache(), Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Rules: inAgent, Log: slog.New(slog.DiscardHandler)})
 	}}}.Run(h, h.Config)
 	return map[string]*kinds.Interpreter{"hub": inHub.Interpreter(), "agent": inAgent.Interpreter()}
 }

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/kinds"
 )
@@ -90,5 +93,37 @@ func TestCorrectedRule(t *testing.T) {
 	l.applied("w")
 	if got := value(l.there(configMap), "data"); got != "map[a:1]" {
 		t.Errorf("data is %s, want what the corrected rule leaves", got)
+	}
+}
+
+// Which versions the hub serves is looked up again while it lacks one that a rule names.
+func TestServedKinds(t *testing.T) {
+	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Farm"}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(kind, meta.RESTScopeNamespace)
+	rules := func(versions ...string) []pelagov1alpha1.KindRules {
+		out := pelagov1alpha1.KindRules{}
+		for _, v := range versions {
+			out.Spec.Kinds = append(out.Spec.Kinds, pelagov1alpha1.RuledKind{APIVersion: "example.com/" + v, Kind: "Farm"})
+		}
+		return []pelagov1alpha1.KindRules{out}
+	}
+	script := configv1alpha1.ResourceInterpreterCustomization{}
+	script.Spec.Target = configv1alpha1.CustomizationTarget{APIVersion: "example.com/v1", Kind: "Farm"}
+	for name, tt := range map[string]struct {
+		rules   []pelagov1alpha1.KindRules
+		scripts []configv1alpha1.ResourceInterpreterCustomization
+		served  int
+		again   time.Duration
+	}{
+		"none":            {},
+		"one":             {rules("v1"), nil, 1, 0},
+		"a customization": {nil, []configv1alpha1.ResourceInterpreterCustomization{script}, 1, 0},
+		"one is missing":  {rules("v1", "v1beta1"), nil, 1, servedAgain},
+	} {
+		served, again := servedKinds(mapper, tt.rules, tt.scripts)
+		if len(served) != tt.served || again != tt.again || tt.served == 1 && !served[kind] {
+			t.Errorf("%s: %v, again after %s; want %d, %s", name, served, again, tt.served, tt.again)
+		}
 	}
 }

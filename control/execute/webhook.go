@@ -327,7 +327,7 @@ func (h *webhook) revise(obj *unstructured.Unstructured, replicas int32) error {
 }
 
 func (h *webhook) retain(desired, observed *unstructured.Unstructured) error {
-	return h.patched("Retain", desired, request{ObservedObject: observed.Object})
+	return h.patchedBy("Retain", desired, request{ObservedObject: observed.Object}, kinds.ReplaceRetained)
 }
 
 func (h *webhook) aggregate(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
@@ -370,6 +370,14 @@ func (h *webhook) dependencies(template *unstructured.Unstructured) (refs []kind
 
 // patched applies the JSON patch of a response to the object, if there is one.
 func (h *webhook) patched(operation configv1alpha1.InterpreterOperation, obj *unstructured.Unstructured, r request) error {
+	return h.patchedBy(operation, obj, r, kinds.Replace)
+}
+
+// patchedBy is patched with the function that replaces the object.
+func (h *webhook) patchedBy(
+	operation configv1alpha1.InterpreterOperation, obj *unstructured.Unstructured, r request,
+	replace func(*unstructured.Unstructured, map[string]any) error,
+) error {
 	return h.call(operation, obj, r, func(r *response) error {
 		switch {
 		case len(r.Patch) == 0 && r.PatchType == "":
@@ -394,7 +402,7 @@ func (h *webhook) patched(operation configv1alpha1.InterpreterOperation, obj *un
 		if err := utiljson.Unmarshal(text, &out); err != nil {
 			return fmt.Errorf("response.patch makes no object: %w", err)
 		}
-		return kinds.Replace(obj, out)
+		return replace(obj, out)
 	})
 }
 

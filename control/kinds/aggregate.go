@@ -89,7 +89,7 @@ func untyped(status any) (map[string]any, error) {
 
 // aggregateBudget adds the disrupted pods, each as cluster/pod.
 func aggregateBudget(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
-	out, err := budgetCounts.aggregate(template, items)
+	out, err := aggregateBudgetCounts(template, items)
 	if err != nil {
 		return nil, err
 	}
@@ -320,6 +320,19 @@ func aggregatePod(template *unstructured.Unstructured, items []workv1alpha2.Aggr
 		return nil, err
 	}
 	out.QOSClass = corev1.PodQOSClass(class)
+	reports, err := untypedReports(items)
+	if err != nil {
+		return nil, err
+	}
+	list, err := podConditions.aggregate(template, reports)
+	if err != nil {
+		return nil, err
+	}
+	of, err := typed[corev1.PodStatus](map[string]any{"conditions": list})
+	if err != nil {
+		return nil, err
+	}
+	out.Conditions = of.Conditions
 	return untyped(&out)
 }
 

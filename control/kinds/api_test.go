@@ -29,7 +29,7 @@ var templates = map[string]struct {
 		"{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}",
 		[]string{
 			"[{cluster: m1, status: {generation: 1, observedGeneration: 1, resourceTemplateGeneration: 1, replicas: 1, unavailableReplicas: 1}}]",
-			"[{cluster: m1, status: {generation: 1, observedGeneration: 1, resourceTemplateGeneration: 1, replicas: 2, readyReplicas: 2, availableReplicas: 2, updatedReplicas: 2}}]",
+			"[{cluster: m1, status: {generation: 1, observedGeneration: 1, resourceTemplateGeneration: 1, replicas: 2, readyReplicas: 2, availableReplicas: 2, updatedReplicas: 2, conditions: [{type: Available, status: 'True', reason: MinimumReplicasAvailable, lastTransitionTime: '2026-01-01T00:00:00Z'}]}}, {cluster: m2}]",
 			"[]",
 		},
 	},
@@ -71,7 +71,7 @@ var templates = map[string]struct {
 		"{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}",
 		[]string{
 			"[{cluster: m1, status: {phase: Running, containerStatuses: [{name: c, state: {running: {startedAt: '2026-01-01T01:00:00Z'}}}]}}, {cluster: m2, status: {phase: Running, containerStatuses: [{name: c, state: {terminated: {exitCode: 0}}}]}}]",
-			"[{cluster: m1, status: {phase: Running, containerStatuses: [{name: c, ready: true, state: {running: {startedAt: '2026-01-01T01:00:00Z'}}}]}}, {cluster: m2, status: {phase: Succeeded, containerStatuses: [{name: c, state: {terminated: {exitCode: 0}}}]}}]",
+			"[{cluster: m1, status: {phase: Running, containerStatuses: [{name: c, ready: true, state: {running: {startedAt: '2026-01-01T01:00:00Z'}}}]}}, {cluster: m2, status: {phase: Succeeded, conditions: [{type: Ready, status: 'False', reason: PodCompleted, lastTransitionTime: '2026-01-01T00:00:00Z'}], containerStatuses: [{name: c, state: {terminated: {exitCode: 0}}}]}}]",
 		},
 	},
 	"services": {
@@ -92,11 +92,11 @@ var templates = map[string]struct {
 	},
 	"poddisruptionbudgets": {
 		"{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: x}, spec: {minAvailable: 1, selector: {matchLabels: {a: b}}}}",
-		[]string{"[{cluster: m1, status: {generation: 1, observedGeneration: 1, resourceTemplateGeneration: 1, currentHealthy: 1, desiredHealthy: 1, expectedPods: 1, disruptedPods: {a: '2026-01-01T01:00:00Z'}}}]", "[]"},
+		[]string{"[{cluster: m1, status: {generation: 1, observedGeneration: 1, resourceTemplateGeneration: 1, currentHealthy: 1, desiredHealthy: 1, expectedPods: 1, conditions: [{type: DisruptionAllowed, status: 'False', reason: InsufficientPods, lastTransitionTime: '2026-01-01T00:00:00Z'}], disruptedPods: {a: '2026-01-01T01:00:00Z'}}}]", "[]"},
 	},
 	"horizontalpodautoscalers": {
 		"{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: x}, spec: {maxReplicas: 3, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: x}}}",
-		[]string{"[{cluster: m1, status: {currentReplicas: 1, desiredReplicas: 2}}]", "[]"},
+		[]string{"[{cluster: m1, status: {currentReplicas: 1, desiredReplicas: 2, conditions: [{type: AbleToScale, status: 'True', reason: a}]}}]", "[]"},
 	},
 }
 

@@ -220,7 +220,7 @@ func oneCondition(t string, all []reported, of []map[string]any, bad bool) map[s
 			message = "has not reported"
 		}
 		if c != nil || !bad {
-			messages = append(messages, all[i].cluster+": "+message)
+			messages = append(messages, strings.TrimSuffix(all[i].cluster+": "+message, ": "))
 		}
 	}
 	if out["reason"] == "" {

@@ -11,7 +11,9 @@ import (
 	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
 
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -33,6 +35,7 @@ type Custom struct {
 	rules    []ruleSet            // of KindRules
 	scripts  []ruleSet            // of customizations
 	webhooks Source               // used where neither has a rule; nil: none
+	served   map[schema.GroupVersionKind]bool
 	// exhausted is notified when a script exceeds its bounds.
 	exhausted chan struct{}
 
@@ -83,8 +86,15 @@ func (c *Custom) kind(gvk schema.GroupVersionKind) Kind {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, of := range c.sources[gvk] {
+	var dependencies []dependenciesOf
+	for _, of := range c.sourcesOf(gvk) {
 		k = k.or(of.kind)
+		if of.kind.Dependencies != nil {
+			dependencies = append(dependencies, of.kind.Dependencies)
+		}
+	}
+	if len(dependencies) > 1 {
+		k.Dependencies = union(dependencies)
 	}
 	if c.webhooks != nil {
 		k = k.or(c.webhooks(gvk))
@@ -92,6 +102,72 @@ func (c *Custom) kind(gvk schema.GroupVersionKind) Kind {
 	k = k.withBuiltIn(gvk)
 	c.kinds[gvk] = k
 	return k
+}
+
+// sourcesOf are the rules for a kind: those of its version, then those of other versions that the
+// hub serves, the more stable first. Which version an object is read in depends on what others
+// write, such as a policy, and must not switch rules off. c.mu is held.
+func (c *Custom) sourcesOf(gvk schema.GroupVersionKind) []*compiled {
+	out := slices.Clone(c.sources[gvk])
+	var others []schema.GroupVersionKind
+	for other := range c.sources {
+		if other != gvk && other.GroupKind() == gvk.GroupKind() && c.served[other] {
+			others = append(others, other)
+		}
+	}
+	slices.SortFunc(others, func(a, b schema.GroupVersionKind) int {
+		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
+	})
+	for _, other := range others {
+		for _, of := range c.sources[other] {
+			if !slices.Contains(out, of) {
+				out = append(out, of)
+			}
+		}
+	}
+	return out
+}
+
+// SetServed sets the kinds of rules that the hub serves in their version: these rules are used for
+// the other versions of the kind, too.
+func (c *Custom) SetServed(served map[schema.GroupVersionKind]bool) {
+	c.mu.Lock()
+	if maps.Equal(c.served, served) {
+		c.mu.Unlock()
+		return
+	}
+	before := c.served
+	c.served, c.kinds = maps.Clone(served), map[schema.GroupVersionKind]Kind{}
+	c.mu.Unlock()
+	c.notify(func(gvk schema.GroupVersionKind) bool {
+		for _, one := range []map[schema.GroupVersionKind]bool{before, served} {
+			for of := range one {
+				if of.GroupKind() == gvk.GroupKind() && before[of] != served[of] {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}
+
+// dependenciesOf is the operation of that name.
+type dependenciesOf = func(template *unstructured.Unstructured) ([]DependentReference, error)
+
+// union adds up dependencies, as Karmada does: each of several teams names what it knows of. If one
+// rule fails there is no result, since what it would name must not be taken away.
+func union(all []dependenciesOf) dependenciesOf {
+	return func(template *unstructured.Unstructured) ([]DependentReference, error) {
+		var out []DependentReference
+		for _, of := range all {
+			refs, err := of(template)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, refs...)
+		}
+		return sortedOnce(out), nil
+	}
 }
 
 // SetWebhooks replaces the webhooks, which are used where neither KindRules nor customizations have
@@ -122,8 +198,8 @@ type Verdict struct {
 }
 
 // Set replaces all KindRules and returns the problems of each, by name. Of two rules for one
-// operation of one kind, that of the older object is used. Unchanged generations are not compiled
-// again.
+// operation of one kind, that of the older object is used; dependencies add up. Unchanged
+// generations are not compiled again.
 func (c *Custom) Set(all []pelagov1alpha1.KindRules) map[string]Verdict {
 	sets := make([]ruleSet, len(all))
 	for i := range all {
@@ -168,7 +244,11 @@ func (c *Custom) replaceSets(of *[]ruleSet, sets []ruleSet) map[string]Verdict {
 	verdicts, changed := c.replace(slices.Concat(c.rules, c.scripts))
 	c.mu.Unlock()
 	if len(changed) > 0 {
-		c.notify(func(gvk schema.GroupVersionKind) bool { return changed[gvk] })
+		of := map[schema.GroupKind]bool{} // in all versions
+		for gvk := range changed {
+			of[gvk.GroupKind()] = true
+		}
+		c.notify(func(gvk schema.GroupVersionKind) bool { return of[gvk.GroupKind()] })
 	}
 	out := map[string]Verdict{}
 	for i := range sets {
@@ -213,6 +293,9 @@ func (c *Custom) replace(all []ruleSet) (map[string]Verdict, map[schema.GroupVer
 		}
 		for _, gvk := range r.kinds {
 			for _, name := range is.kind.operations() {
+				if name == "dependencies" {
+					continue // they add up
+				}
 				if other, conflict := first[ruleOfKind{gvk, name}]; conflict {
 					v.Conflicts = append(v.Conflicts, fmt.Sprintf("rule %s for %s %s: that of %s is used",
 						name, gvk.GroupVersion(), gvk.Kind, precedes(other, r.origin)))

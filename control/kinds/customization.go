@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -131,23 +132,60 @@ func (s *script) revise(obj *unstructured.Unstructured, n int32) error {
 }
 
 func (s *script) retain(desired, observed *unstructured.Unstructured) error {
-	return s.replace(desired, []any{desired.Object, observed.Object}, desired.Object, observed.Object)
+	m, err := s.object([]any{desired.Object, observed.Object}, desired.Object, observed.Object)
+	if err != nil {
+		return err
+	}
+	if err := ReplaceRetained(desired, m); err != nil {
+		return s.failed(err)
+	}
+	return nil
 }
 
 // replace replaces the object by the result, which has to have the same identity.
 func (s *script) replace(obj *unstructured.Unstructured, args []any, references ...any) error {
-	out, err := s.call(args, references)
+	m, err := s.object(args, references...)
 	if err != nil {
 		return err
-	}
-	m, ok := out[0].(map[string]any)
-	if !ok {
-		return s.failed(fmt.Errorf("the result has to be the object, but is %T", out[0]))
 	}
 	if err := Replace(obj, m); err != nil {
 		return s.failed(err)
 	}
 	return nil
+}
+
+// object calls a function that returns an object.
+func (s *script) object(args []any, references ...any) (map[string]any, error) {
+	out, err := s.call(args, references)
+	if err != nil {
+		return nil, err
+	}
+	m, ok := out[0].(map[string]any)
+	if !ok {
+		return nil, s.failed(fmt.Errorf("the result has to be the object, but is %T", out[0]))
+	}
+	return m, nil
+}
+
+// ReplaceRetained replaces the content of a desired object by the result of a retention, which may
+// be the observed object, as in many scripts for Karmada: what API servers fill in is left out.
+func ReplaceRetained(desired *unstructured.Unstructured, by map[string]any) error {
+	metadata, ok := by["metadata"].(map[string]any)
+	if !ok {
+		return errors.New("metadata cannot be removed")
+	}
+	own, _ := desired.Object["metadata"].(map[string]any) // it has a name
+	for _, field := range serverFields {
+		if value, there := own[field]; there {
+			metadata[field] = value
+		} else {
+			delete(metadata, field)
+		}
+	}
+	if _, there := desired.Object["status"]; !there {
+		delete(by, "status")
+	}
+	return Replace(desired, by)
 }
 
 // Replace replaces the content of an object, which keeps its identity.
@@ -290,4 +328,28 @@ func addQuantities(args []any) (*resource.Quantity, error) {
 		sum.Add(q)
 	}
 	return sum, nil
+}
+
+// MissingFunctions returns the functions and modules that the scripts of a customization use and
+// that do not exist here, each with its script, and the scripts that do not compile.
+func MissingFunctions(c configv1alpha1.CustomizationRules) []string {
+	var out []string
+	for field, s := range map[string]*configv1alpha1.Script{
+		"replicaResource": c.ReplicaResource, "componentResource": c.ComponentResource, "replicaRevision": c.ReplicaRevision,
+		"retention": c.Retention, "statusReflection": c.StatusReflection, "statusAggregation": c.StatusAggregation,
+		"healthInterpretation": c.HealthInterpretation, "dependencyInterpretation": c.DependencyInterpretation,
+	} {
+		if s == nil || s.LuaScript == "" {
+			continue
+		}
+		missing, err := lua.Missing(s.LuaScript, kubeLibrary)
+		switch {
+		case err != nil:
+			out = append(out, fmt.Sprintf("%s does not compile: %v", field, err))
+		case len(missing) > 0:
+			out = append(out, fmt.Sprintf("%s uses %s", field, strings.Join(missing, ", ")))
+		}
+	}
+	slices.Sort(out)
+	return out
 }

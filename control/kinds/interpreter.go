@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kinds/filled"
 )
 
 // Kind holds the operations of one kind. A nil operation is looked up in the next source; the
@@ -157,16 +158,25 @@ func (in *Interpreter) Revise(obj *unstructured.Unstructured, replicas int32) er
 	return nil
 }
 
-// Prune removes the fields that are not for members: what the hub's API server set, finalizers,
-// owners and the status. By default that is all.
+// Prune removes the fields that are not for members: what the API server and its controllers filled
+// in, by the managed fields, finalizers, owners and the status. By default that is all.
 func (in *Interpreter) Prune(obj *unstructured.Unstructured) error {
+	_, err := in.PruneOverridden(obj, obj)
+	return err
+}
+
+// PruneOverridden is Prune for an object that was made of a template by overrides: what these have
+// set stays. The template, which has the managed fields, is not changed unless it is the object. It
+// returns the fields that each member fills in, as RFC 6901 pointers.
+func (in *Interpreter) PruneOverridden(obj, template *unstructured.Unstructured) ([]string, error) {
+	left := filled.Drop(obj, template)
 	pruneCommon(obj)
 	if k := in.of(obj); k.Prune != nil {
 		if err := k.Prune(obj); err != nil {
-			return failed("prune", obj, err)
+			return nil, failed("prune", obj, err)
 		}
 	}
-	return nil
+	return left, nil
 }
 
 // Retain returns the desired object with the fields that the member owns as observed: by default
@@ -284,14 +294,19 @@ func ReferencesIn(v any, namespace string) ([]DependentReference, error) {
 		}
 		out = append(out, *ref)
 	}
-	slices.SortFunc(out, func(a, b DependentReference) int {
+	return sortedOnce(out), nil
+}
+
+// sortedOnce sorts references by kind, namespace and name; each is there once.
+func sortedOnce(all []DependentReference) []DependentReference {
+	slices.SortFunc(all, func(a, b DependentReference) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
 			cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(selectorText(a), selectorText(b)))
 	})
-	return slices.CompactFunc(out, func(a, b DependentReference) bool {
+	return slices.CompactFunc(all, func(a, b DependentReference) bool {
 		return a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name &&
 			selectorText(a) == selectorText(b)
-	}), nil
+	})
 }
 
 // maxComponentName is the maximum length of a component's name in a binding, in bytes.

@@ -48,17 +48,24 @@ var (
 	batch = batchv1.SchemeGroupVersion.WithKind
 )
 
+var (
+	reflectDeployment, aggregateDeployment     = deploymentCounts.with(deploymentConditions)
+	reflectReplicaSet, aggregateReplicaSet     = replicaSetCounts.with(replicaSetConditions)
+	reflectAutoscaler, aggregateAutoscaler     = autoscalerCounts.with(autoscalerConditions)
+	reflectBudgetCounts, aggregateBudgetCounts = budgetCounts.with(budgetConditions)
+)
+
 // kinds are the built-in operations. The bundled rules are those of other projects' kinds.
 var kinds = map[schema.GroupVersionKind]Kind{
 	apps("Deployment"): {
 		Replicas: replicasOf(podTemplate), Revise: setReplicas, Retain: retainReplicas,
 		Prune:   pruneAnnotations("deployment.kubernetes.io/revision", "deployment.kubernetes.io/revision-history"),
-		Reflect: deploymentCounts.reflect, Aggregate: deploymentCounts.aggregate, Healthy: healthOf(deploymentHealthy),
+		Reflect: reflectDeployment, Aggregate: aggregateDeployment, Healthy: healthOf(deploymentHealthy),
 		Dependencies: podTemplate.dependencies,
 	},
 	apps("ReplicaSet"): {
 		Replicas: replicasOf(podTemplate), Revise: setReplicas, Retain: retainReplicas,
-		Reflect: replicaSetCounts.reflect, Aggregate: replicaSetCounts.aggregate, Healthy: healthOf(replicaSetHealthy),
+		Reflect: reflectReplicaSet, Aggregate: aggregateReplicaSet, Healthy: healthOf(replicaSetHealthy),
 		Dependencies: podTemplate.dependencies,
 	},
 	apps("StatefulSet"): {
@@ -98,6 +105,6 @@ var kinds = map[schema.GroupVersionKind]Kind{
 		Reflect: reflectBudget, Aggregate: aggregateBudget, Healthy: healthOf(budgetHealthy),
 	},
 	autoscalingv2.SchemeGroupVersion.WithKind("HorizontalPodAutoscaler"): {
-		Reflect: autoscalerCounts.reflect, Aggregate: autoscalerCounts.aggregate,
+		Reflect: reflectAutoscaler, Aggregate: aggregateAutoscaler,
 	},
 }

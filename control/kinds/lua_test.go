@@ -130,6 +130,36 @@ function GetDependencies(o) return kube.getPodDependencies(o.spec.template, o.me
 	}
 }
 
+// A retention may return the observed object, as many scripts for Karmada do: its content is taken,
+// and what API servers set is that of the desired object.
+func TestLuaRetainsTheObservedObject(t *testing.T) {
+	k := luaKind(t, configv1alpha1.CustomizationRules{Retention: luaScript(`function Retain(desired, observed) return observed end`)})
+	desired, observed := rollout(), rollout()
+	desired.SetResourceVersion("7")
+	observed.SetResourceVersion("7")
+	observed.SetUID("u1")
+	observed.SetGeneration(3)
+	observed.Object["metadata"].(map[string]any)["creationTimestamp"] = "2026-01-01T00:00:00Z"
+	observed.Object["spec"].(map[string]any)["paused"] = true
+	want := rollout()
+	want.SetResourceVersion("7")
+	want.Object["spec"].(map[string]any)["paused"] = true
+	if err := k.Retain(desired, observed); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want.Object, desired.Object); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	other := luaKind(t, configv1alpha1.CustomizationRules{Retention: luaScript(`function Retain(desired, observed) observed.metadata.name = "b" return observed end`)})
+	if err := other.Retain(rollout(), observed); err == nil || !strings.Contains(err.Error(), "metadata.name cannot be changed") {
+		t.Errorf("another object: %v", err)
+	}
+	none := luaKind(t, configv1alpha1.CustomizationRules{Retention: luaScript(`function Retain(desired, observed) return {apiVersion = observed.apiVersion} end`)})
+	if err := none.Retain(rollout(), observed); err == nil || !strings.Contains(err.Error(), "metadata cannot be removed") {
+		t.Errorf("no object: %v", err)
+	}
+}
+
 // What a script may not do is an error in bounded time, for the value of ReflectStatus.
 func TestLuaIsBounded(t *testing.T) {
 	for name, tt := range map[string]struct{ body, want string }{

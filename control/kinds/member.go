@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
@@ -121,13 +122,18 @@ func retainMounts(desired, observed map[string]any, field string) error {
 }
 
 // retainService keeps the member's cluster IPs and health check port. A desired address (None, or
-// one that an override sets) is not replaced: the member reports why it refuses the change.
+// one that an override sets) is not replaced: the member reports why it refuses the change. None is
+// no address: package execute finds that the Service is to be no longer headless.
 func retainService(desired, observed *unstructured.Unstructured) error {
 	ip, _, err := unstructured.NestedString(desired.Object, "spec", "clusterIP")
 	if err != nil {
 		return err
 	}
-	if ip == "" {
+	has, _, err := unstructured.NestedString(observed.Object, "spec", "clusterIP")
+	if err != nil {
+		return err
+	}
+	if ip == "" && has != corev1.ClusterIPNone {
 		for _, field := range []string{"clusterIP", "clusterIPs"} {
 			if err := copyField(desired.Object, observed.Object, "spec", field); err != nil {
 				return err
@@ -137,9 +143,39 @@ func retainService(desired, observed *unstructured.Unstructured) error {
 	return copyField(desired.Object, observed.Object, "spec", "healthCheckNodePort")
 }
 
-// retainServiceAccount keeps references that the member added.
+// accountFields are the lists of references of a ServiceAccount.
+var accountFields = []string{"secrets", "imagePullSecrets"}
+
+// NoteReferences lists, in an annotation of a ServiceAccount that goes to a member, the references
+// that the hub wrote: imagePullSecrets is one value for server-side apply, so managed fields do not
+// tell them from the member's own.
+func NoteReferences(account *unstructured.Unstructured) {
+	if account.GroupVersionKind() != core("ServiceAccount") {
+		return
+	}
+	var ours []string
+	for _, field := range accountFields {
+		list, _ := account.Object[field].([]any) // else the member refuses it
+		for _, of := range list {
+			ours = append(ours, field+"/"+nameOf(of))
+		}
+	}
+	if len(ours) == 0 {
+		return
+	}
+	annotations := account.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[workv1alpha1.AnnotationAppliedReferences] = strings.Join(ours, ",")
+	account.SetAnnotations(annotations)
+}
+
+// retainServiceAccount keeps references that the member added. Those that the hub wrote before and
+// no longer does are removed.
 func retainServiceAccount(desired, observed *unstructured.Unstructured) error {
-	for _, field := range []string{"secrets", "imagePullSecrets"} {
+	ours := strings.Split(observed.GetAnnotations()[workv1alpha1.AnnotationAppliedReferences], ",")
+	for _, field := range accountFields {
 		want, _, err := unstructured.NestedSlice(desired.Object, field)
 		if err != nil {
 			return err
@@ -149,7 +185,7 @@ func retainServiceAccount(desired, observed *unstructured.Unstructured) error {
 			return err
 		}
 		for _, h := range have {
-			if !slices.ContainsFunc(want, func(w any) bool { return nameOf(w) == nameOf(h) }) {
+			if !slices.Contains(ours, field+"/"+nameOf(h)) && !slices.ContainsFunc(want, func(w any) bool { return nameOf(w) == nameOf(h) }) {
 				want = append(want, h)
 			}
 		}
@@ -217,9 +253,9 @@ func (c counts[T]) reflect(observed *unstructured.Unstructured) (map[string]any,
 	return out, nil
 }
 
-// reflectBudget returns the counts and the disrupted pods.
+// reflectBudget returns the counts, conditions and the disrupted pods.
 func reflectBudget(observed *unstructured.Unstructured) (map[string]any, error) {
-	out, err := budgetCounts.reflect(observed)
+	out, err := reflectBudgetCounts(observed)
 	if err != nil || out == nil {
 		return nil, err
 	}

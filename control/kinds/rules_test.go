@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/test/await"
@@ -179,6 +181,107 @@ func TestWhichRuleIsUsed(t *testing.T) {
 			}
 			if got := ask(deployment); got != tt.deployment {
 				t.Errorf("Deployment: %s, want %s", got, tt.deployment)
+			}
+		})
+	}
+}
+
+// A rule is for all versions of its kind if the hub serves the version that it names; that of the
+// object's own version has precedence.
+func TestRulesOfOtherVersions(t *testing.T) {
+	kind := func(version string) schema.GroupVersionKind {
+		return schema.GroupVersionKind{Group: "example.com", Version: version, Kind: "Farm"}
+	}
+	for name, tt := range map[string]struct {
+		rules  map[string]string // by version
+		served []string
+		want   string // of an object in v1
+	}{
+		"of its version":                  {map[string]string{"v1": "1"}, []string{"v1"}, "1"},
+		"of another version":              {map[string]string{"v1beta1": "2"}, []string{"v1", "v1beta1"}, "2"},
+		"of a version that is not served": {map[string]string{"v1beta1": "2"}, []string{"v1"}, "0"},
+		"of both":                         {map[string]string{"v1beta1": "2", "v1": "1"}, []string{"v1", "v1beta1"}, "1"},
+		"of two others":                   {map[string]string{"v1alpha1": "3", "v2": "4", "v1beta1": "2"}, []string{"v1alpha1", "v1beta1", "v2"}, "4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := NewCustom()
+			var all []pelagov1alpha1.KindRules
+			for version, n := range tt.rules {
+				all = append(all, kindRules(version, 0, rules{Replicas: pelagov1alpha1.Expression(n)}, "example.com/"+version+" Farm"))
+			}
+			c.Set(all)
+			heard := false
+			c.Interpreter().Follow(t.Context(), func(of func(schema.GroupVersionKind) bool) {
+				heard = of(kind("v1")) && !of(schema.GroupVersionKind{Group: "other.example.com", Version: "v1", Kind: "Farm"})
+			})
+			served := map[schema.GroupVersionKind]bool{}
+			for _, version := range tt.served {
+				served[kind(version)] = true
+			}
+			c.SetServed(served)
+			obj := &unstructured.Unstructured{Object: map[string]any{}}
+			obj.SetGroupVersionKind(kind("v1"))
+			n, _, _, err := c.Interpreter().Replicas(obj)
+			if got := strconv.Itoa(int(n)); got != tt.want || err != nil || !heard {
+				t.Errorf("%s replicas, %v, followers notified: %t; want %s", got, err, heard, tt.want)
+			}
+			obj.SetGroupVersionKind(schema.GroupVersionKind{Group: "other.example.com", Version: "v1", Kind: "Farm"})
+			if _, _, ok, err := c.Interpreter().Replicas(obj); ok || err != nil {
+				t.Errorf("a kind of another group has replicas, %v", err)
+			}
+		})
+	}
+}
+
+// What several objects name adds up, in Lua and CEL, in whatever order they were made; it replaces
+// what is built in, and is nothing at all if one of them fails.
+func TestDependenciesAddUp(t *testing.T) {
+	script := func(name, dependency string, age time.Duration) configv1alpha1.ResourceInterpreterCustomization {
+		c := configv1alpha1.ResourceInterpreterCustomization{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
+		c.Spec.Target = configv1alpha1.CustomizationTarget{APIVersion: "apps/v1", Kind: "Deployment"}
+		c.Spec.Customizations.DependencyInterpretation = luaScript("function GetDependencies(o) return {{apiVersion = 'v1', kind = 'ConfigMap', namespace = 'shop', name = " + dependency + "}} end")
+		return c
+	}
+	secret := kindRules("k", 0, rules{Dependencies: "[{'apiVersion': 'v1', 'kind': 'Secret', 'name': 'key'}]"}, deployment)
+	for name, tt := range map[string]struct {
+		scripts []configv1alpha1.ResourceInterpreterCustomization
+		rules   []pelagov1alpha1.KindRules
+		want    string
+		err     string
+	}{
+		"what is built in":    {want: "Secret/pull"},
+		"one customization":   {scripts: []configv1alpha1.ResourceInterpreterCustomization{script("a", "'x'", 0)}, want: "ConfigMap/x"},
+		"two":                 {scripts: []configv1alpha1.ResourceInterpreterCustomization{script("a", "'y'", 0), script("b", "'x'", time.Hour)}, want: "ConfigMap/x ConfigMap/y"},
+		"two, made otherwise": {scripts: []configv1alpha1.ResourceInterpreterCustomization{script("a", "'y'", time.Hour), script("b", "'x'", 0)}, want: "ConfigMap/x ConfigMap/y"},
+		"the same twice":      {scripts: []configv1alpha1.ResourceInterpreterCustomization{script("a", "'x'", 0), script("b", "'x'", 0)}, want: "ConfigMap/x"},
+		"with KindRules": {
+			scripts: []configv1alpha1.ResourceInterpreterCustomization{script("a", "'y'", 0), script("b", "'x'", 0)}, rules: []pelagov1alpha1.KindRules{secret},
+			want: "ConfigMap/x ConfigMap/y Secret/key",
+		},
+		"one fails": {
+			scripts: []configv1alpha1.ResourceInterpreterCustomization{script("a", "'y'", 0), script("b", "o.none.at.all", 0)}, rules: []pelagov1alpha1.KindRules{secret},
+			err: "ResourceInterpreterCustomization b",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			custom := NewCustom()
+			if verdicts := custom.SetScripts(tt.scripts); len(verdicts) > 0 {
+				t.Errorf("verdicts %v", verdicts)
+			}
+			if verdicts := custom.Set(tt.rules); len(verdicts) > 0 {
+				t.Errorf("verdicts %v", verdicts)
+			}
+			obj := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "a", "namespace": "shop"},
+				"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"imagePullSecrets": []any{map[string]any{"name": "pull"}}}}},
+			}}
+			refs, err := custom.Interpreter().Dependencies(obj)
+			var got []string
+			for _, r := range refs {
+				got = append(got, r.Kind+"/"+r.Name)
+			}
+			if diff := cmp.Diff(tt.want, strings.Join(got, " ")); diff != "" || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("error %v, want %q; -want +got\n%s", err, tt.err, diff)
 			}
 		})
 	}

@@ -310,13 +310,15 @@ func (r *references) sorted() []DependentReference {
 	return out
 }
 
+// serverFields are the fields of metadata that API servers set.
+var serverFields = []string{
+	"creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "resourceVersion", "selfLink", "uid",
+}
+
 // pruneCommon removes the fields of any kind that are not for members. The controllers of
 // finalizers and the owners exist only in the hub.
 func pruneCommon(obj *unstructured.Unstructured) {
-	for _, field := range []string{
-		"creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "resourceVersion",
-		"selfLink", "uid", "ownerReferences", "finalizers",
-	} {
+	for _, field := range append([]string{"ownerReferences", "finalizers"}, serverFields...) {
 		unstructured.RemoveNestedField(obj.Object, "metadata", field)
 	}
 	unstructured.RemoveNestedField(obj.Object, "status")

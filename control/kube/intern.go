@@ -6,6 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/pelago-net/pelago/control/kinds/filled"
 )
 
 const (
@@ -37,19 +39,20 @@ func (t *StringTable) String(s string) string {
 	return s
 }
 
-// Transform is for caches (k8s.io/client-go/tools/cache.TransformFunc). It removes managedFields,
-// which no controller reads there, and interns the strings of the object: all of an unstructured
-// one, labels and annotations of others.
+// Transform is for caches (k8s.io/client-go/tools/cache.TransformFunc). It removes managedFields, of
+// an unstructured object all but what was filled in (filled.Reduce), and interns its strings: all of
+// an unstructured one, labels and annotations of others.
 func (t *StringTable) Transform(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {
 		return in, nil // the tombstone of a deleted object in an informer
 	}
-	o.SetManagedFields(nil)
 	if u, ok := in.(*unstructured.Unstructured); ok {
+		filled.Reduce(u)
 		t.share(u.Object)
 		return in, nil
 	}
+	o.SetManagedFields(nil)
 	for _, m := range []map[string]string{o.GetLabels(), o.GetAnnotations()} {
 		for k, v := range m {
 			m[t.String(k)] = t.String(v) // a map takes the new copy of an equal key

@@ -83,6 +83,23 @@ func TestObjectsShareTheirStrings(t *testing.T) {
 	}
 }
 
+func TestFilledInFieldsAreKept(t *testing.T) {
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Service",
+		"metadata": map[string]any{"managedFields": []any{map[string]any{"manager": "kubectl", "operation": "Update", "apiVersion": "v1",
+			"fieldsV1": map[string]any{"f:spec": map[string]any{"f:type": map[string]any{}}}}}},
+		"spec": map[string]any{"type": "ClusterIP", "clusterIP": "10.0.0.1"}}}
+	table := kube.NewStringTable()
+	for range 2 { // caches may transform an object again
+		if _, err := table.Transform(u); err != nil {
+			t.Fatal(err)
+		}
+		fields := u.GetManagedFields()
+		if len(fields) != 1 || string(fields[0].FieldsV1.GetRawBytes()) != `{"f:spec":{"f:clusterIP":{}}}` {
+			t.Fatalf("managed fields %v", fields)
+		}
+	}
+}
+
 func TestTypedObjects(t *testing.T) {
 	table := kube.NewStringTable()
 	var seen []*byte

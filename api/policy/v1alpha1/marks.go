@@ -76,6 +76,10 @@ const (
 // commas) that are left to the members' own controllers once the object exists there.
 const AnnotationMemberOwned = "pelago.io/member-owned"
 
+// AnnotationInitContainers with the value "true" on an override policy extends its image overriders
+// without predicate to init containers, which Karmada leaves as they are.
+const AnnotationInitContainers = "pelago.io/init-containers"
+
 // AnnotationOnNoClusterFit of a policy with the value OnNoClusterFitRemove removes a template from
 // all clusters when none fits any more, as Karmada does. Without it running replicas stay, unless
 // the affinity selects no cluster at all and names none that has yet to join.

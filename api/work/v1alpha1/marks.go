@@ -16,6 +16,9 @@ const (
 const (
 	// AnnotationAppliedHash is the hash of the manifest that was applied last.
 	AnnotationAppliedHash = "pelago.io/applied-hash"
+	// AnnotationAppliedReferences lists the secrets and imagePullSecrets of a ServiceAccount that the
+	// hub wrote, as field/name, separated by commas; others are the member's.
+	AnnotationAppliedReferences = "pelago.io/applied-references"
 	// AnnotationCreatedNamespace with the value "true" marks a Namespace that we made, which we may
 	// therefore delete.
 	AnnotationCreatedNamespace = "pelago.io/created-namespace"

@@ -6,26 +6,35 @@ import (
 	"strconv"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// podSpecs are where the kinds that Karmada's overriders know have their containers.
+// podSpecs are where kinds have their containers: those that Karmada's overriders know, and others
+// of Kubernetes with pod templates, which an override that selects them would leave as they are.
 var podSpecs = map[string][]string{
-	"Pod":         {"spec", "containers"},
-	"ReplicaSet":  {"spec", "template", "spec", "containers"},
-	"Deployment":  {"spec", "template", "spec", "containers"},
-	"StatefulSet": {"spec", "template", "spec", "containers"},
-	"DaemonSet":   {"spec", "template", "spec", "containers"},
-	"Job":         {"spec", "template", "spec", "containers"},
+	"Pod":                   {"spec", "containers"},
+	"ReplicaSet":            {"spec", "template", "spec", "containers"},
+	"Deployment":            {"spec", "template", "spec", "containers"},
+	"StatefulSet":           {"spec", "template", "spec", "containers"},
+	"DaemonSet":             {"spec", "template", "spec", "containers"},
+	"Job":                   {"spec", "template", "spec", "containers"},
+	"ReplicationController": {"spec", "template", "spec", "containers"},
+	"PodTemplate":           {"template", "spec", "containers"},
+	"CronJob":               {"spec", "jobTemplate", "spec", "template", "spec", "containers"},
 }
 
 // containers returns the containers of an object, which may be changed in place; none of a kind
 // that has none.
 func containers(obj *unstructured.Unstructured) ([]map[string]any, error) {
-	path, known := podSpecs[obj.GetKind()]
-	if !known {
+	return containersAt(obj, podSpecs[obj.GetKind()])
+}
+
+// containersAt returns those at a path; none if it is empty.
+func containersAt(obj *unstructured.Unstructured, path []string) ([]map[string]any, error) {
+	if len(path) == 0 {
 		return nil, nil
 	}
 	value, found, err := unstructured.NestedFieldNoCopy(obj.Object, path...)
@@ -79,8 +88,7 @@ func overrideList(obj *unstructured.Unstructured, field string, o policyv1alpha1
 	return nil
 }
 
-// overrideImages changes the image at the predicate's path, or those of all containers; init
-// containers need a predicate.
+// overrideImages changes the image at the predicate's path, or those of all containers.
 func overrideImages(obj *unstructured.Unstructured, o policyv1alpha1.ImageOverrider) error {
 	if o.Predicate != nil {
 		return overrideImageAt(obj, o)
@@ -97,6 +105,49 @@ func overrideImages(obj *unstructured.Unstructured, o policyv1alpha1.ImageOverri
 		c["image"] = changeImage(image, o)
 	}
 	return nil
+}
+
+// initContainers reports whether a policy is also for the images of init containers.
+func initContainers(policy metav1.Object) bool {
+	return policy.GetAnnotations()[policyv1alpha1.AnnotationInitContainers] == "true"
+}
+
+// overrideInitContainers changes the images of init containers as those of containers, without
+// predicate. If that is not wanted it says which keep an image that would be another one.
+func overrideInitContainers(obj *unstructured.Unstructured, all []policyv1alpha1.ImageOverrider, wanted bool) (kept string, err error) {
+	path := slices.Clone(podSpecs[obj.GetKind()])
+	if len(path) == 0 {
+		return "", nil
+	}
+	path[len(path)-1] = "initContainers"
+	list, err := containersAt(obj, path)
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for i, c := range list {
+		image, ok := c["image"].(string)
+		if !ok {
+			return "", fmt.Errorf("init container %d has no image", i)
+		}
+		next := image
+		for _, o := range all {
+			if o.Predicate == nil {
+				next = changeImage(next, o)
+			}
+		}
+		switch {
+		case wanted:
+			c["image"] = next
+		case next != image:
+			names = append(names, fmt.Sprint(c["name"]))
+		}
+	}
+	if len(names) == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("the images of the init containers %s stay; they are changed if the policy has the annotation %s=true",
+		strings.Join(names, ", "), policyv1alpha1.AnnotationInitContainers), nil
 }
 
 func overrideImageAt(obj *unstructured.Unstructured, o policyv1alpha1.ImageOverrider) error {

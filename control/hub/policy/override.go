@@ -82,6 +82,7 @@ type overridePolicy struct {
 	title, name, namespace string
 	spec                   policyv1alpha1.OverrideSpec
 	precision              Precision
+	initContainers         bool // their images are changed, too
 }
 
 // ApplyOverrides returns a copy of the object as a cluster gets it, and what was applied.
@@ -93,11 +94,12 @@ func ApplyOverrides(obj *unstructured.Unstructured, cluster *clusterv1alpha1.Clu
 	var wide, own []overridePolicy
 	for i := range all.Cluster {
 		p := &all.Cluster[i]
-		wide = append(wide, overridePolicy{title: "ClusterOverridePolicy " + p.Name, name: p.Name, spec: p.Spec})
+		wide = append(wide, overridePolicy{title: "ClusterOverridePolicy " + p.Name, name: p.Name, spec: p.Spec, initContainers: initContainers(p)})
 	}
 	for i := range all.Namespaced {
 		if p := &all.Namespaced[i]; p.Namespace == obj.GetNamespace() && p.Namespace != "" {
-			own = append(own, overridePolicy{title: "OverridePolicy " + p.Namespace + "/" + p.Name, name: p.Name, namespace: p.Namespace, spec: p.Spec})
+			own = append(own, overridePolicy{title: "OverridePolicy " + p.Namespace + "/" + p.Name, name: p.Name, namespace: p.Namespace,
+				spec: p.Spec, initContainers: initContainers(p)})
 		}
 	}
 	out := obj.DeepCopy()
@@ -143,7 +145,13 @@ func (a *AppliedOverrides) apply(
 			if !explicit || out.GroupVersionKind().Group == rbacv1.GroupName {
 				next = out.DeepCopy() // a rule is applied as a whole or not at all
 			}
-			err = override(next, &rule.Overriders)
+			kept, err := overrideInitContainers(next, rule.Overriders.ImageOverrider, p.initContainers)
+			if err == nil {
+				err = override(next, &rule.Overriders)
+			}
+			if kept != "" && err == nil {
+				a.Skipped = append(a.Skipped, SkippedRule{p.namespace, p.name, fmt.Sprintf("%s: overrideRules[%d]: %s", nameOf(template), i, kept)})
+			}
 			if err != nil {
 				err = fmt.Errorf("overrideRules[%d].overriders.%w", i, err)
 			} else if p.namespace != "" {
@@ -151,8 +159,7 @@ func (a *AppliedOverrides) apply(
 			}
 			switch {
 			case err != nil && pathMissing(err) && !explicit:
-				name := strings.TrimPrefix(template.GetNamespace()+"/"+template.GetName(), "/")
-				a.Skipped = append(a.Skipped, SkippedRule{p.namespace, p.name, fmt.Sprintf("%s %s: %v", template.GetKind(), name, err)})
+				a.Skipped = append(a.Skipped, SkippedRule{p.namespace, p.name, fmt.Sprintf("%s: %v", nameOf(template), err)})
 				continue
 			case err != nil:
 				return nil, fmt.Errorf("%s: %w", p.title, err)
@@ -162,6 +169,11 @@ func (a *AppliedOverrides) apply(
 		}
 	}
 	return applied, nil
+}
+
+// nameOf is kind and name of an object in messages.
+func nameOf(obj *unstructured.Unstructured) string {
+	return obj.GetKind() + " " + strings.TrimPrefix(obj.GetNamespace()+"/"+obj.GetName(), "/")
 }
 
 // unescalated returns an error if a rule of a namespace's policy changes what a Role or RoleBinding

@@ -77,6 +77,12 @@ func TestOverriders(t *testing.T) {
 	}{
 		"image of all containers, not of init containers": {of: web, rule: `imageOverrider: [{component: Registry, operator: replace, value: mirror.example}]`,
 			want: map[string]any{spec + "containers.0.image": "mirror.example/nginx:1.26", spec + "containers.1.image": "mirror.example/side:3", spec + "initContainers.0.image": "tools:1"}},
+		"image of a CronJob": {of: `{apiVersion: batch/v1, kind: CronJob, metadata: {name: a, namespace: shop}, spec: {jobTemplate: {spec: {template: {spec: {containers: [{name: c, image: "nginx:1"}]}}}}}}`,
+			rule: `imageOverrider: [{component: Registry, operator: replace, value: mirror.example}]`, want: map[string]any{"spec.jobTemplate.spec.template.spec.containers.0.image": "mirror.example/nginx:1"}},
+		"image of a ReplicationController": {of: `{apiVersion: v1, kind: ReplicationController, metadata: {name: a, namespace: shop}, spec: {template: {spec: {containers: [{name: c, image: "nginx:1"}]}}}}`,
+			rule: `imageOverrider: [{component: Tag, operator: replace, value: "2"}]`, want: map[string]any{spec + "containers.0.image": "nginx:2"}},
+		"image of a PodTemplate": {of: `{apiVersion: v1, kind: PodTemplate, metadata: {name: a, namespace: shop}, template: {spec: {containers: [{name: c, image: "nginx:1"}]}}}`,
+			rule: `imageOverrider: [{component: Tag, operator: replace, value: "2"}]`, want: map[string]any{"template.spec.containers.0.image": "nginx:2"}},
 		"one image by its path": {of: web, rule: `imageOverrider: [{predicate: {path: /spec/template/spec/initContainers/0/image}, component: Tag, operator: replace, value: "2"}]`,
 			want: map[string]any{spec + "initContainers.0.image": "tools:2", spec + "containers.0.image": "nginx:1.26"}},
 		"an image path to nothing":       {of: web, rule: `imageOverrider: [{predicate: {path: /spec/containers/0/image}, component: Tag, operator: replace, value: "2"}]`, fail: "imageOverrider[0]: predicate.path /spec/containers/0/image: nothing is at step 2"},
@@ -125,6 +131,42 @@ func TestOverriders(t *testing.T) {
 			}
 			if diff := cmp.Diff(object(t, c.of), before); diff != "" {
 				t.Errorf("the template was changed: %s", diff)
+			}
+		})
+	}
+}
+
+// Images of init containers are changed if the policy says so; otherwise those that stay are named.
+func TestInitContainers(t *testing.T) {
+	const cronJob = `{apiVersion: batch/v1, kind: CronJob, metadata: {name: web, namespace: shop}, spec: {jobTemplate: {spec: {template: {spec: {
+		initContainers: [{name: init, image: "tools:1"}], containers: [{name: c, image: "nginx:1"}]}}}}}}`
+	const mirror = `imageOverrider: [{component: Registry, operator: replace, value: mirror.example}]`
+	for name, tt := range map[string]struct{ of, rule, value, want, skipped string }{
+		"not":                     {web, mirror, "", "tools:1", "Deployment shop/web: overrideRules[0]: the images of the init containers init stay; they are changed if the policy has the annotation pelago.io/init-containers=true"},
+		"yes":                     {web, mirror, "true", "mirror.example/tools:1", ""},
+		"yes, before other rules": {web, `{imageOverrider: [{component: Tag, operator: add, value: -a}], plaintext: [{path: /spec/template/spec/initContainers/0/image, operator: replace, value: last}]}`, "true", "last", ""},
+		"a CronJob":               {cronJob, mirror, "true", "mirror.example/tools:1", ""},
+		"by its path":             {web, `imageOverrider: [{predicate: {path: /spec/template/spec/containers/0/image}, component: Tag, operator: replace, value: "2"}]`, "", "tools:1", ""},
+		"no change":               {web, `imageOverrider: [{component: Tag, operator: replace, value: "1"}]`, "", "tools:1", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj := object(t, tt.of)
+			p := ownPolicy("p", overriders(t, tt.rule), policyv1alpha1.ResourceSelector{APIVersion: obj.GetAPIVersion(), Kind: obj.GetKind()})
+			p.Annotations = map[string]string{policyv1alpha1.AnnotationInitContainers: tt.value}
+			got, applied, err := ApplyOverrides(obj, member, OverridePolicies{Namespaced: []policyv1alpha1.OverridePolicy{p}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := "spec.template.spec.initContainers.0.image"
+			if obj.GetKind() == "CronJob" {
+				path = "spec.jobTemplate." + path
+			}
+			var skipped []string
+			for _, s := range applied.Skipped {
+				skipped = append(skipped, s.Reason)
+			}
+			if is := at(got.Object, strings.Split(path, ".")); is != tt.want || strings.Join(skipped, "; ") != tt.skipped {
+				t.Errorf("image %v, want %s; skipped %q, want %q", is, tt.want, skipped, tt.skipped)
 			}
 		})
 	}

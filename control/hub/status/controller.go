@@ -279,6 +279,7 @@ func (r *reconciler) writeTemplate(
 		return nil
 	}
 	now := template.DeepCopy() // an Update reads the answer into it
+	now.SetManagedFields(nil)  // those in the cache are not the API server's
 	now.Object["status"] = status
 	err = r.client.Status().Update(ctx, now) // with the resourceVersion that was read
 	switch {

@@ -88,6 +88,22 @@ func mark(obj *unstructured.Unstructured, work *workv1alpha1.Work, in RenderInpu
 	obj.SetAnnotations(a)
 }
 
+// leave adds fields that each member fills in to those that the object leaves to members: what a
+// member has stays when the hub no longer sends a value of its own. Labels and annotations of others
+// stay anyway.
+func leave(obj *unstructured.Unstructured, pointers []string) {
+	pointers = slices.DeleteFunc(pointers, func(p string) bool { return strings.HasPrefix(p, "/metadata/") })
+	if len(pointers) == 0 {
+		return
+	}
+	annotations := obj.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[policyv1alpha1.AnnotationMemberOwned] = memberOwned(annotations[policyv1alpha1.AnnotationMemberOwned], strings.Join(pointers, ","))
+	obj.SetAnnotations(annotations)
+}
+
 // conflict is the conflict resolution of the template's annotation, else the policy's.
 func conflict(in RenderInput) string {
 	own := in.Object.GetAnnotations()[workv1alpha1.AnnotationConflictResolution]

@@ -55,9 +55,11 @@ func Render(interpreter *kinds.Interpreter, in RenderInput) (*workv1alpha1.Work,
 	if err != nil {
 		return nil, nil, &OverrideError{err}
 	}
-	if err := interpreter.Prune(obj); err != nil {
+	left, err := interpreter.PruneOverridden(obj, in.Object)
+	if err != nil {
 		return nil, nil, err
 	}
+	leave(obj, left)
 	work := &workv1alpha1.Work{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: workv1alpha2.ExecutionNamespace(in.Cluster.Name), Name: in.Name,

@@ -25,7 +25,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
@@ -48,11 +47,6 @@ var (
 	servers     = []string{"karmada-webhook", "karmada-aggregated-apiserver", "karmada-search", "karmada-metrics-adapter"}
 )
 
-// lacking are the kinds on which nothing acts in Pelago.
-var lacking = []schema.GroupVersionKind{
-	{Group: "networking.karmada.io", Version: "v1alpha1", Kind: "MultiClusterIngress"},
-}
-
 // registrations are the kinds by which an API server calls Karmada's servers.
 var registrations = []schema.GroupVersionKind{
 	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration"},
@@ -71,14 +65,12 @@ type Karmada struct {
 	Progress manifests.Progress
 }
 
-// Step is a change that a migration makes, or what it cannot keep.
+// Step is a change that a migration makes, what it cannot keep, or what goes on in another way.
 type Step struct {
-	Action string `json:"action"` // stop, remove, restore, start, install, lose
+	Action string `json:"action"` // stop, remove, restore, start, install, change, lose
 	Object string `json:"object"`
 	Detail string `json:"detail"`
 }
-
-const lose = "lose"
 
 // Plan lists what Forward changes, and what has no counterpart in Pelago. Of a migration that was
 // interrupted it lists the rest.
@@ -112,29 +104,6 @@ func (k *Karmada) Plan(ctx context.Context) ([]Step, error) {
 	return k.losses(ctx, steps)
 }
 
-// losses adds the objects that have no counterpart.
-func (k *Karmada) losses(ctx context.Context, steps []Step) ([]Step, error) {
-	for _, kind := range lacking {
-		all, err := k.list(ctx, kind)
-		if err != nil {
-			return nil, err
-		}
-		for _, u := range all {
-			steps = append(steps, Step{lose, u.GetKind() + " " + manifests.Title(client.ObjectKeyFromObject(&u)), "nothing acts on this kind in Pelago"})
-		}
-	}
-	clusters, err := k.list(ctx, clusterv1alpha1.GroupVersion.WithKind("Cluster"))
-	if err != nil {
-		return nil, fmt.Errorf("%w: karmada-aggregated-apiserver must run until this command stops it", err)
-	}
-	for _, c := range clusters {
-		if mode, _, _ := unstructured.NestedString(c.Object, "spec", "syncMode"); mode == string(clusterv1alpha1.Pull) {
-			steps = append(steps, Step{lose, "Cluster " + c.GetName(), "its karmada-agent writes to the hub: stop it, and `pelago join --workloads-only` there afterwards"})
-		}
-	}
-	return steps, nil
-}
-
 // list lists a kind that the API server may lack.
 func (k *Karmada) list(ctx context.Context, kind schema.GroupVersionKind) ([]unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
@@ -156,6 +125,7 @@ func (k *Karmada) Forward(ctx context.Context, force bool) error {
 	if err != nil {
 		return err
 	}
+	steps = slices.DeleteFunc(steps, func(s Step) bool { return s.Action != lose })
 	if len(steps) > 0 && !force {
 		var all []string
 		for _, s := range steps {

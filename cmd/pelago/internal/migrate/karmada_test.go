@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -47,6 +48,10 @@ func TestKarmada(t *testing.T) {
 	stopped := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-system", Name: "karmada-scheduler"}, Spec: appsv1.DeploymentSpec{
 		Replicas: ptr.To[int32](2), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}}}
+	argo := func(name, server string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{argoCluster: argoClusterValue}}, Data: map[string][]byte{"server": []byte(server)}}
+	}
+	create(argo("by-karmada", "https://karmada:5443/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy"), argo("by-itself", "https://m2:6443"))
 	create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "karmada-system"}}, hook("validating-config", "work.karmada.io"), hook("theirs", "theirs.example.org"), service, lease, stopped)
 
 	k := &Karmada{Hub: c, Namespace: "karmada-system", Timeout: time.Second, Progress: func(string, ...any) {}}
@@ -61,7 +66,7 @@ func TestKarmada(t *testing.T) {
 	if err := k.Back(t.Context()); err == nil || !strings.Contains(err.Error(), "was not migrated") {
 		t.Errorf("back without a migration: %v", err)
 	}
-	if err := k.Forward(t.Context(), false); err == nil || !strings.Contains(err.Error(), "karmada-scheduler of Karmada still renew") {
+	if err := k.Forward(t.Context(), true); err == nil || !strings.Contains(err.Error(), "karmada-scheduler of Karmada still renew") {
 		t.Errorf("while a controller is alive: %v", err)
 	}
 	removed(false)
@@ -75,12 +80,18 @@ func TestKarmada(t *testing.T) {
 		all = append(all, s.Action+" "+s.Object)
 	}
 	if got, want := strings.Join(all, ", "), "stop karmada-scheduler, remove ValidatingWebhookConfiguration validating-config, "+
-		"remove APIService v1beta1.custom.metrics.k8s.io, install hub of Pelago"; got != want {
+		"remove APIService v1beta1.custom.metrics.k8s.io, install hub of Pelago, lose Secret default/by-karmada"; got != want {
 		t.Errorf("plan %s, want %s", got, want)
 	}
 
 	stop()
 	if err := c.Delete(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Forward(t.Context(), false); err == nil || !strings.Contains(err.Error(), "by-karmada: Argo CD does not reach the cluster") {
+		t.Errorf("with a loss and without force: %v", err)
+	}
+	if err := c.Delete(t.Context(), argo("by-karmada", "")); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // again: nothing is lost of what was kept
@@ -128,5 +139,60 @@ func TestKarmada(t *testing.T) {
 	}
 	if err := k.scale(t.Context(), controllers, true); err == nil || !strings.Contains(err.Error(), "wait for 2 replicas") {
 		t.Errorf("start: %v", err)
+	}
+}
+
+// Each object that means something else in Pelago, or nothing, and some that mean the same.
+func TestFindings(t *testing.T) {
+	for name, tt := range map[string]struct{ object, want string }{
+		"MultiClusterIngress": {"{apiVersion: networking.karmada.io/v1alpha1, kind: MultiClusterIngress}", "lose nothing acts on this kind"},
+		"MultiClusterService for load balancers": {
+			"{apiVersion: networking.karmada.io/v1alpha1, kind: MultiClusterService, spec: {types: [CrossCluster, LoadBalancer]}}", "lose type LoadBalancer"},
+		"MultiClusterService": {"{apiVersion: networking.karmada.io/v1alpha1, kind: MultiClusterService, spec: {types: [CrossCluster]}}", ""},
+		"ResourceRegistry with OpenSearch": {
+			"{apiVersion: search.karmada.io/v1alpha1, kind: ResourceRegistry, spec: {backendStore: {openSearch: {addresses: [a]}}}}", "lose backendStore.openSearch"},
+		"ResourceRegistry": {"{apiVersion: search.karmada.io/v1alpha1, kind: ResourceRegistry, spec: {}}", ""},
+		"OverridePolicy that grants": {
+			`{apiVersion: policy.karmada.io/v1alpha1, kind: OverridePolicy, spec: {resourceSelectors: [{apiVersion: rbac.authorization.k8s.io/v1, kind: Role}],
+				overrideRules: [{overriders: {plaintext: [{path: /rules/0/verbs/-, operator: add, value: delete}]}}]}}`, "lose it changes what a Role"},
+		"OverridePolicy of all kinds that grants, in the former form": {
+			"{apiVersion: policy.karmada.io/v1alpha1, kind: OverridePolicy, spec: {overriders: {plaintext: [{path: /subjects/0/name, operator: replace, value: a}]}}}", "lose it changes what a Role"},
+		"OverridePolicy of labels of Roles": {
+			`{apiVersion: policy.karmada.io/v1alpha1, kind: OverridePolicy, spec: {resourceSelectors: [{apiVersion: rbac.authorization.k8s.io/v1, kind: Role}],
+				overrideRules: [{overriders: {labelsOverrider: [{operator: add, value: {a: b}}]}}]}}`, ""},
+		"PropagationPolicy for ServiceImports": {
+			"{apiVersion: policy.karmada.io/v1alpha1, kind: PropagationPolicy, spec: {resourceSelectors: [{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ServiceImport}]}}", "lose it selects ServiceImports"},
+		"ClusterPropagationPolicy for ServiceImports": {
+			"{apiVersion: policy.karmada.io/v1alpha1, kind: ClusterPropagationPolicy, spec: {resourceSelectors: [{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ServiceImport}]}}", "lose it selects ServiceImports"},
+		"PropagationPolicy": {
+			"{apiVersion: policy.karmada.io/v1alpha1, kind: PropagationPolicy, spec: {resourceSelectors: [{apiVersion: v1, kind: Service}]}}", ""},
+		"FederatedResourceQuota": {"{apiVersion: policy.karmada.io/v1alpha1, kind: FederatedResourceQuota, spec: {overall: {cpu: 1}}}", "change it is enforced"},
+		"customization without the library os": {
+			`{apiVersion: config.karmada.io/v1alpha1, kind: ResourceInterpreterCustomization, spec: {target: {apiVersion: v1, kind: A}, customizations: {
+				retention: {luaScript: "function Retain(d, o) pcall(Retain) return d end"}, healthInterpretation: {luaScript: "function InterpretHealth(o) return os.time() > 1 end"}}}}`,
+			"lose healthInterpretation uses os; retention uses pcall: its objects stay unchanged"},
+		"customization": {
+			`{apiVersion: config.karmada.io/v1alpha1, kind: ResourceInterpreterCustomization, spec: {customizations: {retention: {luaScript: "function Retain(d, o) return o end"}}}}`, ""},
+		"Cluster in mode Pull": {"{apiVersion: cluster.karmada.io/v1alpha1, kind: Cluster, spec: {syncMode: Pull}}", "lose its karmada-agent"},
+		"Cluster in mode Push": {"{apiVersion: cluster.karmada.io/v1alpha1, kind: Cluster, spec: {syncMode: Push}}", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(tt.object), &u.Object); err != nil {
+				t.Fatal(err)
+			}
+			is := finding{action: "none"}
+			for _, f := range findings {
+				if f.kind == u.GroupVersionKind() {
+					var err error
+					if is, err = f.of(u); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if got := is.action + " " + is.detail; is.action == "none" || (is.detail == "") != (tt.want == "") || !strings.HasPrefix(got, tt.want) {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
 	}
 }
