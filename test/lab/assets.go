@@ -18,15 +18,16 @@ type assets struct {
 	containerd string // directory of containerd, its shim and ctr
 	nodeInit   string // the node's first process
 	images     string // directory of pause.tar and coredns.tar
+	network    string // directory of the CNI's programs; empty: it has none
 }
 
-// Build builds everything that a lab needs, as far as the cache lacks it.
+// Build builds everything that a lab with the default CNI needs, as far as the cache lacks it.
 func Build(ctx context.Context, progress binaries.Progress) error {
-	_, err := buildAssets(ctx, progress)
+	_, err := buildAssets(ctx, network{}, progress)
 	return err
 }
 
-func buildAssets(ctx context.Context, progress binaries.Progress) (assets, error) {
+func buildAssets(ctx context.Context, n network, progress binaries.Progress) (assets, error) {
 	var a assets
 	cache, err := binaries.CacheDir()
 	if err != nil {
@@ -41,6 +42,11 @@ func buildAssets(ctx context.Context, progress binaries.Progress) (assets, error
 	coredns, err := binaries.CoreDNS(ctx, progress)
 	if err != nil {
 		return a, err
+	}
+	if n.programs != nil {
+		if a.network, err = n.programs(ctx, progress); err != nil {
+			return a, err
+		}
 	}
 	a.nodeInit = filepath.Join(cache, "node", "nodeinit")
 	if err := binaries.Program(ctx, "./test/lab/nodeinit", a.nodeInit); err != nil {

@@ -74,6 +74,7 @@ On a lab that exists, "up" makes what is missing and starts what is off.`,
 	f.StringSliceVar(&services, "service-cidr", nil, "service CIDR: once for all clusters, or once per cluster")
 	f.BoolVar(&overlapping, "overlapping", false, "give every cluster the same CIDRs (default true if --pod-cidr is given once)")
 	f.StringVar(&o.KubeProxy, "kube-proxy", lab.IPTables, "mode of kube-proxy: iptables or nftables")
+	f.StringVar(&o.CNI, "cni", lab.DefaultCNI, "network of the pods, NAME[=VERSION][,option…]: "+lab.CNIs())
 	f.StringVar(&o.Masquerade, "masquerade", lab.MasqueradeAny, "which traffic of pods leaves under the node's address: any (to all but pods, as flannel and kindnet do) or uplink (only by the node's uplink)")
 	f.BoolVar(&hub, "hub", true, "bring up the hub")
 	f.BoolVar(&noHub, "no-hub", false, "leave out the hub")

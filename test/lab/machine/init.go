@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -33,8 +34,15 @@ func Run(s Spec) error {
 	}
 	r := newReaper("/var/log")
 	go r.loop()
-	if err := r.run("nft", service{argv: []string{"nft", "-f", "-"}, input: s.Ruleset}); err != nil {
-		return fmt.Errorf("load the masquerade rules: %w", err)
+	if s.Ruleset != "" {
+		if err := r.run("nft", service{argv: []string{"nft", "-f", "-"}, input: s.Ruleset}); err != nil {
+			return fmt.Errorf("load the masquerade rules: %w", err)
+		}
+	}
+	if s.Rules != "" {
+		if err := r.run("ip", service{argv: []string{"ip", "-batch", "-"}, input: s.Rules}); err != nil {
+			return fmt.Errorf("add the CNI's rules and routes: %w", err)
+		}
 	}
 	go r.supervise("containerd", service{argv: []string{filepath.Join(ContainerdDir, "containerd"), "--config", ContainerdConfig}})
 	awaitSocket(Socket)
@@ -47,7 +55,15 @@ func Run(s Spec) error {
 	}
 	go r.supervise("kubelet", service{argv: []string{filepath.Join(BinDir, "kubelet"),
 		"--config=" + KubeletConfig, "--kubeconfig=" + KubeletKubeconfig, "--hostname-override=" + s.Hostname}})
-	go r.supervise("kube-proxy", service{argv: []string{filepath.Join(BinDir, "kube-proxy"), "--config=" + ProxyConfig}})
+	if !s.NoProxy {
+		go r.supervise("kube-proxy", service{argv: []string{filepath.Join(BinDir, "kube-proxy"), "--config=" + ProxyConfig}})
+	}
+	for _, d := range s.Daemons {
+		go func() {
+			awaitGone(HoldFile)
+			r.supervise(d.Name, service{argv: d.Argv, env: d.Env})
+		}()
+	}
 	slog.Info("node is started")
 	select {}
 }
@@ -75,6 +91,16 @@ func awaitSocket(path string) {
 			return
 		}
 		time.Sleep(20 * time.Millisecond) // the caller of Up has the deadline
+	}
+}
+
+// awaitGone returns when a file does not exist.
+func awaitGone(path string) {
+	for {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		time.Sleep(50 * time.Millisecond) // who made it removes it
 	}
 }
 
