@@ -182,6 +182,28 @@ func networkOf(text string) (network, error) {
 	return n, nil
 }
 
+// NetworkPackages are the packages of a CNI, or with "all" of every one, beside those of Packages.
+func NetworkPackages(cni string) ([]Package, error) {
+	names := []string{cni}
+	if cni == "all" {
+		names = slices.Sorted(maps.Keys(networks))
+	}
+	var all []Package
+	for _, name := range names {
+		n, err := networkOf(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range n.packages {
+			known := func(q Package) bool { return q.Name == p.Name }
+			if !slices.ContainsFunc(all, known) && !slices.ContainsFunc(packages, known) {
+				all = append(all, p)
+			}
+		}
+	}
+	return all, nil
+}
+
 // checkPackages names the Debian packages that the network lacks.
 func (n network) checkPackages() error {
 	return check(slices.Collect(func(yield func(Package) bool) {

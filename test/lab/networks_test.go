@@ -149,3 +149,25 @@ func TestHoldNetwork(t *testing.T) {
 		t.Error("let go twice: no error")
 	}
 }
+
+func TestNetworkPackages(t *testing.T) {
+	for cni, want := range map[string][]string{
+		"bridge": nil, "flannel": nil, // gcc is a package of the tests
+		"kube-router": {"ipset"}, "cilium,kpr": {"clang-19", "llvm-19", "ipset"}, "all": {"clang-19", "llvm-19", "ipset"},
+	} {
+		packages, err := NetworkPackages(cni)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, p := range packages {
+			names = append(names, p.Name)
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("%s: %q, want %q", cni, names, want)
+		}
+	}
+	if _, err := NetworkPackages("weave"); err == nil {
+		t.Error("weave: no error")
+	}
+}

@@ -286,22 +286,32 @@ func kubeconfigCommand() *cobra.Command {
 
 func prerequisitesCommand() *cobra.Command {
 	var install bool
+	var cni string
 	cmd := &cobra.Command{
 		Use:   "prerequisites",
 		Short: "List the Debian packages that are needed, or install the missing ones",
 		Example: `  pelago-lab prerequisites
-  sudo pelago-lab prerequisites --install`,
+  sudo pelago-lab prerequisites --install
+  sudo pelago-lab prerequisites --cni cilium --install`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			missing := lab.Missing(false)
+			needed, err := lab.NetworkPackages(cni)
+			if err != nil {
+				return err
+			}
+			needed = append(lab.Packages(), needed...)
+			absent := func() []lab.Package {
+				return slices.DeleteFunc(slices.Clone(needed), lab.Package.Present)
+			}
+			missing := absent()
 			if install {
 				if err := lab.Install(cmd.Context(), missing, cmd.ErrOrStderr()); err != nil {
 					return err
 				}
-				missing = lab.Missing(false)
+				missing = absent()
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
-			for _, p := range lab.Packages() {
+			for _, p := range needed {
 				state := "installed"
 				if slices.Contains(missing, p) {
 					state = "MISSING"
@@ -317,6 +327,7 @@ func prerequisitesCommand() *cobra.Command {
 			return lab.CheckPrerequisites()
 		},
 	}
+	cmd.Flags().StringVar(&cni, "cni", lab.DefaultCNI, "also the packages of this network of \"up\", or of \"all\"")
 	cmd.Flags().BoolVar(&install, "install", false, "install what is missing with apt-get")
 	return cmd
 }
