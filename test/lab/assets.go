@@ -21,9 +21,13 @@ type assets struct {
 	network    string // directory of the CNI's programs; empty: it has none
 }
 
-// Build builds everything that a lab with the default CNI needs, as far as the cache lacks it.
-func Build(ctx context.Context, progress binaries.Progress) error {
-	_, err := buildAssets(ctx, network{}, progress)
+// Build builds everything that a lab with a CNI needs, as far as the cache lacks it.
+func Build(ctx context.Context, cni string, progress binaries.Progress) error {
+	n, err := networkOf(cni)
+	if err != nil {
+		return err
+	}
+	_, err = buildAssets(ctx, n, progress)
 	return err
 }
 
@@ -32,6 +36,11 @@ func buildAssets(ctx context.Context, n network, progress binaries.Progress) (as
 	cache, err := binaries.CacheDir()
 	if err != nil {
 		return a, err
+	}
+	if n.programs != nil {
+		if a.network, err = n.programs(ctx, progress); err != nil {
+			return a, err
+		}
 	}
 	if a.kubernetes, err = binaries.Kubernetes(ctx, progress); err != nil {
 		return a, err
@@ -42,11 +51,6 @@ func buildAssets(ctx context.Context, n network, progress binaries.Progress) (as
 	coredns, err := binaries.CoreDNS(ctx, progress)
 	if err != nil {
 		return a, err
-	}
-	if n.programs != nil {
-		if a.network, err = n.programs(ctx, progress); err != nil {
-			return a, err
-		}
 	}
 	a.nodeInit = filepath.Join(cache, "node", "nodeinit")
 	if err := binaries.Program(ctx, "./test/lab/nodeinit", a.nodeInit); err != nil {

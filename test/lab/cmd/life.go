@@ -333,21 +333,24 @@ func prerequisitesCommand() *cobra.Command {
 }
 
 func buildCommand() *cobra.Command {
-	return &cobra.Command{
+	cni := lab.DefaultCNI
+	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build Kubernetes, etcd and CoreDNS from their Go modules into the cache",
 		Long: `Build everything that "up" needs. The results stay in $PELAGO_CACHE, else
 $XDG_CACHE_HOME/pelago or ~/.cache/pelago, named by version and a hash of their
 sources; what is there already is not built again.`,
-		Example: "  pelago-lab build",
+		Example: "  pelago-lab build\n  pelago-lab build --cni cilium",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			progress := steps(cmd)
-			if err := lab.Build(cmd.Context(), progress); err != nil {
+			if err := lab.Build(cmd.Context(), cni, progress); err != nil {
 				return err
 			}
 			progress("everything is built")
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&cni, "cni", cni, "also the programs of this network of \"up\"")
+	return cmd
 }
