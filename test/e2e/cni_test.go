@@ -140,7 +140,7 @@ func stepExec(ctx context.Context, c *cell) (string, error) {
 			return "", err
 		}
 		for _, pod := range strings.Fields(pods) {
-			if _, err := c.ask(ctx, cluster, "-n", "pelago-system", "exec", pod, "--", "true"); err != nil {
+			if _, err := c.ask(ctx, cluster, "-n", "pelago-system", "exec", pod, "--", "sh", "-c", ":"); err != nil {
 				return "", err
 			}
 		}
@@ -277,7 +277,7 @@ func stepLocalVIP(ctx context.Context, c *cell) (string, error) {
 		if _, err := c.Resolve(ctx, vipPod(cluster, "client"), vipName, 1, "243.0.0.0/8"); err != nil {
 			return "", err
 		}
-		vip, err := c.ask(ctx, cluster, "-n", vipNamespace, "get", "serviceimport", "web", "-o", "jsonpath={.spec.ips[0]}")
+		vip, err := c.vip(ctx, cluster)
 		if err != nil {
 			return "", err
 		}
@@ -286,7 +286,16 @@ func stepLocalVIP(ctx context.Context, c *cell) (string, error) {
 	return "", errors.Join(errs...)
 }
 
+// vip is the ClusterSetIP of the service web; pods in the network of their node do not ask CoreDNS.
+func (c *cell) vip(ctx context.Context, cluster string) (string, error) {
+	return c.ask(ctx, cluster, "-n", vipNamespace, "get", "serviceimport", "web", "-o", "jsonpath={.spec.ips[0]}")
+}
+
 func stepRemoteVIP(ctx context.Context, c *cell) (string, error) {
+	vip, err := c.vip(ctx, "g1")
+	if err != nil {
+		return "", err
+	}
 	scale := func(replicas int) error {
 		_, err := c.ask(ctx, "g1", "-n", vipNamespace, "scale", "deployment/web", fmt.Sprintf("--replicas=%d", replicas))
 		return err
@@ -294,7 +303,7 @@ func stepRemoteVIP(ctx context.Context, c *cell) (string, error) {
 	if err := scale(0); err != nil {
 		return "", err
 	}
-	err := errors.Join(c.answeredBy(ctx, vipPod("g1", "client"), vipName, "g2"), c.answeredBy(ctx, vipPod("g1", "host"), vipName, "g2"))
+	err = errors.Join(c.answeredBy(ctx, vipPod("g1", "client"), vipName, "g2"), c.answeredBy(ctx, vipPod("g1", "host"), vip, "g2"))
 	return "", errors.Join(err, scale(2), c.answeredBy(ctx, vipPod("g1", "client"), vipName, "g1"))
 }
 
