@@ -575,7 +575,12 @@ func (c *cell) works(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(c.FromFirst(ctx, c.sample), c.ReachesAll(ctx, c.traffic.client, c.traffic.web.String(), 4),
+	// g1 exports a service of the same name
+	name := "g2." + walk.ServiceName + "." + walk.Namespace + ".svc.clusterset.local"
+	if _, err := c.Resolve(ctx, c.sample, name, 1, c.ShownServices("g2")); err != nil {
+		return err
+	}
+	return errors.Join(c.ReachesAll(ctx, c.sample, name, 3), c.ReachesAll(ctx, c.traffic.client, c.traffic.web.String(), 4),
 		walk.Eventually(ctx, soon, func() error {
 			_, err := c.Ask(ctx, c.sample, walk.ServiceName+"."+walk.Namespace+".svc.cluster.local")
 			return err
