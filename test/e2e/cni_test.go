@@ -548,6 +548,15 @@ func stepNetworkAgent(ctx context.Context, c *cell) (string, error) {
 	return detail, errors.Join(err, c.ReachesAll(ctx, c.traffic.client, c.traffic.web.String(), 4))
 }
 
+// booted waits until pelago-node runs on a node that was switched on, and is ready on all: at first
+// the API still shows what was before.
+func (c *cell) booted(ctx context.Context, node string) error {
+	return errors.Join(walk.Eventually(ctx, soon, func() error {
+		_, err := c.Lab.Exec(ctx, node, "pgrep", "--exact", "pelago-node")
+		return err
+	}), c.nodesReady(ctx))
+}
+
 // nodesReady waits until pelago-node is ready on every node.
 func (c *cell) nodesReady(ctx context.Context) error {
 	for _, cluster := range c.Members() {
@@ -591,7 +600,7 @@ func stepReboot(ctx context.Context, c *cell) (string, error) {
 	for _, node := range []string{"g2-n1", c.traffic.clientNode} {
 		err := errors.Join(c.Lab.Kill(ctx, node), c.Lab.Heal(ctx, node))
 		if err == nil {
-			err = errors.Join(c.nodesReady(ctx), c.works(ctx))
+			err = errors.Join(c.booted(ctx, node), c.works(ctx))
 		}
 		if err != nil {
 			return "", fmt.Errorf("after a power failure of %s: %w", node, err)
@@ -609,7 +618,7 @@ func stepLateNetwork(ctx context.Context, c *cell) (string, error) {
 		return "", err
 	}
 	begin := time.Now()
-	ready := c.nodesReady(ctx)
+	ready := c.booted(ctx, node)
 	held := time.Since(begin)
 	if err := errors.Join(c.Lab.HoldNetwork(node, false), ready, c.works(ctx)); err != nil {
 		return "", err
