@@ -120,7 +120,11 @@ func sameOptions(have, want Options) error {
 
 // up makes everything that is missing.
 func (l *Lab) up(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	limit := startLimit
+	if l.network().daemons != nil {
+		limit *= 2 // Cilium compiles its programs first
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := l.ensureNetwork(); err != nil {
 		return err
