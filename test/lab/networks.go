@@ -127,7 +127,7 @@ func ciliumAgent(v configValues) []machine.Daemon {
 		// small maps: all nodes share the machine's memory
 		"bpf-ct-global-tcp-max": "65536", "bpf-ct-global-any-max": "32768", "bpf-nat-global-max": "65536",
 		"bpf-neigh-global-max": "65536", "bpf-map-dynamic-size-ratio": "0",
-		"monitor-aggregation": "none", "operator-api-serve-addr": "127.0.0.1:9234",
+		"monitor-aggregation": "none",
 	}
 	if v.Options["kpr"] {
 		options["kube-proxy-replacement"] = "true"
