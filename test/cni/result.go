@@ -18,6 +18,9 @@ const (
 	None = "none"
 )
 
+// Cells are the CNIs of the lab that TestCNI runs, the fastest first.
+var Cells = []string{"bridge", "ptp", "ptp,aws", "flannel", "flannel,host-gw", "kube-router", "cilium", "cilium,kpr", "cilium,kpr,native"}
+
 // Steps are what a cell runs, in this order, with the words of the page.
 var Steps = []struct{ Name, About string }{
 	{"install", "`deploy-broker` with globalnet and two `join`s, all clusters with the same CIDRs"},

@@ -24,13 +24,10 @@ var (
 	cniOut  = flag.String("cni-out", "../../out/cni", "directory of TestCNI's result files")
 )
 
-// cniCells are the networks of TestCNI, the fastest first.
-var cniCells = []string{"bridge", "ptp", "ptp,aws", "flannel", "flannel,host-gw", "kube-router", "cilium", "cilium,kpr", "cilium,kpr,native"}
-
 // TestCNI runs the steps of cni.Steps with each CNI, and writes what they gave: docs/cni.md is made
 // of it. A step that fails does not end its cell.
 func TestCNI(t *testing.T) {
-	cells := cniCells
+	cells := cni.Cells
 	if *cniCell != "" {
 		cells = []string{*cniCell}
 	}
