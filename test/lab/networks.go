@@ -121,7 +121,7 @@ func ciliumAgent(v configValues) []machine.Daemon {
 		"enable-l7-proxy": "false", "enable-hubble": "false", "enable-health-checking": "false",
 		"enable-endpoint-health-checking": "false", "enable-bandwidth-manager": "false",
 		// of the node's pods: each node has socket programs of its own
-		"cgroup-root": machine.UnifiedCgroup(v.CgroupRoot), "bpf-root": "/sys/fs/bpf",
+		"cgroup-root": machine.CgroupDir, "bpf-root": "/sys/fs/bpf",
 		"lib-dir": "/var/lib/cilium", "state-dir": "/var/run/cilium",
 		"write-cni-conf-when-ready": machine.NetworkConfigDir + "/05-cilium.conflist", "cni-exclusive": "true",
 		// small maps: all nodes share the machine's memory

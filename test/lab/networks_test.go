@@ -127,7 +127,7 @@ func TestCiliumOptions(t *testing.T) {
 		l.record.Options.CNI = text
 		c := l.Plan().Clusters[1]
 		argv := ciliumAgent(l.values(c, c.Nodes[0]))[0].Argv
-		for _, option := range append(want, "--cluster-name=g2", "--cluster-id=2") {
+		for _, option := range append(want, "--cluster-name=g2", "--cluster-id=2", "--cgroup-root="+machine.CgroupDir) {
 			if !slices.Contains(argv, option) {
 				t.Errorf("%s: %s is not in %q", text, option, argv)
 			}

@@ -76,15 +76,15 @@ func MakeCgroup(name string) error {
 	// Beside v1, runc makes the cgroups of pods in the v2 hierarchy, too. A CNI that attaches its
 	// programs there may start before the first pod.
 	if !v2 && unifiedHierarchy(cgroupMount) != cgroupMount {
-		if err := os.MkdirAll(UnifiedCgroup(name), 0o755); err != nil {
+		if err := os.MkdirAll(unifiedCgroup(name), 0o755); err != nil {
 			return fmt.Errorf("make cgroup %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// UnifiedCgroup is the directory of a cgroup in the v2 hierarchy, also one beside those of v1.
-func UnifiedCgroup(name string) string {
+// unifiedCgroup is the directory of a cgroup in the v2 hierarchy, also one beside those of v1.
+func unifiedCgroup(name string) string {
 	return filepath.Join(unifiedHierarchy(cgroupMount), name)
 }
 

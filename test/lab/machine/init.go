@@ -32,6 +32,9 @@ func Run(s Spec) error {
 	if err := MakeCgroup(s.CgroupRoot); err != nil {
 		return err
 	}
+	if err := showCgroup(s.CgroupRoot); err != nil {
+		return err
+	}
 	r := newReaper("/var/log")
 	go r.loop()
 	if s.Ruleset != "" {
@@ -66,6 +69,20 @@ func Run(s Spec) error {
 	}
 	slog.Info("node is started")
 	select {}
+}
+
+// showCgroup mounts the node's cgroup of the v2 hierarchy, where the machine has one, at CgroupDir.
+func showCgroup(name string) error {
+	if _, err := os.Stat(filepath.Join(unifiedCgroup(name), "cgroup.controllers")); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.MkdirAll(CgroupDir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(unifiedCgroup(name), CgroupDir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount cgroup %s at %s: %w", name, CgroupDir, err)
+	}
+	return nil
 }
 
 // importImages loads every archive of ImageDir into containerd.

@@ -72,6 +72,10 @@ const (
 	NetworkDir = "/opt/pelago-lab/network"
 	// HoldFile keeps the daemons of the CNI from being started while it exists.
 	HoldFile = "/var/lib/pelago-lab-hold-network"
+	// CgroupDir shows the node's own cgroup of the v2 hierarchy (Spec.CgroupRoot) as a mount point: a
+	// CNI that attaches programs to its root attaches them to the pods of the node. Where Cilium finds
+	// no mount point, it mounts the root of the whole machine.
+	CgroupDir = "/run/pelago-lab/cgroup"
 	// Socket is containerd's.
 	Socket = "/run/containerd/containerd.sock"
 	// Path is the PATH of a node's processes.
