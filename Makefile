@@ -43,7 +43,7 @@ release: $(BIN)/pelago-lab ## build programs and one image for amd64 and arm64, 
 
 ## ---- test
 .PHONY: check test test-clusters test-full setup race unit walk netns lab e2e wires generated verify lint
-.PHONY: conformance conformance-karmada test-migrate gateway-api test-charts test-versions
+.PHONY: conformance conformance-karmada test-migrate gateway-api test-charts test-versions test-cni
 check: ## what needs Go alone, without root: lint, generated files, pure tests
 	go run ./test/suites -tier check
 
@@ -54,6 +54,7 @@ test-clusters: setup images ## what else must hold at each landing: programs, la
 	go run ./test/suites -tier clusters
 
 test-full: test test-clusters ## all tests, with the rare variants that need clusters of their own: before a release
+	$(BIN)/pelago-lab prerequisites --cni all --install
 	go run ./test/suites -tier full
 
 setup: $(BIN)/pelago-lab ## install the Debian packages of tests and lab, build Kubernetes once (6 minutes)
@@ -108,6 +109,11 @@ test-charts: setup ## test the Helm charts with Helm's library against API serve
 
 test-versions: setup ## test the oldest and newest supported Kubernetes in hub and members, all four pairs (compiles two: 10 minutes)
 	go run ./test/versions
+
+CNI ?=
+test-cni: setup images ## test two joined clusters with CNI=flannel,host-gw, or with each CNI of the lab (compiles it the first time: Cilium 30 minutes): out/cni
+	$(BIN)/pelago-lab prerequisites --cni '$(or $(CNI),all)' --install
+	go test ./test/e2e -count=1 -v -timeout=4h -run '^TestCNI$$' -args -cni '$(CNI)'
 
 ## ---- measure and break
 .PHONY: failover chaos bench bench-scheduler bench-hub bench-dns bench-node vm fuzz

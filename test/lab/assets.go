@@ -18,19 +18,29 @@ type assets struct {
 	containerd string // directory of containerd, its shim and ctr
 	nodeInit   string // the node's first process
 	images     string // directory of pause.tar and coredns.tar
+	network    string // directory of the CNI's programs; empty: it has none
 }
 
-// Build builds everything that a lab needs, as far as the cache lacks it.
-func Build(ctx context.Context, progress binaries.Progress) error {
-	_, err := buildAssets(ctx, progress)
+// Build builds everything that a lab with a CNI needs, as far as the cache lacks it.
+func Build(ctx context.Context, cni string, progress binaries.Progress) error {
+	n, err := networkOf(cni)
+	if err != nil {
+		return err
+	}
+	_, err = buildAssets(ctx, n, progress)
 	return err
 }
 
-func buildAssets(ctx context.Context, progress binaries.Progress) (assets, error) {
+func buildAssets(ctx context.Context, n network, progress binaries.Progress) (assets, error) {
 	var a assets
 	cache, err := binaries.CacheDir()
 	if err != nil {
 		return a, err
+	}
+	if n.programs != nil {
+		if a.network, err = n.programs(ctx, progress); err != nil {
+			return a, err
+		}
 	}
 	if a.kubernetes, err = binaries.Kubernetes(ctx, progress); err != nil {
 		return a, err

@@ -25,17 +25,27 @@ type configValues struct {
 	UplinkOnly bool
 
 	Socket, NetworkConfigDir, PKIDir, ProxyKubeconfig string
-	PauseImage, CoreDNSImage                          string
-	DNSReplicas                                       int
+	// where the CNI's programs and kubeconfig are
+	NetworkDir, NetworkKubeconfig string
+	// Options are the words after the CNI's name.
+	Options map[string]bool
+
+	PauseImage, CoreDNSImage string
+	DNSReplicas              int
 }
 
 func (l *Lab) values(c Cluster, n Node) configValues {
+	options := map[string]bool{}
+	for _, option := range l.network().options {
+		options[option] = true
+	}
 	return configValues{
 		Cluster: c, Node: n, KubeProxy: l.record.Options.KubeProxy, CgroupRoot: l.cgroup(n.Name),
 		Uplink: machineLink, UplinkOnly: l.record.Options.Masquerade == MasqueradeUplink,
 		Socket: machine.Socket, NetworkConfigDir: machine.NetworkConfigDir, PKIDir: machine.PKIDir,
 		ProxyKubeconfig: machine.ProxyKubeconfig,
-		PauseImage:      images.Pause, CoreDNSImage: images.CoreDNS,
+		NetworkDir:      machine.NetworkDir, NetworkKubeconfig: machine.NetworkKubeconfig, Options: options,
+		PauseImage: images.Pause, CoreDNSImage: images.CoreDNS,
 		DNSReplicas: min(2, len(c.Nodes)),
 	}
 }

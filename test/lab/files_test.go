@@ -220,11 +220,6 @@ func TestPackages(t *testing.T) {
 		}
 		seen[p.Name] = true
 	}
-	for _, p := range Missing(true) {
-		if !p.Lab {
-			t.Errorf("%s is listed as needed for a lab", p.Name)
-		}
-	}
 }
 
 func TestCheckNamesWhatIsMissing(t *testing.T) {

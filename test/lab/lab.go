@@ -3,6 +3,7 @@ package lab
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/pelago-net/pelago/test/lab/binaries"
 	"github.com/pelago-net/pelago/test/lab/machine"
@@ -55,7 +56,7 @@ type Log struct{ Component, File string }
 func (l *Lab) Logs(member string) ([]Log, error) {
 	var logs []Log
 	if _, err := l.record.Plan.Node(member); err == nil {
-		for _, service := range append([]string{"init"}, machine.Services()...) {
+		for _, service := range slices.Concat([]string{"init"}, machine.Services(), l.NetworkDaemons()) {
 			logs = append(logs, Log{service, machine.LogFile(l.nodeDir(member), service)})
 		}
 		return logs, nil

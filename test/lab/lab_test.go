@@ -428,7 +428,7 @@ func TestLabWithNFTables(t *testing.T) {
 // then has to find everything.
 func TestLabHalfBuilt(t *testing.T) {
 	need.Clusters(t)
-	if err := lab.Build(t.Context(), func(line string) { t.Log(line) }); err != nil {
+	if err := lab.Build(t.Context(), lab.DefaultCNI, func(line string) { t.Log(line) }); err != nil {
 		t.Fatal(err)
 	}
 	for _, after := range []time.Duration{100 * time.Millisecond, 700 * time.Millisecond, 2 * time.Second, 5 * time.Second} {

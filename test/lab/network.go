@@ -196,7 +196,7 @@ func (l *Lab) ensureNodeNetwork(c Cluster, n Node) error {
 		return err
 	}
 	for _, other := range c.Nodes {
-		if other.Name == n.Name {
+		if other.Name == n.Name || l.network().ownRoutes {
 			continue
 		}
 		if err := route(node.Handle, other.PodCIDR, other.Address); err != nil {

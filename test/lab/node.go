@@ -51,7 +51,6 @@ func (l *Lab) prepareNode(c Cluster, n Node) error {
 	values := l.values(c, n)
 	for name, path := range map[string]string{
 		"containerd.toml": machine.ContainerdConfig,
-		"cni.json":        machine.NetworkConfigDir + "/10-lab.conflist",
 		"kubelet.yaml":    machine.KubeletConfig,
 		"kube-proxy.yaml": machine.ProxyConfig,
 	} {
@@ -62,6 +61,9 @@ func (l *Lab) prepareNode(c Cluster, n Node) error {
 		if err := writeFile(inNode(path), []byte(text), 0o644); err != nil {
 			return err
 		}
+	}
+	if err := l.prepareNetwork(c, n, values); err != nil {
+		return err
 	}
 	// Networks that the host has configured for itself are not the node's.
 	if err := unix.Setxattr(inNode(machine.NetworkConfigDir), "trusted.overlay.opaque", []byte("y"), 0); err != nil {
@@ -79,15 +81,15 @@ func (l *Lab) prepareNode(c Cluster, n Node) error {
 			return err
 		}
 	}
-	ruleset, err := render("masquerade.nft", values)
-	if err != nil {
-		return err
-	}
-	return writeJSON(machine.SpecFile(dir), machine.Spec{
+	spec := machine.Spec{
 		Hostname: n.Name, BootID: newBootID(), Dir: dir, Kubernetes: l.record.Kubernetes,
 		Containerd: l.record.Containerd, Images: l.record.Images,
-		CgroupRoot: l.cgroup(n.Name), Ruleset: ruleset, Server: c.URL(),
-	})
+		CgroupRoot: l.cgroup(n.Name), Server: c.URL(),
+	}
+	if err := l.describeNetwork(&spec, values); err != nil {
+		return err
+	}
+	return writeJSON(machine.SpecFile(dir), spec)
 }
 
 // nodeCredentials writes the certificates and kubeconfigs of a node, unless

@@ -59,8 +59,11 @@ type Options struct {
 	Addressing string `json:"addressing"`
 	// KubeProxy is the mode of kube-proxy. Default IPTables.
 	KubeProxy string `json:"kubeProxy"`
+	// CNI is the network of the pods: a name, then perhaps "=" and a version, and options after
+	// commas, such as "flannel,host-gw" (networks.go). Default "bridge".
+	CNI string `json:"cni,omitempty"`
 	// Masquerade selects which traffic of pods the CNI translates to the node's
-	// address. Default MasqueradeAny.
+	// address. Default MasqueradeAny. CNIs that do so themselves ignore it.
 	Masquerade string `json:"masquerade"`
 	// NoHub leaves out the hub: an API server with etcd and the few controllers
 	// that objects need, without nodes.
@@ -94,6 +97,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.KubeProxy == "" {
 		o.KubeProxy = IPTables
+	}
+	if o.CNI == "" {
+		o.CNI = DefaultCNI
 	}
 	if o.Masquerade == "" {
 		o.Masquerade = MasqueradeAny
@@ -132,6 +138,9 @@ func (o Options) validate() error {
 		}
 	}
 	oneOf("kube-proxy", o.KubeProxy, IPTables, NFTables)
+	if _, err := networkOf(o.CNI); err != nil {
+		errs = append(errs, err)
+	}
 	oneOf("addressing", o.Addressing, Overlapping, Consecutive)
 	oneOf("masquerade", o.Masquerade, MasqueradeAny, MasqueradeUplink)
 	for option, prefixes := range map[string][]netip.Prefix{"pod-cidr": o.PodCIDRs, "service-cidr": o.ServiceCIDRs} {

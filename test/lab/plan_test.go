@@ -197,6 +197,7 @@ func TestValidateOptions(t *testing.T) {
 		"gateways":      {Options{Nodes: 1, Gateways: 2}, []string{"gateways: 2"}},
 		"addressing":    {Options{Addressing: "random"}, []string{`addressing: "random"`}},
 		"masquerade":    {Options{Masquerade: "none"}, []string{`masquerade: "none"`}},
+		"cni":           {Options{CNI: "weave"}, []string{`cni: "weave" is none of`}},
 		"service CIDRs": {Options{ServiceCIDRs: []netip.Prefix{prefix("10.1.0.1/16")}}, []string{"service-cidr: 10.1.0.1/16"}},
 	}
 	for name, test := range tests {

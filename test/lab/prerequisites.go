@@ -65,18 +65,6 @@ func (p Package) Present() bool {
 	return err == nil && len(matches) > 0
 }
 
-// Missing lists the packages that are not installed; with labOnly those
-// without which no lab comes up.
-func Missing(labOnly bool) []Package {
-	return slices.Collect(func(yield func(Package) bool) {
-		for _, p := range packages {
-			if (p.Lab || !labOnly) && !p.Present() && !yield(p) {
-				return
-			}
-		}
-	})
-}
-
 // feature is something that the kernel must offer.
 type feature struct {
 	file   string // shows it

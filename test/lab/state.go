@@ -40,6 +40,8 @@ type record struct {
 	Containerd string `json:"containerd"`
 	NodeInit   string `json:"nodeInit"`
 	Images     string `json:"images"`
+	// Network is the directory of the CNI's programs; empty: Debian's plugins are enough.
+	Network string `json:"network,omitempty"`
 }
 
 // Names lists the labs on this machine, sorted.

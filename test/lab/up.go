@@ -34,10 +34,14 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := requireRoot(); err != nil {
 		return nil, err
 	}
-	if err := CheckPrerequisites(); err != nil {
+	network, err := networkOf(o.CNI)
+	if err != nil {
 		return nil, err
 	}
-	built, err := buildAssets(ctx, o.Progress)
+	if err := errors.Join(CheckPrerequisites(), network.checkPackages()); err != nil {
+		return nil, err
+	}
+	built, err := buildAssets(ctx, network, o.Progress)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +90,7 @@ func prepare(o Options, built assets) (*Lab, error) {
 		return nil, err
 	}
 	l.record.Kubernetes, l.record.Containerd = built.kubernetes, built.containerd
-	l.record.NodeInit, l.record.Images = built.nodeInit, built.images
+	l.record.NodeInit, l.record.Images, l.record.Network = built.nodeInit, built.images, built.network
 	if err := writeJSON(filepath.Join(l.dir, "lab.json"), l.record); err != nil {
 		return nil, fmt.Errorf("record lab %s: %w", o.Name, err)
 	}
@@ -116,7 +120,11 @@ func sameOptions(have, want Options) error {
 
 // up makes everything that is missing.
 func (l *Lab) up(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	limit := startLimit
+	if l.network().daemons != nil {
+		limit *= 2 // Cilium compiles its programs first
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := l.ensureNetwork(); err != nil {
 		return err
@@ -169,6 +177,9 @@ func (l *Lab) upCluster(ctx context.Context, c Cluster) error {
 			if err := ensureNodeObject(starting, client, n); err != nil {
 				return err
 			}
+		}
+		if err := l.applyDefinitions(starting, c); err != nil {
+			return err
 		}
 		return l.ensureCoreDNS(starting, c, client)
 	})

@@ -69,6 +69,7 @@ var (
 	rareLab = []string{"TestLabWithNFTables"}
 	rareE2E = []string{"TestTwoClustersLong", "TestWireGuardLong", "TestNFTables", "TestWithoutGlobalnet", "TestIPsec", "TestBehindNAT",
 		"TestThreeClusters", "TestHubInstall", "TestVersions", "TestMigrateSubmariner", "TestDayTwo", "TestRanges"}
+	cniE2E  = []string{"TestCNI"}          // with each CNI of the lab
 	release = []string{"TestReleaseImage"} // compiles the product for a second architecture
 	// Of programs, each with several API servers.
 	programTests = []string{
@@ -101,7 +102,7 @@ var suites = []suite{
 	{name: "lab", about: "the lab's own clusters", tiers: []string{tierClusters}, packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		except: rareLab, flags: []string{"-timeout=30m"}},
 	{name: "e2e", about: "two joined clusters: failures and changes", tiers: []string{tierClusters}, packages: []string{"./test/e2e"}, rerun: true, verbose: true,
-		except: slices.Concat(walkE2E, rareE2E), flags: []string{"-timeout=70m"}},
+		except: slices.Concat(walkE2E, rareE2E, cniE2E), flags: []string{"-timeout=70m"}},
 	{name: "datapaths", about: "the suite netns in the other datapaths", tiers: []string{tierClusters}, packages: []string{"./test/netns/clusters"}, only: datapaths, rerun: true,
 		flags: []string{"-timeout=30m", "-parallel=4"}},
 	{name: "smoke", about: "short runs of the benchmark, with nothing beside them", tiers: []string{tierClusters}, packages: benchmark, rerun: true, flags: []string{"-p=1", "-timeout=20m"}},
@@ -111,6 +112,8 @@ var suites = []suite{
 	{name: "e2e-rare", about: "more failures and changes, nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, an upgrade from the first layout and back, a move from Submariner",
 		tiers: []string{tierFull}, packages: []string{"./test/e2e"}, rerun: true, verbose: true,
 		only: rareE2E, flags: []string{"-timeout=3h", "-args", "-kills=20", "-flood=1m"}},
+	{name: "cni", about: "two joined clusters with each CNI of the lab, which are compiled the first time", tiers: []string{tierFull}, packages: []string{"./test/e2e"}, verbose: true,
+		only: cniE2E, flags: []string{"-timeout=4h"}},
 	{name: "versions", about: "the oldest and the newest supported Kubernetes in hub and members", tiers: []string{tierFull}, target: "test-versions"},
 	{name: "release", about: "the image for amd64 and arm64 as make release builds it", tiers: []string{tierFull}, packages: []string{"./test/images"},
 		only: release, flags: []string{"-timeout=60m"}},

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +38,10 @@ type artifact struct {
 	// import paths to build, each into a file of its last element; none: the module's root, into
 	// name
 	packages []string
+	programs map[string]string // in place of packages: import paths by the file to build them into
+	copies   map[string]string // folders of the module of, by the name that they get
+	of       string            // path of a module
+	cgo      bool
 	ldflags  string   // flags of the linker
 	links    []string // further names of the binary
 	cold     string   // how long a first build takes on two cores
@@ -207,7 +212,19 @@ func (a artifact) build(ctx context.Context, module, dir string, progress Progre
 	if a.tags != "" {
 		flags = append(flags, "-tags="+a.tags)
 	}
-	if err := goBuild(ctx, module, out, runtime.GOARCH, a.ldflags, append(flags, packages...)...); err != nil {
+	compile := func(out string, packages ...string) error {
+		return goBuild(ctx, module, out, runtime.GOARCH, a.cgo, a.ldflags, append(slices.Clone(flags), packages...)...)
+	}
+	if a.programs == nil {
+		err = compile(out, packages...)
+	}
+	for file, path := range a.programs {
+		err = errors.Join(err, compile(filepath.Join(tmp, file), path))
+	}
+	if err == nil {
+		err = a.copyFolders(ctx, module, tmp)
+	}
+	if err != nil {
 		return fmt.Errorf("build %s: %w", a.title, err)
 	}
 	for _, link := range a.links {
@@ -220,6 +237,25 @@ func (a artifact) build(ctx context.Context, module, dir string, progress Progre
 	}
 	if err := os.Rename(tmp, dir); err != nil {
 		return fmt.Errorf("move the build of %s into the cache: %w", a.title, err)
+	}
+	return nil
+}
+
+// copyFolders copies folders of the module a.of into dir.
+func (a artifact) copyFolders(ctx context.Context, module, dir string) error {
+	if len(a.copies) == 0 {
+		return nil
+	}
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", a.of)
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "GOWORK=off")
+	root, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("find the sources of %s: %w", a.of, err)
+	}
+	for to, from := range a.copies {
+		if err := os.CopyFS(filepath.Join(dir, to), os.DirFS(filepath.Join(strings.TrimSpace(string(root)), from))); err != nil {
+			return fmt.Errorf("copy %s of %s: %w", from, a.of, err)
+		}
 	}
 	return nil
 }
@@ -256,7 +292,7 @@ func compile(ctx context.Context, pkg, out, arch, ldflags string) error {
 	}
 	tmp := fmt.Sprintf("%s.%d", out, os.Getpid())
 	defer os.Remove(tmp)
-	if err := goBuild(ctx, root, tmp, arch, ldflags, pkg); err != nil {
+	if err := goBuild(ctx, root, tmp, arch, false, ldflags, pkg); err != nil {
 		return fmt.Errorf("build %s: %w", pkg, err)
 	}
 	if err := os.Rename(tmp, out); err != nil {
@@ -267,7 +303,7 @@ func compile(ctx context.Context, pkg, out, arch, ldflags string) error {
 
 // goBuild runs "go build" in module. The result depends on nothing but sources,
 // flags and Go version.
-func goBuild(ctx context.Context, module, out, arch, ldflags string, flagsAndPackages ...string) error {
+func goBuild(ctx context.Context, module, out, arch string, cgo bool, ldflags string, flagsAndPackages ...string) error {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
 		return errors.New("the Go tool is not in PATH: install Go and put its bin directory into PATH (with sudo: sudo env PATH=\"$PATH\" …)")
@@ -275,7 +311,7 @@ func goBuild(ctx context.Context, module, out, arch, ldflags string, flagsAndPac
 	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", out}, flagsAndPackages...)
 	cmd := exec.CommandContext(ctx, goTool, args...)
 	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS=linux", "GOARCH="+arch)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+map[bool]string{true: "1", false: "0"}[cgo], "GOWORK=off", "GOOS=linux", "GOARCH="+arch)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, strings.TrimSpace(string(output)))
 	}

@@ -63,6 +63,29 @@ func TestBuildIsCachedBySources(t *testing.T) {
 	}
 }
 
+// TestPrograms: files with names of their own, and a folder of a module beside them.
+func TestPrograms(t *testing.T) {
+	a := tree(t, "one")
+	a.links, a.programs = nil, map[string]string{"tool": "example.com/tool"}
+	first, err := a.ensure(t.Context(), func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(os.Getenv("PELAGO_ROOT"), "tool/data/one.txt"), "text")
+	a.of, a.copies = "example.com/tool", map[string]string{"files": "data"}
+	second, err := a.ensure(t.Context(), func(string) {})
+	if err != nil || second == first {
+		t.Fatalf("with a folder to copy: %s, %v; want another build than %s", second, err, first)
+	}
+	if text, err := os.ReadFile(filepath.Join(second, "files/one.txt")); err != nil || string(text) != "text" {
+		t.Errorf("the copied file has %q, %v", text, err)
+	}
+	a.copies = map[string]string{"files": "absent"}
+	if _, err := a.ensure(t.Context(), func(string) {}); err == nil || !strings.Contains(err.Error(), "copy absent of example.com/tool") {
+		t.Errorf("a folder that the module lacks: %v, want an error that names it", err)
+	}
+}
+
 func TestFailedBuildLeavesNothing(t *testing.T) {
 	a := tree(t, "one")
 	write(t, filepath.Join(os.Getenv("PELAGO_ROOT"), "tool/main.go"), "package main\n\nfunc main() { undefinedName() }\n")
@@ -137,6 +160,10 @@ func TestVersions(t *testing.T) {
 		"test/kube/containerd/go.mod":    "github.com/containerd/containerd/v2 v" + ContainerdVersion,
 		"test/kube/coredns/go.mod":       "github.com/coredns/coredns v" + CoreDNSVersion,
 		"test/kube/metricsserver/go.mod": "sigs.k8s.io/metrics-server v" + MetricsServerVersion,
+		"test/kube/cilium/go.mod":        ciliumModule + " v" + CiliumVersion,
+		"test/kube/flannel/go.mod":       "github.com/flannel-io/flannel v" + FlannelVersion,
+		"test/kube/flannelplugin/go.mod": "github.com/containernetworking/plugins v" + flannelPlugin.version,
+		"test/kube/kuberouter/go.mod":    kubeRouterModule + " v" + KubeRouterVersion,
 	} {
 		data, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {

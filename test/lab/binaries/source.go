@@ -89,6 +89,9 @@ func (a artifact) key(module string) (string, error) {
 	sort.Strings(files)
 	h := sha256.New()
 	fmt.Fprintln(h, a.name, a.version, a.ldflags, a.links, a.packages, a.tags, runtime.Version(), runtime.GOARCH)
+	if a.programs != nil {
+		fmt.Fprintln(h, a.programs, a.copies, a.of, a.cgo) // maps are printed in the order of their keys
+	}
 	for _, name := range files {
 		f, err := os.Open(filepath.Join(module, name))
 		if err != nil {

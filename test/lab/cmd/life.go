@@ -74,6 +74,7 @@ On a lab that exists, "up" makes what is missing and starts what is off.`,
 	f.StringSliceVar(&services, "service-cidr", nil, "service CIDR: once for all clusters, or once per cluster")
 	f.BoolVar(&overlapping, "overlapping", false, "give every cluster the same CIDRs (default true if --pod-cidr is given once)")
 	f.StringVar(&o.KubeProxy, "kube-proxy", lab.IPTables, "mode of kube-proxy: iptables or nftables")
+	f.StringVar(&o.CNI, "cni", lab.DefaultCNI, "network of the pods, NAME[=VERSION][,option…]: "+lab.CNIs())
 	f.StringVar(&o.Masquerade, "masquerade", lab.MasqueradeAny, "which traffic of pods leaves under the node's address: any (to all but pods, as flannel and kindnet do) or uplink (only by the node's uplink)")
 	f.BoolVar(&hub, "hub", true, "bring up the hub")
 	f.BoolVar(&noHub, "no-hub", false, "leave out the hub")
@@ -285,22 +286,32 @@ func kubeconfigCommand() *cobra.Command {
 
 func prerequisitesCommand() *cobra.Command {
 	var install bool
+	var cni string
 	cmd := &cobra.Command{
 		Use:   "prerequisites",
 		Short: "List the Debian packages that are needed, or install the missing ones",
 		Example: `  pelago-lab prerequisites
-  sudo pelago-lab prerequisites --install`,
+  sudo pelago-lab prerequisites --install
+  sudo pelago-lab prerequisites --cni cilium --install`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			missing := lab.Missing(false)
+			needed, err := lab.NetworkPackages(cni)
+			if err != nil {
+				return err
+			}
+			needed = append(lab.Packages(), needed...)
+			absent := func() []lab.Package {
+				return slices.DeleteFunc(slices.Clone(needed), lab.Package.Present)
+			}
+			missing := absent()
 			if install {
 				if err := lab.Install(cmd.Context(), missing, cmd.ErrOrStderr()); err != nil {
 					return err
 				}
-				missing = lab.Missing(false)
+				missing = absent()
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
-			for _, p := range lab.Packages() {
+			for _, p := range needed {
 				state := "installed"
 				if slices.Contains(missing, p) {
 					state = "MISSING"
@@ -316,26 +327,30 @@ func prerequisitesCommand() *cobra.Command {
 			return lab.CheckPrerequisites()
 		},
 	}
+	cmd.Flags().StringVar(&cni, "cni", lab.DefaultCNI, "also the packages of this network of \"up\", or of \"all\"")
 	cmd.Flags().BoolVar(&install, "install", false, "install what is missing with apt-get")
 	return cmd
 }
 
 func buildCommand() *cobra.Command {
-	return &cobra.Command{
+	cni := lab.DefaultCNI
+	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build Kubernetes, etcd and CoreDNS from their Go modules into the cache",
 		Long: `Build everything that "up" needs. The results stay in $PELAGO_CACHE, else
 $XDG_CACHE_HOME/pelago or ~/.cache/pelago, named by version and a hash of their
 sources; what is there already is not built again.`,
-		Example: "  pelago-lab build",
+		Example: "  pelago-lab build\n  pelago-lab build --cni cilium",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			progress := steps(cmd)
-			if err := lab.Build(cmd.Context(), progress); err != nil {
+			if err := lab.Build(cmd.Context(), cni, progress); err != nil {
 				return err
 			}
 			progress("everything is built")
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&cni, "cni", cni, "also the programs of this network of \"up\"")
+	return cmd
 }

@@ -73,7 +73,27 @@ func MakeCgroup(name string) error {
 			}
 		}
 	}
+	// Beside v1, runc makes the cgroups of pods in the v2 hierarchy, too. A CNI that attaches its
+	// programs there may start before the first pod.
+	if !v2 && unifiedHierarchy(cgroupMount) != cgroupMount {
+		if err := os.MkdirAll(unifiedCgroup(name), 0o755); err != nil {
+			return fmt.Errorf("make cgroup %s: %w", name, err)
+		}
+	}
 	return nil
+}
+
+// unifiedCgroup is the directory of a cgroup in the v2 hierarchy, also one beside those of v1.
+func unifiedCgroup(name string) string {
+	return filepath.Join(unifiedHierarchy(cgroupMount), name)
+}
+
+func unifiedHierarchy(mount string) string {
+	beside := filepath.Join(mount, "unified")
+	if _, err := os.Stat(filepath.Join(beside, "cgroup.controllers")); err == nil {
+		return beside
+	}
+	return mount
 }
 
 // delegate lets the children of a v2 cgroup use every controller it has.

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -31,10 +32,20 @@ func Run(s Spec) error {
 	if err := MakeCgroup(s.CgroupRoot); err != nil {
 		return err
 	}
+	if err := showCgroup(s.CgroupRoot); err != nil {
+		return err
+	}
 	r := newReaper("/var/log")
 	go r.loop()
-	if err := r.run("nft", service{argv: []string{"nft", "-f", "-"}, input: s.Ruleset}); err != nil {
-		return fmt.Errorf("load the masquerade rules: %w", err)
+	if s.Ruleset != "" {
+		if err := r.run("nft", service{argv: []string{"nft", "-f", "-"}, input: s.Ruleset}); err != nil {
+			return fmt.Errorf("load the masquerade rules: %w", err)
+		}
+	}
+	if s.Rules != "" {
+		if err := r.run("ip", service{argv: []string{"ip", "-batch", "-"}, input: s.Rules}); err != nil {
+			return fmt.Errorf("add the CNI's rules and routes: %w", err)
+		}
 	}
 	go r.supervise("containerd", service{argv: []string{filepath.Join(ContainerdDir, "containerd"), "--config", ContainerdConfig}})
 	awaitSocket(Socket)
@@ -47,9 +58,31 @@ func Run(s Spec) error {
 	}
 	go r.supervise("kubelet", service{argv: []string{filepath.Join(BinDir, "kubelet"),
 		"--config=" + KubeletConfig, "--kubeconfig=" + KubeletKubeconfig, "--hostname-override=" + s.Hostname}})
-	go r.supervise("kube-proxy", service{argv: []string{filepath.Join(BinDir, "kube-proxy"), "--config=" + ProxyConfig}})
+	if !s.NoProxy {
+		go r.supervise("kube-proxy", service{argv: []string{filepath.Join(BinDir, "kube-proxy"), "--config=" + ProxyConfig}})
+	}
+	for _, d := range s.Daemons {
+		go func() {
+			awaitGone(HoldFile)
+			r.supervise(d.Name, service{argv: d.Argv, env: d.Env})
+		}()
+	}
 	slog.Info("node is started")
 	select {}
+}
+
+// showCgroup mounts the node's cgroup of the v2 hierarchy, where the machine has one, at CgroupDir.
+func showCgroup(name string) error {
+	if _, err := os.Stat(filepath.Join(unifiedCgroup(name), "cgroup.controllers")); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.MkdirAll(CgroupDir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(unifiedCgroup(name), CgroupDir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount cgroup %s at %s: %w", name, CgroupDir, err)
+	}
+	return nil
 }
 
 // importImages loads every archive of ImageDir into containerd.
@@ -75,6 +108,16 @@ func awaitSocket(path string) {
 			return
 		}
 		time.Sleep(20 * time.Millisecond) // the caller of Up has the deadline
+	}
+}
+
+// awaitGone returns when a file does not exist.
+func awaitGone(path string) {
+	for {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		time.Sleep(50 * time.Millisecond) // who made it removes it
 	}
 }
 

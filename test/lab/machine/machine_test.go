@@ -38,6 +38,12 @@ func TestCgroupHierarchies(t *testing.T) {
 	if dirs, isV2, err := cgroupHierarchies(v2); err != nil || !isV2 || !cmp.Equal(dirs, []string{v2}) {
 		t.Errorf("v2: %q, v2 %v, %v; want the mount itself", dirs, isV2, err)
 	}
+	if got := unifiedHierarchy(v1); got != v1+"/unified" {
+		t.Errorf("v1: the v2 hierarchy is at %s, want the one beside", got)
+	}
+	if got := unifiedHierarchy(v2); got != v2 {
+		t.Errorf("v2: the hierarchy is at %s, want the mount itself", got)
+	}
 	if _, _, err := cgroupHierarchies(t.TempDir()); err == nil {
 		t.Error("nothing mounted: no error")
 	}

@@ -53,6 +53,10 @@ func enterRoot(s Spec) error {
 	b.bind(s.Kubernetes, BinDir, true)
 	b.bind(s.Containerd, ContainerdDir, true)
 	b.bind(s.Images, ImageDir, true)
+	b.mkdir(NetworkDir, 0o755)
+	if s.Network != "" {
+		b.bind(s.Network, NetworkDir, true)
+	}
 	b.mkdir("opt/cni", 0o755)
 	b.symlink("/usr/lib/cni", "opt/cni/bin") // where upstream's documentation has the plugins
 	for host, node := range map[string]string{"lib": "var/lib", "log": "var/log"} {

@@ -19,6 +19,7 @@ import (
 // service is a program with its input.
 type service struct {
 	argv  []string
+	env   []string // added to the environment of this process
 	input string
 }
 
@@ -66,6 +67,9 @@ func (r *reaper) start(name string, s service) (<-chan unix.WaitStatus, error) {
 	defer log.Close()
 	cmd := exec.Command(s.argv[0], s.argv[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
+	if len(s.env) > 0 {
+		cmd.Env = append(os.Environ(), s.env...)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if s.input != "" {
 		input, err := inputFile(s.input)

@@ -36,11 +36,28 @@ type Spec struct {
 	// CgroupRoot is the cgroup below which the kubelet puts pods, such as
 	// "/pelago-lab/pelago/g1-n1".
 	CgroupRoot string `json:"cgroupRoot"`
-	// Ruleset is loaded into nftables before anything starts: the CNI's masquerade.
-	Ruleset string `json:"ruleset"`
+	// Network is a directory with programs and plugins of the CNI; empty: none.
+	Network string `json:"network,omitempty"`
+	// Ruleset is loaded into nftables before anything starts: the CNI's masquerade. Empty: none.
+	Ruleset string `json:"ruleset,omitempty"`
+	// Rules is input of `ip -batch`, such as policy rules; empty: none.
+	Rules string `json:"rules,omitempty"`
+	// NoProxy leaves kube-proxy out.
+	NoProxy bool `json:"noProxy,omitempty"`
+	// Daemons are the programs of the CNI, which run from when the Node object exists.
+	Daemons []Daemon `json:"daemons,omitempty"`
 	// Server is the URL of the API server; kubelet and kube-proxy start once the
 	// Node object can be read there.
 	Server string `json:"server"`
+}
+
+// Daemon is a program that a node runs beside its kubelet, and starts again when it ends.
+type Daemon struct {
+	// Name is that of its log.
+	Name string   `json:"name"`
+	Argv []string `json:"argv"`
+	// Env is added to the environment, as NAME=VALUE.
+	Env []string `json:"env,omitempty"`
 }
 
 // Paths inside a node.
@@ -51,6 +68,14 @@ const (
 	ContainerdDir = "/opt/pelago-lab/containerd"
 	// ImageDir holds the archives of Spec.Images.
 	ImageDir = "/opt/pelago-lab/images"
+	// NetworkDir holds the programs and plugins of the CNI (Spec.Network).
+	NetworkDir = "/opt/pelago-lab/network"
+	// HoldFile keeps the daemons of the CNI from being started while it exists.
+	HoldFile = "/var/lib/pelago-lab-hold-network"
+	// CgroupDir shows the node's own cgroup of the v2 hierarchy (Spec.CgroupRoot) as a mount point: a
+	// CNI that attaches programs to its root attaches them to the pods of the node. Where Cilium finds
+	// no mount point, it mounts the root of the whole machine.
+	CgroupDir = "/run/pelago-lab/cgroup"
 	// Socket is containerd's.
 	Socket = "/run/containerd/containerd.sock"
 	// Path is the PATH of a node's processes.
@@ -66,6 +91,7 @@ const (
 	KubeletKubeconfig = "/etc/kubernetes/kubelet.kubeconfig"
 	ProxyConfig       = "/etc/kubernetes/kube-proxy.yaml"
 	ProxyKubeconfig   = "/etc/kubernetes/kube-proxy.kubeconfig"
+	NetworkKubeconfig = "/etc/kubernetes/network.kubeconfig"
 	PKIDir            = "/etc/kubernetes/pki"
 )
 
