@@ -181,10 +181,7 @@ func (c *Check) applies(of *Cluster) bool {
 	case Manifests:
 		return of.Files != nil
 	}
-	if of.Files != nil {
-		return false
-	}
-	return true
+	return of.Files == nil
 }
 
 // Run evaluates the selected checks. Of a cluster that could not be reached only that is an
