@@ -41,8 +41,8 @@ func (j *task) divide(chosen []candidate) ([]share, error) {
 	return winners(shares), nil
 }
 
-// one gives all replicas to one cluster: where the template runs, else that with the largest weight;
-// by weights of capacity to one that has room for them.
+// one gives all replicas to one cluster: where the template runs, else that with the largest
+// weight; by weights of capacity to one that has room for them.
 func (j *task) one(chosen []candidate, shares []share) ([]share, error) {
 	order := tieOf(j.UID)
 	best := -1

@@ -203,9 +203,9 @@ func TestAnalyzeCommand(t *testing.T) {
 	}
 }
 
-// testCheck checks a member and a hub of API servers, in which no component runs: each source can be
-// read, what is installed is ok, and what does not run is an error. What gather writes has none of
-// the secrets.
+// testCheck checks a member and a hub of API servers, in which no component runs: each source can
+// be read, what is installed is ok, and what does not run is an error. What gather writes has none
+// of the secrets.
 func (c clusterset) testCheck(t *testing.T, secrets ...map[string][]byte) {
 	out, err := c.pelago("check", "--contexts", "g1,hub", "-o", "json")
 	var status inspect.Status

@@ -15,8 +15,8 @@ import (
 )
 
 // TestDocumentedCommands: every command line of the user documentation, of the examples and, in
-// backquotes, of messages has a known verb, known flags and valid arguments. In running text, where a
-// command is named without all of them, verb and flags count.
+// backquotes, of messages has a known verb, known flags and valid arguments. In running text, where
+// a command is named without all of them, verb and flags count.
 func TestDocumentedCommands(t *testing.T) {
 	top := filepath.Join("..", "..")
 	docs, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))

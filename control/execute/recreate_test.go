@@ -201,7 +201,8 @@ func TestReferencesOfAccounts(t *testing.T) {
 	}
 }
 
-// TestRetainTheObservedObject: a retention that returns what it observed, as scripts for Karmada do.
+// TestRetainTheObservedObject: a retention that returns what it observed, as scripts for Karmada
+// do.
 func TestRetainTheObservedObject(t *testing.T) {
 	l := newLab(t, server.Config(t))
 	c := configv1alpha1.ResourceInterpreterCustomization{ObjectMeta: metav1.ObjectMeta{Name: "keep"}}

@@ -39,9 +39,9 @@ func (t *StringTable) String(s string) string {
 	return s
 }
 
-// Transform is for caches (k8s.io/client-go/tools/cache.TransformFunc). It removes managedFields, of
-// an unstructured object all but what was filled in (filled.Reduce), and interns its strings: all of
-// an unstructured one, labels and annotations of others.
+// Transform is for caches (k8s.io/client-go/tools/cache.TransformFunc). It removes managedFields,
+// of an unstructured object all but what was filled in (filled.Reduce), and interns its strings:
+// all of an unstructured one, labels and annotations of others.
 func (t *StringTable) Transform(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {

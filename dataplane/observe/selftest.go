@@ -72,9 +72,9 @@ const (
 	selftestKinds = 16
 )
 
-// selftestRuns counts self-tests from a random number on. Each has a source port of its own: conntrack
-// repeats its decisions for a tuple, for 30 s by default, so that with a port that was used shortly
-// before, a rule would be found that is gone, or one missed that is new.
+// selftestRuns counts self-tests from a random number on. Each has a source port of its own:
+// conntrack repeats its decisions for a tuple, for 30 s by default, so that with a port that was
+// used shortly before, a rule would be found that is gone, or one missed that is new.
 var selftestRuns atomic.Uint32
 
 func init() { selftestRuns.Store(rand.Uint32()) }

@@ -31,8 +31,8 @@ type Facts struct {
 	APIServer string
 }
 
-// Discover reads the facts of a cluster as join does, with what an earlier join has left. Its errors
-// are those that join refuses the cluster with.
+// Discover reads the facts of a cluster as join does, with what an earlier join has left. Its
+// errors are those that join refuses the cluster with.
 func Discover(ctx context.Context, c manifests.Cluster, former config.Config) (Facts, error) {
 	return readFacts(ctx, c, spec.Member{}, former, false, func(string, ...any) {})
 }

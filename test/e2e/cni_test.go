@@ -304,8 +304,8 @@ func stepRemoteVIP(ctx context.Context, c *cell) (string, error) {
 	return "", errors.Join(err, scale(2), c.answeredBy(ctx, vipPod("g1", "client"), vipName, "g1"))
 }
 
-// ingressFrom takes the CIDR that reaches the pods web of the load; toNothing keeps the clients from
-// sending anything but DNS.
+// ingressFrom takes the CIDR that reaches the pods web of the load; toNothing keeps the clients
+// from sending anything but DNS.
 const (
 	ingressFrom = `apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy

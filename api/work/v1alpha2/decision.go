@@ -18,8 +18,8 @@ const AnnotationDecision = "pelago.io/decision"
 // Work's status refers.
 const AnnotationTemplate = "pelago.io/template"
 
-// AnnotationUndivided of a binding is why all replicas have to run in one cluster although the policy
-// divides them.
+// AnnotationUndivided of a binding is why all replicas have to run in one cluster although the
+// policy divides them.
 const AnnotationUndivided = "pelago.io/undivided"
 
 // Decision is the outcome of one attempt to decide.

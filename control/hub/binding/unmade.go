@@ -8,14 +8,16 @@ import (
 )
 
 // Unmade knows why clusters have no current Work of a binding. The controller that renders Works
-// reports it; the one of statuses writes it into the condition FullyApplied. The zero value is ready.
+// reports it; the one of statuses writes it into the condition FullyApplied. The zero value is
+// ready.
 type Unmade struct {
 	mu      sync.Mutex
 	of      map[client.ObjectKey]map[string]string // by cluster; "": all
 	changed []func(client.ObjectKey)
 }
 
-// Report replaces the reasons of a binding, by cluster ("": all clusters); none: all Works are made.
+// Report replaces the reasons of a binding, by cluster ("": all clusters); none: all Works are
+// made.
 func (u *Unmade) Report(key client.ObjectKey, reasons map[string]string) {
 	if u == nil {
 		return

@@ -134,8 +134,9 @@ func (r *Cache) exceeds(key string, next scheduler.Load) error {
 	return nil
 }
 
-// Resize counts the replicas that a binding has as those of its next spec, unless each would request
-// more than before and all of them more than a quota allows (*QuotaError). The caller writes next.
+// Resize counts the replicas that a binding has as those of its next spec, unless each would
+// request more than before and all of them more than a quota allows (*QuotaError). The caller
+// writes next.
 func (r *Cache) Resize(key string, have, next *workv1alpha2.ResourceBindingSpec) error {
 	if sameSize(SizeOf(have), SizeOf(next)) {
 		return nil

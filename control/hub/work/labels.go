@@ -89,8 +89,8 @@ func mark(obj *unstructured.Unstructured, work *workv1alpha1.Work, in RenderInpu
 }
 
 // leave adds fields that each member fills in to those that the object leaves to members: what a
-// member has stays when the hub no longer sends a value of its own. Labels and annotations of others
-// stay anyway.
+// member has stays when the hub no longer sends a value of its own. Labels and annotations of
+// others stay anyway.
 func leave(obj *unstructured.Unstructured, pointers []string) {
 	pointers = slices.DeleteFunc(pointers, func(p string) bool { return strings.HasPrefix(p, "/metadata/") })
 	if len(pointers) == 0 {

@@ -12,6 +12,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pelago-net/pelago/test/lab/machine"
 )
 
 // Pod names a pod of the lab.
@@ -32,9 +34,9 @@ func (w *Walk) ShowIn(ctx context.Context, pod Pod, argv ...string) (string, err
 	return w.show(ctx, "", w.Lab.Kubectl(), args...)
 }
 
-// Command is a command in the namespaces of a running pod with one container. It is not an exec
-// through the API server, which starts a dozen processes and costs a second of processor time where
-// processes are expensive.
+// Command is a command in the namespaces of a running pod with one container, and in its v2 cgroup,
+// where a CNI may have programs at its sockets. It is not an exec through the API server, which
+// starts a dozen processes and costs a second of processor time where processes are expensive.
 func (w *Walk) Command(ctx context.Context, pod Pod, argv ...string) (*exec.Cmd, error) {
 	client, err := w.Lab.Clientset(pod.Cluster)
 	if err != nil {
@@ -49,7 +51,15 @@ func (w *Walk) Command(ctx context.Context, pod Pod, argv ...string) (*exec.Cmd,
 		return nil, fmt.Errorf("%s: pod %s/%s: %w", pod.Cluster, pod.Namespace, pod.Name, err)
 	}
 	args := []string{"--target", strconv.Itoa(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--"}
-	cmd := exec.CommandContext(ctx, "nsenter", append(args, argv...)...)
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return nil, fmt.Errorf("%s: pod %s/%s: %w", pod.Cluster, pod.Namespace, pod.Name, err)
+	}
+	args = append(append([]string{"nsenter"}, args...), argv...)
+	if dir := machine.PodCgroup(string(groups)); dir != "" {
+		args = append([]string{"sh", "-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, dir}, args...)
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/"}
 	return cmd, nil
 }

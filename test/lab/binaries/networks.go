@@ -59,8 +59,8 @@ func KubeRouter(ctx context.Context, progress Progress) (dir string, err error) 
 	return kubeRouter.ensure(ctx, progress)
 }
 
-// Flannel returns a directory that holds flanneld and the CNI plugin flannel, building them first if
-// the cache lacks them.
+// Flannel returns a directory that holds flanneld and the CNI plugin flannel, building them first
+// if the cache lacks them.
 func Flannel(ctx context.Context, progress Progress) (dir string, err error) {
 	plugin, err := flannelPlugin.ensure(ctx, progress)
 	if err != nil {

@@ -83,6 +83,17 @@ func MakeCgroup(name string) error {
 	return nil
 }
 
+// PodCgroup is the directory of the v2 cgroup of a process; empty: it is in the root, as where
+// there is no such hierarchy. The text is that of /proc/PID/cgroup (cgroups(7)).
+func PodCgroup(text string) string {
+	for line := range strings.Lines(text) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::/"); ok && path != "" {
+			return unifiedCgroup(path)
+		}
+	}
+	return ""
+}
+
 // unifiedCgroup is the directory of a cgroup in the v2 hierarchy, also one beside those of v1.
 func unifiedCgroup(name string) string {
 	return filepath.Join(unifiedHierarchy(cgroupMount), name)

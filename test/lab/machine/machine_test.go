@@ -49,6 +49,20 @@ func TestCgroupHierarchies(t *testing.T) {
 	}
 }
 
+func TestPodCgroup(t *testing.T) {
+	root := unifiedHierarchy(cgroupMount)
+	for text, want := range map[string]string{
+		"4:memory:/pelago-lab/g1\n0::/pelago-lab/g1/pod1/c1\n": root + "/pelago-lab/g1/pod1/c1",
+		"0::/kubepods.slice/c1\n":                              root + "/kubepods.slice/c1",
+		"4:memory:/x\n0::/\n":                                  "",
+		"4:memory:/x\n":                                        "",
+	} {
+		if got := PodCgroup(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestInheritCPUs(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "cpuset.cpus"), "0-1\n")

@@ -48,8 +48,8 @@ func (n *Node) selftest(t *testing.T) observe.SelftestReport {
 	return report
 }
 
-// expect checks that the only kind of path has an outcome and a message with all the words; none: it
-// passes.
+// expect checks that the only kind of path has an outcome and a message with all the words; none:
+// it passes.
 func expect(t *testing.T, r observe.SelftestReport, outcome observe.SelftestOutcome, words ...string) {
 	t.Helper()
 	if len(r.Paths) != 1 || r.Paths[outcome] != 1 || len(r.Findings) != min(1, len(words)) {

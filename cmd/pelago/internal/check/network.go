@@ -269,8 +269,8 @@ func gatewaysAlive(_ *Set, c *Cluster, r *report) {
 	}
 }
 
-// connections reports each pair of gateways that is not connected: an error where no pair of the two
-// clusters is.
+// connections reports each pair of gateways that is not connected: an error where no pair of the
+// two clusters is.
 func connections(_ *Set, c *Cluster, r *report) {
 	up, seen := map[string]bool{}, map[string]bool{}
 	alive := func(g submarinerv1.Gateway) bool { return !c.Health[g.Name].Gone() }

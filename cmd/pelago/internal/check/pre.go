@@ -166,7 +166,8 @@ func readRanges(ctx context.Context, m view.Member, c *Cluster) error {
 	return nil
 }
 
-// neededRights are rights without which join stops half-way: each as verb, group, resource, namespace.
+// neededRights are rights without which join stops half-way: each as verb, group, resource,
+// namespace.
 var neededRights = [][4]string{
 	{"create", "", "namespaces", ""}, {"create", "apiextensions.k8s.io", "customresourcedefinitions", ""},
 	{"create", "rbac.authorization.k8s.io", "clusterroles", ""}, {"create", "rbac.authorization.k8s.io", "clusterrolebindings", ""},

@@ -25,8 +25,8 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
-// A cluster before it joins: what cannot work is an error, what may not is a warning, and what works
-// is silent.
+// A cluster before it joins: what cannot work is an error, what may not is a warning, and what
+// works is silent.
 func TestPre(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"gitVersion":"v1.36.0"}`)) // a test server's connection

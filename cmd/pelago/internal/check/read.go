@@ -488,8 +488,8 @@ func readServer(ctx context.Context, m view.Member, c *Cluster) error {
 
 func notAfter(cert *x509.Certificate) time.Time { return cert.NotAfter }
 
-// skew is by how much a clock is ahead that has shown date, whole seconds, between before and after;
-// 0 if it may be right.
+// skew is by how much a clock is ahead that has shown date, whole seconds, between before and
+// after; 0 if it may be right.
 func skew(date, before, after time.Time) time.Duration {
 	switch end := date.Add(time.Second); { // Date is cut off to the second
 	case date.After(after):

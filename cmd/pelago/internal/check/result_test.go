@@ -92,8 +92,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// A server that accepts requests and does not answer costs the deadline of one cluster, is named, and
-// hides nothing of the others.
+// A server that accepts requests and does not answer costs the deadline of one cluster, is named,
+// and hides nothing of the others.
 func TestHangingServer(t *testing.T) {
 	released := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -1,6 +1,6 @@
-// Package gather writes one archive with what a report of a defect needs: the objects of Pelago, the
-// logs of its pods, nodes, and the result of package check. The verb gather calls it. It reads no
-// Secret, and redacts what looks like a credential.
+// Package gather writes one archive with what a report of a defect needs: the objects of Pelago,
+// the logs of its pods, nodes, and the result of package check. The verb gather calls it. It reads
+// no Secret, and redacts what looks like a credential.
 package gather
 
 import (
@@ -89,8 +89,8 @@ func (a *Archive) Problem(format string, args ...any) {
 	a.problems = append(a.problems, fmt.Sprintf(format, args...))
 }
 
-// Collect gathers from all clusters in parallel, each for at most timeout. A cluster that is away is
-// a problem in the index.
+// Collect gathers from all clusters in parallel, each for at most timeout. A cluster that is away
+// is a problem in the index.
 func (a *Archive) Collect(ctx context.Context, sources []Source, timeout time.Duration) {
 	parts := make([]Archive, len(sources))
 	var group errgroup.Group

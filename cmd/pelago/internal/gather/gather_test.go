@@ -22,7 +22,8 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// The forms of credentials; each is made of parts, so that scanners of repositories do not report it.
+// The forms of credentials; each is made of parts, so that scanners of repositories do not report
+// it.
 var (
 	jwt = "eyJ" + "hbGciOiJSUzI1NiJ9" + ".eyJ" + "pc3MiOiJrdWJlcm5ldGVzIn0" + ".c2lnbmF0dXJl"
 	pem = "-----BEGIN " + "EC PRIVATE KEY-----\nMHcCAQEE\nIIrY\n-----END " + "EC PRIVATE KEY-----"

@@ -380,8 +380,8 @@ func networkPlugin(ctx context.Context, c kubernetes.Interface) (string, error) 
 	return Plugin(list.Items), nil
 }
 
-// Plugin is the name of the network plugin that one of the DaemonSets belongs to; "generic" if it is
-// unknown.
+// Plugin is the name of the network plugin that one of the DaemonSets belongs to; "generic" if it
+// is unknown.
 func Plugin(sets []appsv1.DaemonSet) string {
 	i := slices.IndexFunc(sets, func(d appsv1.DaemonSet) bool { return plugins[d.Name] != "" })
 	if i < 0 {

@@ -1,6 +1,6 @@
-// Package v20170312 has the declarations of Tencent Cloud's SDK that flannel's backend tencent-vpc is
-// compiled against. Module proxies do not have the SDK's own package, and no lab uses that backend:
-// every call of its API is an error.
+// Package v20170312 has the declarations of Tencent Cloud's SDK that flannel's backend tencent-vpc
+// is compiled against. Module proxies do not have the SDK's own package, and no lab uses that
+// backend: every call of its API is an error.
 package v20170312
 
 import "errors"
