@@ -219,7 +219,7 @@ func TestValidateOptions(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
-	want := Options{Name: "pelago", Clusters: 2, Nodes: 2, Addressing: Consecutive, KubeProxy: IPTables, Masquerade: MasqueradeAny}
+	want := Options{Name: "pelago", Clusters: 2, Nodes: 2, Addressing: Consecutive, KubeProxy: IPTables, CNI: "bridge", Masquerade: MasqueradeAny}
 	if diff := cmp.Diff(want, Options{}.withDefaults(), compareAddresses, cmpopts.IgnoreFields(Options{}, "Progress")); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}
