@@ -31,11 +31,11 @@ type Request struct {
 	// they have to pass the filters, and get no more replicas than they have capacity for.
 	Returning []string
 	// Stopped is the division before the template was scaled to 0; it counts while Current has no
-	// replicas, in clusters of Current, within their capacity: what is started again runs where its
-	// data are.
+	// replicas, in clusters of Current, within their capacity: a workload that is scaled up again
+	// runs in the clusters with its data.
 	Stopped []workv1alpha2.TargetCluster
-	// Empty: a template that is created with 0 replicas goes to all selected clusters. Otherwise it
-	// goes nowhere, and one that is scaled to 0 stays where it is.
+	// Empty: a template that is created with 0 replicas is scheduled to all selected clusters; without
+	// it, to none. One that is scaled to 0 keeps its clusters in both cases.
 	Empty bool
 	// Undivided is why one cluster has to have all replicas even if the placement divides them;
 	// empty: none.

@@ -34,7 +34,7 @@ type access struct {
 	kubeconfig string
 	overrides  clientcmd.ConfigOverrides
 	output     string
-	// warnings gets those of the API server, each once; nil: they are dropped.
+	// warnings is where warnings of the API server are written, each once; nil: nowhere.
 	warnings io.Writer
 }
 

@@ -42,7 +42,7 @@ func (r refusal) Error() string {
 }
 
 const (
-	// peersKnown is how long the agent may take to learn of other clusters.
+	// peersKnown is how long the agent may take to receive the Peers of other clusters.
 	peersKnown = 5 * time.Second
 	// connectionsUp is how long the gateways may take to connect.
 	connectionsUp = 30 * time.Second

@@ -126,11 +126,11 @@ func (r *ruleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	return r.stale.Result(req, again, errors.Join(errs...))
 }
 
-// servedAgain is the time between two looks for kinds of rules that the hub does not serve.
+// servedAgain is the requeue interval while the hub does not serve a kind of a rule.
 const servedAgain = time.Minute
 
-// servedKinds are the kinds of rules that the hub serves in their version, and after what time to
-// look again; 0 if it serves all.
+// servedKinds are the kinds of rules that the hub serves in their version, and the requeue
+// interval; 0 if it serves all.
 func servedKinds(
 	mapper meta.RESTMapper, rules []pelagov1alpha1.KindRules, scripts []configv1alpha1.ResourceInterpreterCustomization,
 ) (map[schema.GroupVersionKind]bool, time.Duration) {
@@ -254,8 +254,8 @@ func (f *Follower) watch(ctx context.Context, o client.Object, changed chan<- st
 }
 
 // set passes the rules in the cache to the interpreter, and customizations and webhooks if they
-// have been read. It returns after what time to look again for kinds that the hub does not serve; 0
-// if it serves all.
+// have been read. It returns the requeue interval for kinds that the hub does not serve; 0 if
+// it serves all.
 func (f *Follower) set(ctx context.Context, scripts, hooks bool) (time.Duration, error) {
 	if hooks {
 		var list configv1alpha1.ResourceInterpreterWebhookConfigurationList

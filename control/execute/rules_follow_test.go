@@ -96,7 +96,7 @@ func TestCorrectedRule(t *testing.T) {
 	}
 }
 
-// Which versions the hub serves is looked up again while it lacks one that a rule names.
+// Which versions the hub serves is read again while it lacks one that a rule names.
 func TestServedKinds(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Farm"}
 	mapper := meta.NewDefaultRESTMapper(nil)

@@ -42,7 +42,7 @@ func (c conditions) reflect(status map[string]any, observed *unstructured.Unstru
 	var out []any
 	for _, of := range list {
 		m, _ := of.(map[string]any) // nil has no type
-		t, _ := m["type"].(string)
+		t, _ := m["type"].(string)  // empty if it is absent
 		bad := slices.Contains(c.bad, t)
 		if !bad && !slices.Contains(c.good, t) {
 			continue
@@ -85,7 +85,7 @@ func (c conditions) aggregate(template *unstructured.Unstructured, all []reporte
 		}
 		of[i].status = map[string]any{"conditions": slices.DeleteFunc(list, func(x any) bool {
 			m, _ := x.(map[string]any) // nil has no type
-			t, _ := m["type"].(string)
+			t, _ := m["type"].(string) // empty if it is absent
 			return !slices.Contains(c.good, t) && !slices.Contains(c.bad, t)
 		})}
 	}
@@ -95,9 +95,9 @@ func (c conditions) aggregate(template *unstructured.Unstructured, all []reporte
 	}
 	list, _ := merged.([]any) // it returns a list
 	for _, x := range list {
-		m, _ := x.(map[string]any) // with entries of this type
-		t, _ := m["type"].(string)
-		message, _ := m["message"].(string)
+		m, _ := x.(map[string]any)          // with entries of this type
+		t, _ := m["type"].(string)          // empty if it is absent
+		message, _ := m["message"].(string) // empty if it is absent
 		if m["message"] = Shorten(message, maxConditionMessage); m["status"] == goodStatus(slices.Contains(c.bad, t)) {
 			m["message"] = fmt.Sprintf("in all of %d clusters", len(all))
 		}
@@ -143,8 +143,9 @@ func (c counts[T]) with(of conditions) (
 	return reflect, aggregate
 }
 
-// complete has the condition Progressing of a Deployment say that the new ReplicaSet is available
-// only if all clusters say so: for kubectl, kstatus and Argo CD, this reason ends a rollout.
+// complete reports in the condition Progressing of a Deployment that the new ReplicaSet is
+// available only if all clusters report it: for kubectl, kstatus and Argo CD, this reason ends a
+// rollout.
 func complete(list []any, all []reported) {
 	for _, x := range list {
 		m, _ := x.(map[string]any) // aggregated
@@ -154,6 +155,7 @@ func complete(list []any, all []reported) {
 		for _, r := range all {
 			of, _, _ := unstructured.NestedSlice(r.status, "conditions") // was read before
 			for _, y := range of {
+				// of another type it has no fields
 				if c, _ := y.(map[string]any); c["type"] == m["type"] && c["status"] == m["status"] && c["reason"] != m["reason"] {
 					m["reason"], m["message"] = c["reason"], r.cluster+" is not complete"
 				}

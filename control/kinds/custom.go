@@ -155,7 +155,7 @@ func (c *Custom) SetServed(served map[schema.GroupVersionKind]bool) {
 type dependenciesOf = func(template *unstructured.Unstructured) ([]DependentReference, error)
 
 // union adds up dependencies, as Karmada does: each of several teams names what it knows of. If one
-// rule fails there is no result, since what it would name must not be taken away.
+// rule fails there is no result, since a partial one would remove dependencies.
 func union(all []dependenciesOf) dependenciesOf {
 	return func(template *unstructured.Unstructured) ([]DependentReference, error) {
 		var out []DependentReference

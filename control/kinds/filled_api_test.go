@@ -124,10 +124,10 @@ func content(u *unstructured.Unstructured) map[string]any {
 		spec := out.Object["spec"].(map[string]any)
 		mask(spec, "clusterIP")
 		mask(spec, "healthCheckNodePort")
-		if ips, _ := spec["clusterIPs"].([]any); len(ips) > 0 && ips[0] != "None" {
+		if ips, _ := spec["clusterIPs"].([]any); len(ips) > 0 && ips[0] != "None" { // nil: it has none
 			spec["clusterIPs"] = "by the API server"
 		}
-		ports, _ := spec["ports"].([]any)
+		ports, _ := spec["ports"].([]any) // nil: it has none
 		for _, p := range ports {
 			mask(p.(map[string]any), "nodePort")
 		}
@@ -141,7 +141,7 @@ var uncreated = []string{"Binding", "ComponentStatus", "Event", "Node", "Endpoin
 	"ControllerRevision", "CSINode", "CSIStorageCapacity", "VolumeAttachment", "IPAddress", "ServiceCIDR", "VolumeAttributesClass",
 	"PodCertificateRequest", "DeviceTaintRule", "StorageVersionMigration", "ClusterTrustBundle", "DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"}
 
-// What a user creates at the hub and what a member gets of it is, in that member, what it would be
+// An object that a user creates at the hub is, in a member, equal to what it would be
 // if the user had created it there: also where both have other defaults, ranges and controllers.
 func TestAMemberGetsWhatTheUserWrote(t *testing.T) {
 	hub := newSide(t, apiserver.Start(t, apiserver.HubControllers()))

@@ -148,7 +148,7 @@ var accountFields = []string{"secrets", "imagePullSecrets"}
 
 // NoteReferences lists, in an annotation of a ServiceAccount that goes to a member, the references
 // that the hub wrote: imagePullSecrets is one value for server-side apply, so managed fields do not
-// tell them from the member's own.
+// distinguish them from the member's own.
 func NoteReferences(account *unstructured.Unstructured) {
 	if account.GroupVersionKind() != core("ServiceAccount") {
 		return

@@ -14,7 +14,7 @@ import (
 const (
 	Passed = "passed"
 	Failed = "failed"
-	// None: the step has no meaning for the cell, such as policies that a CNI does not enforce.
+	// None: the step does not apply to the cell, such as policies that a CNI does not enforce.
 	None = "none"
 )
 
@@ -28,7 +28,7 @@ var Steps = []struct{ Name, About string }{
 	{"service", "name to ClusterIP service, every pod reached, the source seen is an egress IP; both directions"},
 	{"headless", "an address and a name for each pod; ping of 1,400 bytes"},
 	{"udp", "1,000 datagrams echoed at 200/s, none lost"},
-	{"large", "TCP transfers of 20 MB each way"},
+	{"large", "TCP transfers of 40 MiB each way, at least 20 MB received"},
 	{"local vip", "a ClusterSetIP served by the client's own cluster, from a pod and from the node's network"},
 	{"remote vip", "the same served by the other cluster, while the own one has no backend"},
 	{"policy strict", "NetworkPolicies that deny and allow: ingress at the server by source, egress at the client"},

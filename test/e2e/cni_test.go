@@ -45,11 +45,11 @@ type cell struct {
 	traffic load
 }
 
-// step returns figures; errNoMeaning if it has no meaning for the CNI.
+// step returns figures; errNoMeaning if it does not apply to the CNI.
 type step func(ctx context.Context, c *cell) (detail string, err error)
 
-// errNoMeaning: the step has none for this CNI.
-var errNoMeaning = errors.New("without meaning for this CNI")
+// errNoMeaning: the step does not apply to this CNI.
+var errNoMeaning = errors.New("does not apply to this CNI")
 
 func runCell(t *testing.T, name string) {
 	c := &cell{name: name}
@@ -413,7 +413,7 @@ func (c *cell) underTraffic(ctx context.Context, f func() (string, error)) (stri
 			text, err := cmd.Output()
 			done <- outcome{string(text), err}
 		}()
-		return func() { _ = input.Close() }, done, nil // what cannot be closed has ended, which done tells
+		return func() { _ = input.Close() }, done, nil // what cannot be closed has ended, done has its error
 	}
 	endHold, connections, err := begin("whereami", "hold", "-connections", "20", c.traffic.web.String()+":80")
 	if err != nil {
@@ -424,9 +424,12 @@ func (c *cell) underTraffic(ctx context.Context, f func() (string, error)) (stri
 		endHold()
 		return "", err
 	}
-	time.Sleep(2 * time.Second) // of traffic before
-	detail, err := f()
-	time.Sleep(2 * time.Second) // and after
+	var detail string
+	if _, _, err = c.awaitSent(ctx, 1000); err == nil {
+		if detail, err = f(); err == nil {
+			_, _, err = c.awaitSent(ctx, 1000)
+		}
+	}
 	endHold()
 	endPing()
 	first, second := <-connections, <-echoes
@@ -473,6 +476,27 @@ func (c *cell) packets(ctx context.Context) (past, through uint64, err error) {
 	return past, through, nil
 }
 
+// awaitSent waits until the client's node has sent so many packets more, and returns how many of
+// them passed its stack by, and how many went through it.
+func (c *cell) awaitSent(ctx context.Context, packets uint64) (past, through uint64, err error) {
+	var basePast, baseThrough uint64
+	known := false
+	err = walk.Eventually(ctx, soon, func() error {
+		nowPast, nowThrough, err := c.packets(ctx)
+		if err != nil {
+			return err
+		}
+		if !known {
+			basePast, baseThrough, known = nowPast, nowThrough, true
+		}
+		if past, through = nowPast-basePast, nowThrough-baseThrough; past+through < packets {
+			return fmt.Errorf("%s has sent %d packets to other clusters, want %d", c.traffic.clientNode, past+through, packets)
+		}
+		return nil
+	})
+	return past, through, err
+}
+
 func stepDatapaths(ctx context.Context, c *cell) (string, error) {
 	return c.underTraffic(ctx, func() (string, error) {
 		var figures []string
@@ -480,18 +504,13 @@ func stepDatapaths(ctx context.Context, c *cell) (string, error) {
 			if err := c.setDatapath(ctx, datapath); err != nil {
 				return "", err
 			}
-			time.Sleep(4 * time.Second) // until the node follows
-			past, through, err := c.packets(ctx)
-			if err != nil {
-				return "", err
+			// the first ones until the node has the datapath
+			if _, _, err := c.awaitSent(ctx, 2000); err != nil {
+				return "", fmt.Errorf("datapath %s: %w", datapath, err)
 			}
-			time.Sleep(4 * time.Second) // of what is counted
-			nowPast, nowThrough, err := c.packets(ctx)
+			past, through, err := c.awaitSent(ctx, 2000)
 			if err != nil {
-				return "", err
-			}
-			if past, through = nowPast-past, nowThrough-through; past+through == 0 {
-				return "", fmt.Errorf("datapath %s: no packet was sent", datapath)
+				return "", fmt.Errorf("datapath %s: %w", datapath, err)
 			}
 			figures = append(figures, fmt.Sprintf("%s: %d %% past the stack", datapath, 100*past/(past+through)))
 		}
@@ -540,8 +559,8 @@ func stepNetworkAgent(ctx context.Context, c *cell) (string, error) {
 				return "", err
 			}
 		}
-		time.Sleep(10 * time.Second) // in which the daemon restores what it had
-		return "", nil
+		_, _, err := c.awaitSent(ctx, 6000) // while the daemons restore their state
+		return "", err
 	})
 	return detail, errors.Join(err, c.ReachesAll(ctx, c.traffic.client, c.traffic.web.String(), 4))
 }

@@ -241,7 +241,8 @@ func (l *Lab) NetworkVersion() string { return l.network().version }
 // EnforcesPolicies reports whether the CNI enforces NetworkPolicies.
 func (l *Lab) EnforcesPolicies() bool { return l.network().policies }
 
-// HoldNetwork keeps the CNI's daemons of a node from starting when it boots, until they are let go.
+// HoldNetwork keeps the CNI's daemons of a node from starting when it boots, until they are
+// released.
 func (l *Lab) HoldNetwork(node string, hold bool) error {
 	file := filepath.Join(l.nodeDir(node), "lib", filepath.Base(machine.HoldFile))
 	if hold {

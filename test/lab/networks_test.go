@@ -42,7 +42,7 @@ func TestNetworkFiles(t *testing.T) {
 		masquerade, proxy bool
 		rules             string
 		daemons           []string
-		config            string // what the CNI configuration holds; empty: there is none
+		config            string // a part of the CNI configuration; empty: no configuration
 	}{
 		"bridge":          {true, true, "", nil, `"subnet": "10.7.2.0/24"`},
 		"ptp":             {true, true, "", nil, `"type": "ptp"`},
@@ -135,7 +135,7 @@ func TestCiliumOptions(t *testing.T) {
 	}
 }
 
-// TestHoldNetwork: a node whose daemons are held finds the file where it looks for it.
+// TestHoldNetwork: a node whose daemons are held finds the file at the path that it polls.
 func TestHoldNetwork(t *testing.T) {
 	l := testLab(t)
 	file := filepath.Join(l.nodeDir("g1-n1"), "lib", strings.TrimPrefix(machine.HoldFile, "/var/lib/"))

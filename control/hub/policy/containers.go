@@ -113,7 +113,7 @@ func initContainers(policy metav1.Object) bool {
 }
 
 // overrideInitContainers changes the images of init containers as those of containers, without
-// predicate. If that is not wanted it says which keep an image that would be another one.
+// predicate. Otherwise it reports which keep an image that would be another one.
 func overrideInitContainers(obj *unstructured.Unstructured, all []policyv1alpha1.ImageOverrider, wanted bool) (kept string, err error) {
 	path := slices.Clone(podSpecs[obj.GetKind()])
 	if len(path) == 0 {

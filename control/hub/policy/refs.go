@@ -139,7 +139,7 @@ func kindProblem(gvk schema.GroupVersionKind, kinds meta.RESTMapper) (string, er
 	}
 	why := fmt.Sprintf("the hub serves no kind %s in %s", gvk.Kind, gvk.GroupVersion())
 	// the same name in other letters, another version or another group
-	plural, _ := meta.UnsafeGuessKindToResource(gvk)
+	plural, _ := meta.UnsafeGuessKindToResource(gvk) // the singular
 	found, err := kinds.KindFor(schema.GroupVersionResource{Resource: plural.Resource})
 	switch {
 	case err == nil:

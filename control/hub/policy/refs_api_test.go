@@ -13,8 +13,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// What a policy names and the hub does not have is in its condition, and gone from it once it is
-// there. The policy is accepted: the rest of it is in effect.
+// What a policy names and the hub does not have is in its condition until it exists. The policy is
+// accepted: the rest of it is in effect.
 func TestResolvedRefs(t *testing.T) {
 	h := newHub(t)
 	selector := func(apiVersion, kind, namespace string) policyv1alpha1.ResourceSelector {

@@ -48,7 +48,7 @@ type BindingOptions struct {
 	OptIn bool
 	// Skips gets the override rules that are skipped; nil: they are not reported.
 	Skips *policy.Skips
-	// Unmade gets why Works are not made; nil: only Events tell.
+	// Unmade gets why Works are not made; nil: only Events report it.
 	Unmade *binding.Unmade
 	// OrphanAfter is how long the binding that a Work names may be missing before that is reported;
 	// 0: a minute.

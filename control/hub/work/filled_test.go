@@ -9,8 +9,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// A member gets no port that the hub's API server chose, and keeps its own; a port that the user or
-// an override wrote it gets.
+// A port that the hub's API server chose is not propagated, and the member's stays; one that the
+// user or an override set is.
 func TestFilledIn(t *testing.T) {
 	const service = `
 apiVersion: v1

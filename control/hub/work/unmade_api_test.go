@@ -14,7 +14,7 @@ import (
 )
 
 // An object that the hub can store may be too large for a Work, since JSON escapes its quotes once
-// more: the binding learns why it is not sent, and its size; and that it is, once it is smaller.
+// more: the reason with its size is reported for the binding, until the object is smaller.
 func TestTooLargeForAWork(t *testing.T) {
 	h := newHub(t)
 	c := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},

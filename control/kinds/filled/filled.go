@@ -1,7 +1,7 @@
-// Package filled tells the fields of a template that its user wrote from those that the hub's API
-// server and controllers filled in, which are for each member to fill in: ports, addresses, a
-// default storage class, aggregated rules. The managed fields say it: allocators and admission own
-// nothing, controllers what they write. The hub's cache reduces managed fields to the result
+// Package filled finds the fields of a template that the hub's API server and controllers have set,
+// not its user: ports, addresses, a default storage class, aggregated rules. Each member sets its
+// own. The source are the managed fields: allocators and admission own no fields, controllers the
+// ones that they write. The hub's cache reduces managed fields to the result
 // (Reduce), package kinds removes these fields from what members get. It has no client.
 package filled
 
@@ -22,10 +22,9 @@ const manager = "pelago.io/filled-in"
 // controllers of Kubernetes write fields of templates that are not the user's.
 var controllers = []string{"kube-controller-manager", "clusterrole-aggregation-controller", "kube-scheduler", "kubelet", "cloud-controller-manager"}
 
-// whole are the kinds whose content is the user's in whole: those with pod templates, in which the
-// API server fills in only what a Job's rule removes, and mutating webhooks of the hub, whose
-// additions nobody owns either, have a meaning; and Secrets, whose data nobody owns who applied it
-// as stringData.
+// whole are the kinds of which no field is dropped: those with pod templates, since fields that
+// mutating webhooks of the hub have added have no owner either (a Job's own fields are pruned by
+// the rule of its kind); and Secrets, since data applied as stringData have no owner.
 var whole = []schema.GroupKind{
 	{Kind: "Secret"},
 	{Group: "apps", Kind: "Deployment"}, {Group: "apps", Kind: "ReplicaSet"}, {Group: "apps", Kind: "StatefulSet"}, {Group: "apps", Kind: "DaemonSet"},
@@ -39,8 +38,8 @@ type fields = map[string]any
 // which admission may set others.
 var granular = []string{"f:resources", "f:securityContext"}
 
-// of returns the fields of a template that are not its user's; nil if there are none, or if it is
-// unknown: the managed fields are missing, or of another version than the template.
+// of returns the fields of a template that its user has not set. It is nil without such fields, and
+// if the managed fields are missing or of another version than the template.
 func of(u *unstructured.Unstructured) fields {
 	gvk := u.GroupVersionKind()
 	metadata, _ := u.Object["metadata"].(map[string]any)     // else it has no managed fields
@@ -73,7 +72,7 @@ func of(u *unstructured.Unstructured) fields {
 		content := make(map[string]any, len(u.Object))
 		for key, value := range u.Object {
 			field := []string{"f:" + key}
-			// What nobody owns at all may be the user's, converted by the API server.
+			// A field without any owner may be the user's, converted by the API server.
 			if key != "apiVersion" && key != "kind" && key != "metadata" && key != "status" && (owned(users, field) || owned(theirs, field)) {
 				content[key] = value
 			}
@@ -92,7 +91,7 @@ func of(u *unstructured.Unstructured) fields {
 	return out
 }
 
-// marksOf are the labels and annotations that only controllers own. Those that nobody owns may be
+// marksOf are the labels and annotations that only controllers own. Those without an owner may be
 // of a webhook of the hub.
 func marksOf(metadata map[string]any, users, theirs []fields) fields {
 	out := fields{}
@@ -205,8 +204,8 @@ func stepOf(element any, sets []fields) string {
 				continue
 			}
 			var name any
-			keys, _ := of.(map[string]any) // of k
-			m, _ := element.(map[string]any)
+			keys, _ := of.(map[string]any)   // of k
+			m, _ := element.(map[string]any) // nil: it has no keys
 			switch {
 			case kind == "v":
 				name = element
@@ -234,7 +233,7 @@ func Reduce(u *unstructured.Unstructured) {
 	metadata, _ := u.Object["metadata"].(map[string]any) // else it has no managed fields
 	entries, _ := metadata["managedFields"].([]any)      // likewise
 	if len(entries) == 1 {
-		if entry, _ := entries[0].(map[string]any); entry["manager"] == manager {
+		if entry, _ := entries[0].(map[string]any); entry["manager"] == manager { // nil has none
 			return
 		}
 	}
@@ -277,7 +276,7 @@ func (d *dropped) drop(value, template any, set fields, at string) any {
 				continue
 			}
 			pointer := at + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
-			if rest, _ := below.(fields); len(rest) > 0 {
+			if rest, _ := below.(fields); len(rest) > 0 { // nil: no fields
 				v[key] = d.drop(now, was, rest, pointer)
 			} else if same(now, was) {
 				delete(v, key)
@@ -295,7 +294,7 @@ func (d *dropped) drop(value, template any, set fields, at string) any {
 			if i < 0 || j < 0 {
 				continue
 			}
-			if rest, _ := below.(fields); len(rest) == 0 {
+			if rest, _ := below.(fields); len(rest) == 0 { // nil: no fields
 				gone[i] = same(v[i], t[j])
 			}
 		}
@@ -307,7 +306,7 @@ func (d *dropped) drop(value, template any, set fields, at string) any {
 		}
 		for step, below := range set {
 			i, j := indexOf(out, step), indexOf(t, step)
-			if rest, _ := below.(fields); len(rest) > 0 && i >= 0 && j >= 0 {
+			if rest, _ := below.(fields); len(rest) > 0 && i >= 0 && j >= 0 { // nil: no fields
 				out[i] = d.drop(out[i], t[j], rest, fmt.Sprintf("%s/%d", at, i))
 			}
 		}

@@ -108,7 +108,7 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// Labels and annotations that only controllers own are theirs; those that nobody owns may be of a
+// Labels and annotations that only controllers own are dropped; those without an owner may be of a
 // webhook of the hub, and stay.
 func TestMarks(t *testing.T) {
 	u := object(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {labels: {mine: a, both: b, hook: c}, annotations: {deployment.kubernetes.io/revision: "1", note: a}, managedFields: [

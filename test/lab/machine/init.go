@@ -111,13 +111,22 @@ func awaitSocket(path string) {
 	}
 }
 
-// awaitGone returns when a file does not exist.
+// longestHold bounds how long daemons are held by HoldFile.
+const longestHold = 10 * time.Minute
+
+// awaitGone returns when a file does not exist, or after longestHold.
 func awaitGone(path string) {
-	for {
+	begin := time.Now()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			return
 		}
-		time.Sleep(50 * time.Millisecond) // who made it removes it
+		if time.Since(begin) > longestHold {
+			slog.Warn("file was not removed: the daemons of the network start", "file", path, "after", longestHold)
+			return
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ type Check struct {
 	Of    Of
 	// Topic is the word of `pelago diagnose` that runs it.
 	Topic string
-	// Looks names what is looked at, Why is what fails otherwise; both are of the check's page.
+	// Looks names the sources, Why is what fails otherwise; both are on the check's page.
 	Looks, Why string
 	// Remedy is what to do about a finding that has none of its own.
 	Remedy string

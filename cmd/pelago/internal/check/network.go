@@ -35,7 +35,7 @@ const (
 	// agentSilent is the age of the report of a RouteAgent after which its daemon counts as stale: it
 	// writes at least every 5 minutes, and within seconds when something changes.
 	agentSilent = 7 * time.Minute
-	// leaseSilent is the age of a leader's Lease after which nobody leads.
+	// leaseSilent is the age of a leader's Lease after which there is no leader.
 	leaseSilent = 2 * time.Minute
 	// settle is how long something new may take to get its condition.
 	settle = time.Minute
@@ -486,7 +486,7 @@ func agentLeases(s *Set, c *Cluster, r *report) {
 	}
 }
 
-// leads reports a Lease of the system namespace that nobody renews.
+// leads reports a Lease of the system namespace that is not renewed.
 func leads(s *Set, c *Cluster, r *report, name string) {
 	for _, l := range c.Leases {
 		if l.Name != name {

@@ -331,7 +331,7 @@ func gatewayCandidates(_ *Set, c *Cluster, r *report) {
 
 func reachable(_ *Set, c *Cluster, r *report) {
 	if len(c.Before.Registered) == 0 {
-		return // nobody to be reached by
+		return // no other cluster
 	}
 	for i := range c.Nodes {
 		n := &c.Nodes[i]

@@ -1,6 +1,6 @@
 // Package gather writes one archive with what a report of a defect needs: the objects of Pelago,
 // the logs of its pods, nodes, and the result of package check. The verb gather calls it. It reads
-// no Secret, and redacts what looks like a credential.
+// no Secret, and redacts credentials by their form.
 package gather
 
 import (
@@ -78,7 +78,7 @@ type Archive struct {
 	problems []string
 }
 
-// Add adds a file, without what looks like a credential.
+// Add adds a file, with credentials redacted.
 func (a *Archive) Add(name string, content []byte) {
 	clean, n := redact(content)
 	a.files = append(a.files, File{name, clean, n})
@@ -251,7 +251,7 @@ func (a *Archive) Problems() []string { return a.problems }
 func (a *Archive) Write(out io.Writer, now time.Time) error {
 	slices.SortFunc(a.files, func(x, y File) int { return strings.Compare(x.Name, y.Name) })
 	for i, p := range a.problems { // error texts may quote what was sent
-		clean, _ := redact([]byte(p))
+		clean, _ := redact([]byte(p)) // the number of replacements
 		a.problems[i] = string(clean)
 	}
 	files := append([]File{{Name: "index.md", Content: a.index(now)}}, a.files...)

@@ -47,14 +47,14 @@ var secretEnv = []string{"TOKEN", "PASSWORD", "SECRET", "PSK", "KEY"}
 func hide(v any) {
 	switch v := v.(type) {
 	case map[string]any:
-		if kind, _ := v["kind"].(string); kind == "Secret" {
+		if kind, _ := v["kind"].(string); kind == "Secret" { // another type is no kind
 			for _, key := range []string{"data", "stringData"} {
 				if _, has := v[key]; has {
 					v[key] = mark
 				}
 			}
 		}
-		name, _ := v["name"].(string)
+		name, _ := v["name"].(string) // another type is no name
 		if _, has := v["value"].(string); has {
 			for _, end := range secretEnv {
 				if strings.HasSuffix(strings.ToUpper(name), end) {
