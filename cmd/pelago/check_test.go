@@ -248,7 +248,8 @@ func (c clusterset) testCheck(t *testing.T, secrets ...map[string][]byte) {
 	must(t, err)
 	for _, s := range secrets {
 		for key, value := range s {
-			if key == config.KeyBrokerCA || key == config.KeyBrokerServer || key == config.KeyNamespace || len(value) < 16 { // six digits may occur by chance
+			// six digits may occur by chance
+			if key == config.KeyBrokerCA || key == config.KeyBrokerServer || key == config.KeyNamespace || len(value) < 16 {
 				continue
 			}
 			if bytes.Contains(all, value) || bytes.Contains(all, []byte(base64.StdEncoding.EncodeToString(value))) {

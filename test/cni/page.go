@@ -67,14 +67,14 @@ CIDRs, globalnet, wire vxlan), with the CNI's programs compiled from their Go mo
 	}
 	b.WriteString(failures(all))
 	b.WriteString(figures(all))
-	b.WriteString("\n## Not run\n\n| CNI | |\n|---|---|\n")
+	b.WriteString("\n## Not run\n\n")
 	for _, name := range Cells {
 		if cells[name] == nil {
-			fmt.Fprintf(&b, "| `%s` | the lab has it; without a result of this version |\n", name)
+			fmt.Fprintf(&b, "- `%s`:\n%s", name, indented("the lab has it; without a result of this version"))
 		}
 	}
 	for _, row := range unrun {
-		fmt.Fprintf(&b, "| %s | %s |\n", row[0], row[1])
+		fmt.Fprintf(&b, "- %s:\n%s", row[0], indented(row[1]))
 	}
 	return b.String()
 }

@@ -346,7 +346,8 @@ func stepPolicy(datapath string) step {
 		defer func() {
 			clean := context.WithoutCancel(ctx)
 			for _, cluster := range c.Members() {
-				_, _ = c.ask(clean, cluster, "-n", loadNamespace, "delete", "networkpolicy", "e2e-cni", "--ignore-not-found") // the next step shows what remains
+				// what remains fails the next step
+				_, _ = c.ask(clean, cluster, "-n", loadNamespace, "delete", "networkpolicy", "e2e-cni", "--ignore-not-found")
 			}
 			_ = c.setDatapath(clean, "strict") // likewise
 		}()

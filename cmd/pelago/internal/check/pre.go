@@ -82,9 +82,11 @@ func readCNI(ctx context.Context, m view.Member, c *Cluster) error {
 	if err != nil {
 		return err
 	}
-	if kind, _, _ := unstructured.NestedString(network.Object, "spec", "defaultNetwork", "type"); kind == "OVNKubernetes" { // absent: not OpenShift
+	// absent or of another type: not OpenShift, and not by the host
+	if kind, _, _ := unstructured.NestedString(network.Object, "spec", "defaultNetwork", "type"); kind == "OVNKubernetes" {
 		b.Plugin = kind
-		b.LocalGateway, _, _ = unstructured.NestedBool(network.Object, "spec", "defaultNetwork", "ovnKubernetesConfig", "gatewayConfig", "routingViaHost") // absent: false
+		// absent: false
+		b.LocalGateway, _, _ = unstructured.NestedBool(network.Object, "spec", "defaultNetwork", "ovnKubernetesConfig", "gatewayConfig", "routingViaHost")
 		b.SharedGateway = !b.LocalGateway
 	}
 	felix, err := optional(ctx, m, "crd.projectcalico.org", "v1", "FelixConfiguration", "default")
