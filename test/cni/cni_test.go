@@ -85,7 +85,7 @@ func TestPage(t *testing.T) {
 		"| udp | ✓ | ✗ |",
 		"| policy fast | – |  |",
 		"- `flannel`, udp:\n  3 of 1000 datagrams are lost\n",
-		"| `kube-router` | the lab has it; without a result",
+		"- `kube-router`:\n  the lab has it; without a result",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("%q is not in\n%s", want, page)
