@@ -5,11 +5,9 @@
 package dataplane
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // Sizes that the kernel side is built for (bpf/types.h, bpf/maps.h).
@@ -237,14 +235,6 @@ const (
 
 // Datapaths by name.
 var datapaths = []string{"strict", "hybrid", "fast"}
-
-// ParseDatapath reads the name of a Datapath.
-func ParseDatapath(name string) (Datapath, error) {
-	if i := slices.Index(datapaths, name); i >= 0 {
-		return Datapath(i), nil
-	}
-	return Strict, fmt.Errorf("datapath %q: use one of %s", name, strings.Join(datapaths, ", "))
-}
 
 func (d Datapath) String() string {
 	if int(d) < len(datapaths) {

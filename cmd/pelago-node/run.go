@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -76,7 +78,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.ikeDir, "ike-dir", ikeDir, "directory that is shared with the IKE daemon (pelago-node ike)")
 	f.StringVar(&o.verdictSocket, "verdict-socket", topology.UnreachableClustersSocket, "Unix socket on which the name server hears which clusters are unreachable")
 	f.StringVar(&o.xdp, "xdp", "", "where a gateway uses XDP: off, auto (uplinks that are network cards), on (all uplinks) (default: as the cluster joined)")
-	f.StringVar(&o.datapath, "datapath", "", "way of packets between pods and other clusters: strict, hybrid, fast (default: as the cluster joined); the label "+pelagov1alpha1.LabelDatapath+" of the node or a namespace overrides it")
+	f.StringVar(&o.datapath, "datapath", "", "way of packets between pods and other clusters: strict, hybrid, fast, auto (default: as the cluster joined); the label "+pelagov1alpha1.LabelDatapath+" of the node or a namespace overrides it")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":32780", "where /metrics is served")
 	f.StringVar(&o.healthAddr, "health-addr", "127.0.0.1:8089", "where /healthz and /readyz are served")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log debug messages")
@@ -101,10 +103,8 @@ func run(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	if o.datapath != "" {
-		if _, err := dataplane.ParseDatapath(o.datapath); err != nil {
-			return err
-		}
+	if o.datapath != "" && !slices.Contains(config.Datapaths(), o.datapath) {
+		return fmt.Errorf("--datapath %q: use one of %s", o.datapath, strings.Join(config.Datapaths(), ", "))
 	}
 	l, err := loader.Open(loader.Options{PinPath: o.pins, Sockets: true})
 	if err != nil {

@@ -112,8 +112,15 @@ const (
 // XDPSettings lists them.
 func XDPSettings() []string { return []string{XDPOff, XDPAuto, XDPOn} }
 
-// Datapaths lists the ways of packets between pods and the overlay (dataplane.Datapath).
-func Datapaths() []string { return []string{"strict", "hybrid", "fast"} }
+// DatapathStrict is the datapath (dataplane.Datapath) of a configuration without one,
+// DatapathAuto the setting that selects one for each pod.
+const (
+	DatapathStrict = "strict"
+	DatapathAuto   = "auto"
+)
+
+// Datapaths lists the settings of how packets pass between pods and the overlay.
+func Datapaths() []string { return []string{DatapathStrict, "hybrid", "fast", DatapathAuto} }
 
 // Config is the content of the ConfigMap.
 type Config struct {

@@ -57,7 +57,11 @@ func (e *endpoints) find(objs tables.Objects, d tables.PodDatapaths, devices map
 			tries[p.UID] = e.tries[p.UID] + 1
 			again = again || tries[p.UID] <= endpointRetries
 		}
-		if reason := missing(objs, d.Of(p), v, problem); reason != "" {
+		wanted := d.Of(p)
+		if d.Adapts(p) {
+			wanted = dataplane.Strict // less is what the setting means
+		}
+		if reason := missing(objs, wanted, v, problem); reason != "" {
 			host.Limited[a] = reason
 		}
 	}

@@ -47,6 +47,7 @@ type objectSource struct {
 	all             []kind // nil before the first request for the API server's versions
 	indexed         bool   // EndpointSlices, by Service
 	changes         changes
+	policies        map[string]*policyInformer // by the name of their definition
 	// objs are those that were read last; readAll: no part of them may be used.
 	objs    tables.Objects
 	readAll bool

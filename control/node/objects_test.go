@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -229,6 +231,18 @@ func TestReadFollowsChanges(t *testing.T) {
 	first, imported := slice("web-1", discoveryv1.LabelServiceName, "web", "10.7.0.1"), slice("db-g2", mcs.LabelServiceName, "db", "242.2.0.1")
 	export, index := &mcs.ServiceExport{ObjectMeta: meta("web")}, &pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: pelagov1alpha1.NodeIndexSpec{Index: 1}}
 	service := &corev1.Service{ObjectMeta: meta("web"), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	policies := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "ciliumnetworkpolicies.cilium.io"},
+		"spec": map[string]any{
+			"group": "cilium.io", "scope": "Namespaced",
+			"names": map[string]any{"plural": "ciliumnetworkpolicies", "singular": "ciliumnetworkpolicy", "kind": "CiliumNetworkPolicy"},
+			"versions": []any{map[string]any{"name": "v2", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
+		},
+	}}
+	policy := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": map[string]any{"namespace": "default", "name": "deny"},
+	}}
 	update := func(o client.Object) {
 		t.Helper()
 		if err := c.Update(t.Context(), o); err != nil {
@@ -267,6 +281,12 @@ func TestReadFollowsChanges(t *testing.T) {
 		}, func(o tables.Objects) bool { _, ok := o.Slices[db]; return !ok }},
 		{"a slice that goes", func() { c.Remove(imported) }, func(o tables.Objects) bool { _, ok := o.Imported[db]; return !ok }},
 		{"a NodeIndex", func() { c.Make(index) }, func(o tables.Objects) bool { return len(o.NodeIndexes) == 1 }},
+		{"a kind of policies", func() { c.Make(policies) }, func(o tables.Objects) bool { return len(o.OtherPolicies) == 0 }},
+		{"a policy of it", func() { await.Equal(t, nil, func() error { return c.Create(t.Context(), policy.DeepCopy()) }) }, func(o tables.Objects) bool {
+			return maps.Equal(o.OtherPolicies, map[string]string{"default": "CiliumNetworkPolicy"})
+		}},
+		{"a policy that goes", func() { c.Remove(policy) }, func(o tables.Objects) bool { return len(o.OtherPolicies) == 0 }},
+		{"a kind of policies that goes", func() { c.Remove(policies) }, func(tables.Objects) bool { return len(d.objects.policies) == 0 }},
 		{"a Service that goes", func() { c.Remove(service) }, func(o tables.Objects) bool { return o.Services[web] == nil }},
 	} {
 		former := read()
@@ -276,7 +296,7 @@ func TestReadFollowsChanges(t *testing.T) {
 		// Updates of the caches that step.holds does not see may still come.
 		await.Equal(t, "", func() string {
 			got := read()
-			anew := objectSource{node: d.objects.node, namespace: d.objects.namespace, cache: d.objects.cache, mapper: d.objects.mapper, readAll: true}
+			anew := objectSource{node: d.objects.node, namespace: d.objects.namespace, cache: d.objects.cache, mapper: d.objects.mapper, policies: d.objects.policies, readAll: true}
 			want, err := anew.readChanged(t.Context(), nil, nil)
 			if err != nil {
 				t.Fatal(err)

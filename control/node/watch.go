@@ -40,21 +40,24 @@ func CacheOptions(nodeName, namespace string) (cache.Options, error) {
 	if err != nil {
 		return cache.Options{}, fmt.Errorf("select Namespaces: %w", err)
 	}
-	return cache.Options{
-		Mapper:           mapper(),
-		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Node{}:               {Transform: tables.Reduce},
-			&discoveryv1.EndpointSlice{}: {Transform: tables.Reduce},
-			&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
-			&corev1.ConfigMap{}: {
-				Namespaces: map[string]cache.Config{namespace: {}},
-				Field:      fields.OneTermEqualSelector("metadata.name", config.ConfigMapName),
-			},
-			&corev1.Namespace{}:     {Label: labels.NewSelector().Add(*withDatapath)},
-			&submarinerv1.Gateway{}: {Namespaces: map[string]cache.Config{namespace: {}}},
+	byObject := map[client.Object]cache.ByObject{
+		&corev1.Node{}:               {Transform: tables.Reduce},
+		&discoveryv1.EndpointSlice{}: {Transform: tables.Reduce},
+		&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
+		&corev1.ConfigMap{}: {
+			Namespaces: map[string]cache.Config{namespace: {}},
+			Field:      fields.OneTermEqualSelector("metadata.name", config.ConfigMapName),
 		},
-	}, nil
+		&corev1.Namespace{}:     {Label: labels.NewSelector().Add(*withDatapath)},
+		&submarinerv1.Gateway{}: {Namespaces: map[string]cache.Config{namespace: {}}},
+		partial(definition):     {Transform: reducePolicy},
+	}
+	for _, k := range policyKinds {
+		for _, version := range k.versions {
+			byObject[partial(k.WithVersion(version))] = cache.ByObject{Transform: reducePolicy}
+		}
+	}
+	return cache.Options{Mapper: mapper(), DefaultTransform: cache.TransformStripManagedFields(), ByObject: byObject}, nil
 }
 
 // mcsVersions are those of the kinds ServiceExport and ServiceImport that a cluster may serve, in
@@ -126,6 +129,10 @@ func (s *objectSource) onChange(kind string, obj any) {
 		}
 		if len(concerned) == 0 {
 			return // of no Service
+		}
+	case *metav1.PartialObjectMetadata:
+		if _, known := policyKinds[o.Name]; kind == definition.Kind && !known {
+			return
 		}
 	}
 	s.changes.add(kind, concerned)
@@ -266,6 +273,7 @@ func (s *objectSource) kinds() ([]kind, error) {
 			}
 		})},
 		{"NetworkPolicy", &networkingv1.NetworkPolicy{}, listed(func(l *networkingv1.NetworkPolicyList, o *tables.Objects) { o.Policies = l.Items })},
+		{definition.Kind, partial(definition), (*objectSource).readPolicies},
 		{"NodeIndex", &pelagov1alpha1.NodeIndex{}, listed(func(l *pelagov1alpha1.NodeIndexList, o *tables.Objects) { o.NodeIndexes = l.Items })},
 		{"PortBlock", &pelagov1alpha1.PortBlock{}, listed(func(l *pelagov1alpha1.PortBlockList, o *tables.Objects) { o.PortBlocks = l.Items })},
 		{"Peer", &pelagov1alpha1.Peer{}, listed(func(l *pelagov1alpha1.PeerList, o *tables.Objects) { o.Peers = l.Items })},
@@ -487,6 +495,12 @@ func mapper() *meta.DefaultRESTMapper {
 		add(meta.RESTScopeNamespace, schema.GroupVersion{Group: mcs.GroupName, Version: version}, map[string]string{
 			mcs.ServiceExportKindName: "serviceexports", mcs.ServiceImportKindName: "serviceimports",
 		})
+	}
+	add(meta.RESTScopeRoot, definition.GroupVersion(), map[string]string{definition.Kind: "customresourcedefinitions"})
+	for _, k := range policyKinds {
+		for _, version := range k.versions {
+			add(k.scope, schema.GroupVersion{Group: k.Group, Version: version}, map[string]string{k.Kind: k.resource})
+		}
 	}
 	return m
 }

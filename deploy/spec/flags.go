@@ -152,7 +152,8 @@ func (b *MemberFlags) addCable(f *pflag.FlagSet) {
 		config.XDPSettings()...)
 	AddChoice(f, &m.Datapath, "datapath", m.Datapath, "path of packets between pods and other clusters: strict (through "+
 		"the node's stack), hybrid (those of established connections bypass it, conntrack and policies see one about every 0.7 s), fast (all "+
-		"bypass it, except those of pods that a NetworkPolicy selects). The label "+pelagov1alpha1.LabelDatapath+" of a node or namespace "+
+		"bypass it, except those of pods that a policy selects), auto (fast for pods that no policy selects, hybrid for others, strict where "+
+		"kernel or CNI allow no more). The label "+pelagov1alpha1.LabelDatapath+" of a node or namespace "+
 		"overrides it", config.Datapaths()...)
 	f.BoolVar(&m.NAT, "natt", m.NAT, "gateways with a public address are behind NAT: peers try that address first; NAT discovery runs in any case")
 	f.Uint16Var(&m.DiscoveryPort, "natt-discovery-port", m.DiscoveryPort, "UDP port of NAT discovery")

@@ -107,7 +107,7 @@ const DefaultGateways = 2
 func DefaultMember() Member {
 	return Member{
 		Globalnet: true, CablePort: 4500, CableTunnels: 1, DiscoveryPort: natt.DefaultPort, NAT: true, GatewayMode: ActiveActive, XDP: config.XDPOff,
-		Datapath: config.Datapaths()[0], DNSTTL: dns.DefaultTTL, Gateways: DefaultGateways, LabelGateway: true, Image: manifests.DefaultImage, PullPolicy: "IfNotPresent",
+		Datapath: config.DatapathStrict, DNSTTL: dns.DefaultTTL, Gateways: DefaultGateways, LabelGateway: true, Image: manifests.DefaultImage, PullPolicy: "IfNotPresent",
 	}
 }
 
@@ -252,7 +252,7 @@ func (m Member) Config() config.Config {
 	}
 	zero(&c.CableTunnels, 1)
 	zero(&c.XDP, config.XDPOff)
-	zero(&c.Datapath, config.Datapaths()[0])
+	zero(&c.Datapath, config.DatapathStrict)
 	zero(&c.DNSTTL, dns.DefaultTTL)
 	zero(&c.DiscoveryPort, natt.DefaultPort)
 	return c
@@ -275,7 +275,7 @@ func FromConfig(c config.Config) Member {
 	}
 	m.ExternalCIDR, m.RouteServiceCIDR, m.ClustersetIPEnabled, m.NetworkOnly = c.ExternalCIDRs, c.RouteServiceCIDR, c.ClusterSetIPs, c.NetworkOnly
 	m.CableDriver, m.CablePort, m.CableTunnels = c.CableDriver, c.CablePort, max(1, c.CableTunnels)
-	m.XDP, m.Datapath = cmp.Or(c.XDP, m.XDP), cmp.Or(c.Datapath, m.Datapath)
+	m.XDP, m.Datapath = cmp.Or(c.XDP, m.XDP), cmp.Or(c.Datapath, config.DatapathStrict)
 	m.DiscoveryPort, m.NAT, m.PreferredServer, m.LoadBalancer = cmp.Or(c.DiscoveryPort, m.DiscoveryPort), !c.NoNAT, c.PreferredServer, c.LoadBalancer
 	m.Gateways = c.Gateways
 	m.AirGapped, m.DNSTTL, m.DNSCache = c.AirGapped, cmp.Or(c.DNSTTL, m.DNSTTL), c.DNSCache

@@ -247,6 +247,7 @@ func Full(globalnet bool) (tables.Objects, tables.Host) {
 	objs.Nodes[1].Spec.Unschedulable = true
 	objs.Nodes[0].Labels[pelagov1alpha1.LabelDatapath] = "fast"
 	objs.Datapaths = map[string]string{"sample": "hybrid"}
+	objs.OtherPolicies = map[string]string{"other": "CiliumNetworkPolicy"}
 	objs.Policies = []networkingv1.NetworkPolicy{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "deny"},
 		Spec:       networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},

@@ -97,6 +97,7 @@ func runCell(t *testing.T, name string) {
 		{"exec", stepExec}, {"service", stepService}, {"headless", stepHeadless}, {"udp", stepUDP}, {"large", stepLarge},
 		{"local vip", stepLocalVIP}, {"remote vip", stepRemoteVIP},
 		{"policy strict", stepPolicy("strict")}, {"policy hybrid", stepPolicy("hybrid")}, {"policy fast", stepPolicy("fast")},
+		{"policy auto", stepPolicy("auto")},
 		{"datapaths", stepDatapaths}, {"agent of the CNI", stepNetworkAgent}, {"pelago-node", stepNodeAgent},
 		{"reboot", stepReboot}, {"reboot, CNI late", stepLateNetwork}, {"uninstall", stepUninstall},
 	} {
@@ -326,6 +327,24 @@ spec:
 `
 )
 
+// ciliumPolicies are the same in Cilium's own kind, for the datapath auto.
+var ciliumPolicies = map[string]string{
+	ingressFrom: `apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: e2e-cni, namespace: ` + loadNamespace + `}
+spec:
+  endpointSelector: {matchLabels: {app: web}}
+  ingress: [{fromCIDR: [%s]}]
+`,
+	egressTo: `apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: e2e-cni, namespace: ` + loadNamespace + `}
+spec:
+  endpointSelector: {}
+  egress: [{toCIDR: [%s]}]
+`,
+}
+
 // setDatapath sets the datapath of the load's namespace in both clusters.
 func (c *cell) setDatapath(ctx context.Context, datapath string) error {
 	for _, cluster := range c.Members() {
@@ -343,11 +362,15 @@ func stepPolicy(datapath string) step {
 		if !c.Lab.EnforcesPolicies() {
 			return "", errNoMeaning
 		}
+		kind, manifest := "networkpolicy", func(of string) string { return of }
+		if datapath == "auto" && strings.HasPrefix(c.name, "cilium") {
+			kind, manifest = "ciliumnetworkpolicy", func(of string) string { return ciliumPolicies[of] }
+		}
 		defer func() {
 			clean := context.WithoutCancel(ctx)
 			for _, cluster := range c.Members() {
 				// what remains fails the next step
-				_, _ = c.ask(clean, cluster, "-n", loadNamespace, "delete", "networkpolicy", "e2e-cni", "--ignore-not-found")
+				_, _ = c.ask(clean, cluster, "-n", loadNamespace, "delete", kind, "e2e-cni", "--ignore-not-found")
 			}
 			_ = c.setDatapath(clean, "strict") // likewise
 		}()
@@ -374,7 +397,7 @@ func stepPolicy(datapath string) step {
 				cidr  string
 				check func() error
 			}{{p.other, blocked}, {p.allowed, passes}} {
-				err := c.Apply(ctx, p.cluster, fmt.Sprintf(p.policy, of.cidr))
+				err := c.Apply(ctx, p.cluster, fmt.Sprintf(manifest(p.policy), of.cidr))
 				if err == nil {
 					err = of.check()
 				}
@@ -382,7 +405,7 @@ func stepPolicy(datapath string) step {
 					return "", fmt.Errorf("policy of %s with %s: %w", p.cluster, of.cidr, err)
 				}
 			}
-			if _, err := c.ask(ctx, p.cluster, "-n", loadNamespace, "delete", "networkpolicy", "e2e-cni"); err != nil {
+			if _, err := c.ask(ctx, p.cluster, "-n", loadNamespace, "delete", kind, "e2e-cni"); err != nil {
 				return "", err
 			}
 			if err := passes(); err != nil {
@@ -501,7 +524,7 @@ func (c *cell) awaitSent(ctx context.Context, packets uint64) (past, through uin
 func stepDatapaths(ctx context.Context, c *cell) (string, error) {
 	return c.underTraffic(ctx, func() (string, error) {
 		var figures []string
-		for _, datapath := range []string{"strict", "hybrid", "fast", "strict"} {
+		for _, datapath := range []string{"strict", "hybrid", "fast", "auto", "strict"} {
 			if err := c.setDatapath(ctx, datapath); err != nil {
 				return "", err
 			}

@@ -63,7 +63,7 @@ type NodeIndexStatus struct {
 	// +optional
 	NodeBootID string `json:"nodeBootID,omitempty"`
 	// Mode is the datapath of the node's pods, unless their namespace has another one: strict,
-	// hybrid or fast.
+	// hybrid, fast or auto.
 	//
 	// +optional
 	Mode string `json:"mode,omitempty"`

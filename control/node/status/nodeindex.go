@@ -55,7 +55,7 @@ func NodeIndex(objs tables.Objects, r tables.Result, n Node) *pelagov1alpha1.Nod
 	s.Ready, s.Gateway = n.Ready, n.Gateway
 	s.Serving = s.Gateway && n.Serving
 	s.BootID, s.NodeBootID = n.BootID, tables.OwnNode(objs).Status.NodeInfo.BootID
-	s.Mode = r.Datapath.String()
+	s.Mode = r.Datapath
 	s.Address = ""
 	if a := r.State.Settings.Address; a.IsValid() {
 		s.Address = a.String()

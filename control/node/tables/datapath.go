@@ -1,9 +1,11 @@
 package tables
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -11,15 +13,18 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
 )
 
 // PodDatapaths are the datapaths of this node's pods.
 type PodDatapaths struct {
-	// Node is that of pods whose namespace sets none.
-	Node       dataplane.Datapath
-	namespaces map[string]dataplane.Datapath
+	// Node is the setting for pods whose namespace has none, one of config.Datapaths.
+	Node       string
+	namespaces map[string]string
 	policies   map[string][]labels.Selector // by namespace
+	others     map[string]string            // Objects.OtherPolicies
+	conntrack  bool
 	// Problems are invalid labels, and a datapath that the kernel does not have.
 	Problems []string
 }
@@ -28,34 +33,30 @@ type PodDatapaths struct {
 // the node, the daemon's command line, the cluster's configuration. conntrack: the programs read
 // it.
 func Datapaths(objs Objects, option string, conntrack bool) PodDatapaths {
-	d := PodDatapaths{namespaces: map[string]dataplane.Datapath{}, policies: map[string][]labels.Selector{}}
-	parse := func(where, name string) (dataplane.Datapath, bool) {
-		v, err := dataplane.ParseDatapath(name)
-		if err != nil {
-			d.Problems = append(d.Problems, fmt.Sprintf("%s: label %s: %v", where, pelagov1alpha1.LabelDatapath, err))
-		}
-		return v, err == nil
+	d := PodDatapaths{
+		Node: cmp.Or(option, objs.Config.Datapath, config.DatapathStrict), namespaces: map[string]string{},
+		policies: map[string][]labels.Selector{}, others: objs.OtherPolicies, conntrack: conntrack,
 	}
-	for _, name := range []string{objs.Config.Datapath, option} {
-		if v, err := dataplane.ParseDatapath(name); err == nil {
-			d.Node = v
+	valid := func(where, name string) bool {
+		ok := slices.Contains(config.Datapaths(), name)
+		if !ok {
+			d.Problems = append(d.Problems, fmt.Sprintf("%s: label %s: datapath %q: use one of %s", where, pelagov1alpha1.LabelDatapath, name, strings.Join(config.Datapaths(), ", ")))
 		}
+		return ok
 	}
-	if name, ok := OwnNode(objs).Labels[pelagov1alpha1.LabelDatapath]; ok {
-		if v, ok := parse("node "+objs.Name, name); ok {
-			d.Node = v
-		}
+	if name, ok := OwnNode(objs).Labels[pelagov1alpha1.LabelDatapath]; ok && valid("node "+objs.Name, name) {
+		d.Node = name
 	}
 	for namespace, name := range objs.Datapaths {
-		if v, ok := parse("namespace "+namespace, name); ok {
-			d.namespaces[namespace] = v
+		if valid("namespace "+namespace, name) {
+			d.namespaces[namespace] = name
 		}
 	}
-	hybrid := func(v dataplane.Datapath) bool {
-		return v == dataplane.Hybrid || v == dataplane.Fast && len(objs.Policies) > 0
+	hybrid := func(name string) bool {
+		return name == dataplane.Hybrid.String() || name == dataplane.Fast.String() && len(objs.Policies)+len(objs.OtherPolicies) > 0
 	}
-	if !conntrack && slices.ContainsFunc(slices.AppendSeq([]dataplane.Datapath{d.Node}, maps.Values(d.namespaces)), hybrid) {
-		d.Problems = append(d.Problems, "datapath hybrid, or fast under a NetworkPolicy: the kernel lacks the kfunc bpf_skb_ct_lookup (Linux 5.18, CONFIG_NF_CONNTRACK with BTF): all packets pass the node's stack, as with strict")
+	if !conntrack && slices.ContainsFunc(slices.AppendSeq([]string{d.Node}, maps.Values(d.namespaces)), hybrid) {
+		d.Problems = append(d.Problems, "datapath hybrid, or fast under a policy: the kernel lacks the kfunc bpf_skb_ct_lookup (Linux 5.18, CONFIG_NF_CONNTRACK with BTF): all packets pass the node's stack, as with strict")
 	}
 	for i := range objs.Policies {
 		p := &objs.Policies[i]
@@ -68,22 +69,39 @@ func Datapaths(objs Objects, option string, conntrack bool) PodDatapaths {
 	return d
 }
 
-// Of returns the datapath of a pod. One that a NetworkPolicy selects is never fast: the policy
-// engine would not see its connections.
+// setting is that of a pod's namespace, or else of the node.
+func (d PodDatapaths) setting(p *corev1.Pod) string {
+	return cmp.Or(d.namespaces[p.Namespace], d.Node)
+}
+
+// Of returns the datapath of a pod. One that a policy may select is never fast: the policy engine
+// would not see its connections. With auto, such a pod is hybrid where the kernel has it, and the
+// others are fast.
 func (d PodDatapaths) Of(p *corev1.Pod) dataplane.Datapath {
-	v, ok := d.namespaces[p.Namespace]
-	if !ok {
-		v = d.Node
-	}
-	if v != dataplane.Fast {
-		return v
-	}
-	for _, s := range d.policies[p.Namespace] {
-		if s.Matches(labels.Set(p.Labels)) {
+	name, selected := d.setting(p), d.selected(p)
+	switch {
+	case name == config.DatapathAuto && selected && !d.conntrack:
+		return dataplane.Strict
+	case name == config.DatapathAuto || name == dataplane.Fast.String():
+		if selected {
 			return dataplane.Hybrid
 		}
+		return dataplane.Fast
+	case name == dataplane.Hybrid.String():
+		return dataplane.Hybrid
 	}
-	return v
+	return dataplane.Strict
+}
+
+// Adapts reports whether the setting of a pod asks for the datapath that it can have.
+func (d PodDatapaths) Adapts(p *corev1.Pod) bool { return d.setting(p) == config.DatapathAuto }
+
+// selected reports whether a policy may select the pod.
+func (d PodDatapaths) selected(p *corev1.Pod) bool {
+	if d.others[""] != "" || d.others[p.Namespace] != "" {
+		return true
+	}
+	return slices.ContainsFunc(d.policies[p.Namespace], func(s labels.Selector) bool { return s.Matches(labels.Set(p.Labels)) })
 }
 
 // NeedsDevice reports whether programs run at the pod's own device: its packets may bypass the

@@ -75,7 +75,8 @@ type cacheBody struct {
 	Imported      []discoveryv1.EndpointSlice         `json:"imported,omitempty"`
 	Datapaths     map[string]string                   `json:"datapaths,omitempty"` // by namespace
 	Policies      []networkingv1.NetworkPolicy        `json:"policies,omitempty"`
-	PodNodes      map[string][]netip.Addr             `json:"places,omitempty"` // by node
+	OtherPolicies map[string]string                   `json:"otherPolicies,omitempty"` // by namespace
+	PodNodes      map[string][]netip.Addr             `json:"places,omitempty"`        // by node
 }
 
 // cacheImport is an Import with its name.
@@ -225,7 +226,10 @@ func partsOf(objs Objects) iter.Seq2[string, func() cacheBody] {
 				return cacheBody{Pods: sorted(essentials(objs.Pods, essentialPod), func(o *corev1.Pod) *metav1.ObjectMeta { return &o.ObjectMeta })}
 			}},
 			{"policies", func() cacheBody {
-				return cacheBody{Policies: sorted(essentials(objs.Policies, essentialPolicy), func(o *networkingv1.NetworkPolicy) *metav1.ObjectMeta { return &o.ObjectMeta })}
+				return cacheBody{
+					Policies:      sorted(essentials(objs.Policies, essentialPolicy), func(o *networkingv1.NetworkPolicy) *metav1.ObjectMeta { return &o.ObjectMeta }),
+					OtherPolicies: objs.OtherPolicies,
+				}
 			}},
 			{"podnodes", func() cacheBody {
 				b := cacheBody{PodNodes: map[string][]netip.Addr{}}
@@ -308,7 +312,8 @@ func (b cacheBody) objects(node string) (Objects, error) {
 		ClusterEgress: b.ClusterEgress, EgressIPs: b.EgressIPs, IngressIPs: b.IngressIPs, Pods: b.Pods,
 		Services: map[types.NamespacedName]*corev1.Service{}, Slices: map[types.NamespacedName][]discoveryv1.EndpointSlice{},
 		Imports: map[types.NamespacedName]Import{}, Imported: map[types.NamespacedName][]discoveryv1.EndpointSlice{},
-		Exports: map[types.NamespacedName]bool{}, ExportTo: map[types.NamespacedName]string{}, PodNodes: map[netip.Addr]string{}, Datapaths: b.Datapaths, Policies: b.Policies,
+		Exports: map[types.NamespacedName]bool{}, ExportTo: map[types.NamespacedName]string{}, PodNodes: map[netip.Addr]string{}, Datapaths: b.Datapaths,
+		Policies: b.Policies, OtherPolicies: b.OtherPolicies,
 	}
 	for i := range b.Services {
 		s := &b.Services[i]

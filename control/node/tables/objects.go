@@ -43,9 +43,11 @@ type Objects struct {
 	// Pods of this node.
 	Pods []corev1.Pod
 	// Datapaths are the labels of namespaces that have one (LabelDatapath), Policies the
-	// NetworkPolicies of the cluster.
-	Datapaths map[string]string
-	Policies  []networkingv1.NetworkPolicy
+	// NetworkPolicies of the cluster. OtherPolicies has a kind of other policies for each namespace
+	// with some; those under "" select pods of all namespaces.
+	Datapaths     map[string]string
+	Policies      []networkingv1.NetworkPolicy
+	OtherPolicies map[string]string
 	// Imports are the ServiceImports with a ClusterSetIP, Imported the EndpointSlices of the
 	// clusters that serve them.
 	Imports  map[types.NamespacedName]Import
@@ -79,9 +81,9 @@ type Host struct {
 	// is not known are left out of the sources; Unserved is why.
 	Devices  map[netip.Addr]uint32
 	Unserved map[netip.Addr]string
-	// Datapath is that of pods whose namespace sets none; Endpoints are the devices of those that
+	// Datapath is the setting for pods whose namespace has none; Endpoints are the devices of those that
 	// need programs (NeedsDevice).
-	Datapath  dataplane.Datapath
+	Datapath  string
 	Endpoints map[netip.Addr]dataplane.Endpoint
 	// Limited is what pods lack that need an endpoint and have none, or one with another datapath.
 	Limited map[netip.Addr]string
@@ -145,7 +147,7 @@ type Result struct {
 	// Rotation of a gateway's keys; the zero value if none was requested.
 	Rotation cable.Rotation
 	// Datapath is Host's.
-	Datapath dataplane.Datapath
+	Datapath string
 	// LeftOut are the pods of this node that are not connected, or not as they are to be.
 	LeftOut []LeftOut
 	// Unreached are the nodes and gateways that are left out because of the device that leads to
