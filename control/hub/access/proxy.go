@@ -92,7 +92,11 @@ func (h *proxyHandler) serve(w http.ResponseWriter, q *http.Request, who user.In
 			refuse(w, apierrors.NewForbidden(resource, name, fmt.Errorf("only the agent of a pull member attaches it, as %s", account)))
 			return
 		}
-		h.tunnels.attach(w, q, name)
+		if !c.Accepted() {
+			refuse(w, apierrors.NewForbidden(resource, name, fmt.Errorf("an administrator of the hub accepts the cluster first: pelago clusters accept %s", name)))
+			return
+		}
+		h.tunnels.attach(w, q, c)
 	default:
 		h.forward(w, q, who, c, rest)
 	}
@@ -147,7 +151,7 @@ func (h *proxyHandler) enter(ctx context.Context, who user.Info, c *clusterv1alp
 // route returns how a member is reached.
 func (h *proxyHandler) route(ctx context.Context, c *clusterv1alpha1.Cluster) (*route, error) {
 	if c.Spec.SyncMode == clusterv1alpha1.Pull {
-		t := h.tunnels.to(c.Name)
+		t := h.tunnels.to(c)
 		if t == nil {
 			return nil, unavailable("cluster %s has no tunnel to this replica of pelago-hub (%s): see the log of pelago-agent-execution there",
 				c.Name, readiness(c))

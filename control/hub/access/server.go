@@ -28,8 +28,12 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/client-go/rest"
+	clientcache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
 const (
@@ -78,8 +82,12 @@ func Setup(mgr manager.Manager, o Options) error {
 	if err != nil {
 		return fmt.Errorf("serve the access to members at %q: %w", o.Address, err)
 	}
+	leaving := &departures{clusters: mgr.GetCache(), end: func(cluster string) {
+		h.tunnels.end(cluster)
+		h.routes.close(cluster)
+	}}
 	r := &registration{Options: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), port: port}
-	if err := errors.Join(o.Registry.Register(h.tunnels.sessions), mgr.Add(s), mgr.Add(r),
+	if err := errors.Join(o.Registry.Register(h.tunnels.sessions), mgr.Add(s), mgr.Add(r), mgr.Add(leaving),
 		mgr.AddReadyzCheck("proxy", s.ready)); err != nil {
 		return fmt.Errorf("set up the access to members: %w", err)
 	}
@@ -151,6 +159,45 @@ func (s *server) Start(ctx context.Context) error {
 		return fmt.Errorf("serve the access to members: %w", err)
 	}
 	<-ended
+	return nil
+}
+
+// departures ends the connections to clusters that are removed, or not accepted any more.
+type departures struct {
+	clusters cache.Informers
+	end      func(cluster string)
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: every replica has connections.
+func (d *departures) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable.
+func (d *departures) Start(ctx context.Context) error {
+	informer, err := d.clusters.GetInformer(ctx, &clusterv1alpha1.Cluster{})
+	if err != nil {
+		return fmt.Errorf("watch Clusters, to end the connections to those that leave: %w", err)
+	}
+	_, err = informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			old, ok := before.(*clusterv1alpha1.Cluster)
+			c, isCluster := after.(*clusterv1alpha1.Cluster)
+			if ok && isCluster && (old.UID != c.UID || old.Accepted() && !c.Accepted()) {
+				d.end(c.Name)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if missed, ok := o.(clientcache.DeletedFinalStateUnknown); ok {
+				o = missed.Obj
+			}
+			if c, ok := o.(*clusterv1alpha1.Cluster); ok {
+				d.end(c.Name)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch Clusters, to end the connections to those that leave: %w", err)
+	}
+	<-ctx.Done()
 	return nil
 }
 

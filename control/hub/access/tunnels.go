@@ -14,7 +14,9 @@ import (
 
 	"github.com/hashicorp/yamux"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/tunnel"
 )
@@ -29,8 +31,13 @@ type tunnels struct {
 	closed bool
 }
 
+// maxTunnels is how many tunnels of a cluster a replica keeps, the newest: one agent has one, and
+// another one takes over before that has ended.
+const maxTunnels = 2
+
 type attachment struct {
 	session   *yamux.Session
+	uid       types.UID       // of the Cluster, whose name another one may have later
 	transport *http.Transport // of all requests through the session
 }
 
@@ -41,7 +48,7 @@ func newTunnels(replica string) *tunnels {
 }
 
 // attach makes the connection of a request a tunnel of the cluster.
-func (t *tunnels) attach(w http.ResponseWriter, q *http.Request, cluster string) {
+func (t *tunnels) attach(w http.ResponseWriter, q *http.Request, c *clusterv1alpha1.Cluster) {
 	except := strings.Split(q.URL.Query().Get(pelagov1alpha1.ProxyExceptParameter), ",")
 	switch {
 	case q.Header.Get("Upgrade") != pelagov1alpha1.ProxyUpgrade:
@@ -66,19 +73,26 @@ func (t *tunnels) attach(w http.ResponseWriter, q *http.Request, cluster string)
 	if err != nil {
 		return
 	}
-	session, err := yamux.Client(&bufferedConn{conn, buffered.Reader}, tunnel.Config())
+	settings := tunnel.Config()
+	settings.AcceptBacklog = 1 // the agent opens no streams
+	session, err := yamux.Client(&bufferedConn{conn, buffered.Reader}, settings)
 	if err != nil {
 		return
 	}
 	defer session.Close()
-	x := &attachment{session: session, transport: &http.Transport{
+	go func() {
+		if _, err := session.Accept(); err == nil {
+			_ = session.Close() // the end of the session is what matters
+		}
+	}()
+	x := &attachment{session: session, uid: c.UID, transport: &http.Transport{
 		DialContext:           func(context.Context, string, string) (net.Conn, error) { return session.Open() },
 		IdleConnTimeout:       time.Minute,
 		ResponseHeaderTimeout: 0, // the member's API server bounds requests
 	}}
-	if t.add(cluster, x) {
+	if t.add(c.Name, x) {
 		<-session.CloseChan()
-		t.remove(cluster, x)
+		t.remove(c.Name, x)
 		x.transport.CloseIdleConnections()
 	}
 }
@@ -99,7 +113,16 @@ func (t *tunnels) add(cluster string, x *attachment) bool {
 	if t.closed {
 		return false
 	}
-	t.by[cluster] = append(t.by[cluster], x)
+	var kept []*attachment
+	for _, y := range slices.Backward(t.by[cluster]) {
+		if y.uid == x.uid && len(kept) < maxTunnels-1 {
+			kept = append(kept, y)
+		} else {
+			_ = y.session.Close() // it ends in any case
+		}
+	}
+	slices.Reverse(kept)
+	t.by[cluster] = append(kept, x)
 	t.sessions.WithLabelValues(cluster).Set(float64(len(t.by[cluster])))
 	return true
 }
@@ -116,15 +139,24 @@ func (t *tunnels) remove(cluster string, x *attachment) {
 }
 
 // to returns the transport of the newest tunnel of a cluster; nil: none exists.
-func (t *tunnels) to(cluster string) http.RoundTripper {
+func (t *tunnels) to(c *clusterv1alpha1.Cluster) http.RoundTripper {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, x := range slices.Backward(t.by[cluster]) {
-		if !x.session.IsClosed() {
+	for _, x := range slices.Backward(t.by[c.Name]) {
+		if x.uid == c.UID && !x.session.IsClosed() {
 			return x.transport
 		}
 	}
 	return nil
+}
+
+// end ends the tunnels of a cluster.
+func (t *tunnels) end(cluster string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, x := range t.by[cluster] {
+		_ = x.session.Close() // it ends in any case
+	}
 }
 
 // close ends all tunnels: the agents look for another replica.

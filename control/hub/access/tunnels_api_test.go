@@ -99,6 +99,24 @@ func TestPull(t *testing.T) {
 		s.served(t, "m2")
 	})
 
+	t.Run("not accepted any more", func(t *testing.T) {
+		c := &clusterv1alpha1.Cluster{}
+		taints := func(all ...clusterv1alpha1.Taint) {
+			await.Equal(t, nil, func() error {
+				if err := s.Get(t.Context(), key("", "m2"), c); err != nil {
+					return err
+				}
+				c.Spec.Taints = all
+				return s.Update(t.Context(), c)
+			})
+		}
+		taints(clusterv1alpha1.Taint{Key: clusterv1alpha1.TaintUnapproved, Effect: corev1.TaintEffectNoSchedule})
+		await.Equal(t, 0, tunnels)
+		taints()
+		await.Equal(t, 2, tunnels)
+		s.served(t, "m2")
+	})
+
 	t.Run("identity", func(t *testing.T) {
 		// Rights at the hub do not suffice: what attaches as a cluster gets the requests of its
 		// users.
