@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -194,10 +195,34 @@ func TestMemberClaimsItsOwnRangesOnly(t *testing.T) {
 		c.Spec.ClusterSetIP = ip
 		return c
 	}
+	with := func(o client.Object, annotations int) client.Object {
+		o.SetAnnotations(map[string]string{"example.org/note": strings.Repeat("x", annotations)})
+		return o
+	}
+	exporting := func(bytes int) *pelagov1alpha1.ServiceContribution {
+		c := contribution("g1", "web", "120.1.0.9")
+		c.Spec.ExportedAnnotations = map[string]string{"note": strings.Repeat("x", bytes)}
+		return c
+	}
+	settings := func(bytes int) *submarinerv1.Endpoint {
+		e := index("1")
+		e.Spec.BackendConfig["note"] = strings.Repeat("x", bytes)
+		return e
+	}
+	protocol := contribution("g1", "web", "120.1.0.9")
+	protocol.Spec.Ports = []pelagov1alpha1.ContributionPort{{Protocol: corev1.ProtocolTCP, Port: 80, AppProtocol: ptr.To(strings.Repeat("x", 254))}}
 	for name, tt := range map[string]struct {
 		obj  client.Object
 		want string // "" = allowed
 	}{
+		"contribution with 4,000 bytes":         {with(contribution("g1", "web", "120.1.0.9"), 4000), ""},
+		"contribution with 5,000 bytes":         {with(contribution("g1", "web", "120.1.0.9"), 5000), "at most 4 KiB of labels and 4 KiB of annotations"},
+		"slice with 250 KiB":                    {with(slice("g1", "web.abc", "120.1.0.9"), 250<<10), "at most 4 KiB of labels and 4 KiB of annotations"},
+		"Endpoint with 5,000 bytes":             {with(endpoint("g1", "192.0.2.1"), 5000), "at most 4 KiB of labels and 4 KiB of annotations"},
+		"exported annotations of 8,000 bytes":   {exporting(8000), ""},
+		"exported annotations of 9,000 bytes":   {exporting(9000), "at most 8 KiB of exportedLabels and 8 KiB of exportedAnnotations"},
+		"a long appProtocol":                    {protocol, "an appProtocol of at most 253 characters"},
+		"backend settings of 3,000 bytes":       {settings(3000), "backend settings of at most 2,048 characters"},
 		"its GlobalCIDR":                        {endpoint("g1", "192.0.2.1", "120.1.0.0/24"), ""},
 		"a part of it":                          {endpoint("g1", "192.0.2.1", "120.1.0.128/25"), ""},
 		"an IPv6 underlay":                      {endpoint("g1", "2001:db8::1", "120.1.0.0/24"), ""},
@@ -305,6 +330,18 @@ func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 	settle(t, one, endpoint("g1", "192.0.2.1"))
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Namespace: namespace} }
 
+	registration := &corev1.Secret{}
+	if err := h.admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: RegistrationName("g1")}, registration); err != nil {
+		t.Fatal(err)
+	}
+	// renewed requests a token as the agent does; without a UID it is not bound to the registration.
+	renewed := func(uid types.UID, life time.Duration) error {
+		request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(life / time.Second))}}
+		if uid != "" {
+			request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: registration.Name, UID: uid}
+		}
+		return one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-g1")}, request)
+	}
 	for name, err := range map[string]error{
 		"list Clusters":        one.List(ctx, &submarinerv1.ClusterList{}, client.InNamespace(namespace)),
 		"list Endpoints":       one.List(ctx, &submarinerv1.EndpointList{}, client.InNamespace(namespace)),
@@ -312,7 +349,7 @@ func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 		"list EndpointSlices":  one.List(ctx, &discoveryv1.EndpointSliceList{}, client.InNamespace(namespace)),
 		"get the allocations":  one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: AllocationConfigMap}, &corev1.ConfigMap{}),
 		"get the clusterset":   one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ClustersetConfigMap}, &corev1.ConfigMap{}),
-		"renew its token":      one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-g1")}, &authenticationv1.TokenRequest{}),
+		"renew its token":      renewed(registration.UID, TokenLife),
 		"watch the clusterset": one.List(ctx, &corev1.ConfigMapList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": ClustersetConfigMap}),
 	} {
 		if err != nil {
@@ -339,6 +376,8 @@ func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 		"delete another's Cluster":      one.Delete(ctx, &submarinerv1.Cluster{ObjectMeta: meta("g2")}),
 		"change the allocations":        verbs["patch"](ctx, one, &corev1.ConfigMap{ObjectMeta: meta(AllocationConfigMap)}),
 		"change the clusterset":         verbs["patch"](ctx, one, &corev1.ConfigMap{ObjectMeta: meta(ClustersetConfigMap)}),
+		"get a token without binding":   renewed("", TokenLife),
+		"get a token for a month":       renewed(registration.UID, 30*24*time.Hour),
 		"get another's token":           one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-g2")}, &authenticationv1.TokenRequest{}),
 		"get the registrar's token":     one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta(manifests.RegistrarAccount)}, &authenticationv1.TokenRequest{}),
 		"create a ServiceAccount":       one.Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-x")}),

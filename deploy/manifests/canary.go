@@ -90,15 +90,19 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 		// A range of documentation (RFC 3849): routable to the other policies, and in no
 		// clusterset's range, which is IPv4.
 	}, map[string]any{"cluster_id": canary, "global_cidr": []any{"2001:db8::/128"}})
-	// Valid to all policies but pelago-registration-clusters.
-	const growth = "pelago-growth-canary"
-	grown := untyped("submariner.io/v1", "Cluster", map[string]any{
-		"name": growth, "namespace": BrokerNamespace,
-		"labels":      map[string]any{"submariner-io/clusterID": growth},
-		"annotations": map[string]any{"pelago.io/cluster-uid": growth, "pelago.io/cluster-index": "65536", "pelago.io/workloads-only": "true"},
-	}, map[string]any{"cluster_id": growth})
+	// workloadsOnly is valid to all policies but the one that refuses its name.
+	workloadsOnly := func(name string) *unstructured.Unstructured {
+		return untyped("submariner.io/v1", "Cluster", map[string]any{
+			"name": name, "namespace": BrokerNamespace,
+			"labels":      map[string]any{"submariner-io/clusterID": name},
+			"annotations": map[string]any{"pelago.io/cluster-uid": name, "pelago.io/cluster-index": "65536", "pelago.io/workloads-only": "true"},
+		}, map[string]any{"cluster_id": name})
+	}
+	large := workloadsOnly("pelago-size-canary")
+	large.SetFinalizers([]string{"pelago.io/a", "pelago.io/b", "pelago.io/c", "pelago.io/d", "pelago.io/e"})
 	return map[string]func(context.Context) error{
-		"pelago-registration-clusters": create(grown),
+		"pelago-registration-clusters": create(workloadsOnly("pelago-growth-canary")),
+		"pelago-member-sizes":          create(large),
 		"pelago-member-endpoints": custom("submariner.io/v1", "Endpoint", map[string]any{
 			"cluster_id": canary, "cable_name": canary, "private_ip": canary, "backend": canary, "subnets": []any{}}),
 		"pelago-member-contributions": custom("pelago.io/v1alpha1", "ServiceContribution", map[string]any{

@@ -109,7 +109,10 @@ func labelled(key, value string) *mcs.ServiceExport {
 }
 
 func TestInvalidMetadata(t *testing.T) {
-	long := strings.Repeat("a", 64)
+	long, many := strings.Repeat("a", 64), map[string]string{}
+	for i := range 250 {
+		many[fmt.Sprintf("label-%03d", i)] = strings.Repeat("v", 31)
+	}
 	for name, tt := range map[string]struct {
 		labels, annotations map[string]string
 		want                string
@@ -124,7 +127,8 @@ func TestInvalidMetadata(t *testing.T) {
 		"a weight":             {annotations: map[string]string{"lighthouse-lb-weight.submariner.io/g1": "9"}, want: "is reserved"},
 		"a similar domain":     {labels: map[string]string{"notpelago.io/a": "1"}},
 		"both":                 {labels: map[string]string{"b_": "1"}, annotations: map[string]string{"pelago.io/hub-id": "1"}, want: `"b_"`},
-		"too many annotations": {annotations: map[string]string{"a": strings.Repeat("x", maxExportedAnnotations)}, want: "131073 bytes, at most 131072"},
+		"too many annotations": {annotations: map[string]string{"a": strings.Repeat("x", maxExported)}, want: "8193 bytes, at most 8192"},
+		"too many labels":      {labels: many, want: "spec.exportedLabels: 10000 bytes, at most 8192"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := invalidMetadata(tt.labels, tt.annotations); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {

@@ -368,7 +368,7 @@ func TestInvalidExportedMetadata(t *testing.T) {
 	if want := map[string]string{"note": "2", "pelago.io/hub-id": "hub"}; cmp.Diff(want, got.Annotations) != "" {
 		t.Errorf("annotations %v", got.Annotations)
 	}
-	x.Spec.ExportedAnnotations = map[string]string{"note": "2", "large": strings.Repeat("x", maxExportedAnnotations)}
+	x.Spec.ExportedAnnotations = map[string]string{"note": "2", "large": strings.Repeat("x", maxExported)}
 	if got := g1.desired(sample(x)).imported; len(got.Annotations) > 2 {
 		t.Errorf("%d annotations", len(got.Annotations))
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/pelago-net/pelago/control/topology"
 )
 
-// maxExportedAnnotations bounds the keys and values of exportedAnnotations, in bytes. A
-// ServiceImport carries others besides, and Kubernetes allows 256 KiB for all of them.
-const maxExportedAnnotations = 128 << 10
+// maxExported bounds the keys and values of exportedLabels, and of exportedAnnotations, in bytes:
+// the agents of all clusters keep them. The hub's policy pelago-member-sizes has the same.
+const maxExported = 8 << 10
 
 // reservedDomains and their subdomains are the prefixes of labels and annotations that controllers
 // set on a ServiceImport. An exporter that could set them could change who owns an import, or where
@@ -36,16 +36,21 @@ func reserved(key string) bool {
 // nothing is. The keys are named in sorted order, so that the same problem has the same message.
 func invalidMetadata(labels, annotations map[string]string) string {
 	var problems []string
+	size := 0
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		size += len(key) + len(labels[key])
 		problems = append(problems, invalidKey("exportedLabels", key, metav1validation.ValidateLabels(map[string]string{key: labels[key]}, field.NewPath("spec", "exportedLabels")))...)
 	}
-	size := 0
+	if size > maxExported {
+		problems = append(problems, fmt.Sprintf("spec.exportedLabels: %d bytes, at most %d are exported", size, maxExported))
+	}
+	size = 0
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		size += len(key) + len(annotations[key])
 		problems = append(problems, invalidKey("exportedAnnotations", key, apivalidation.ValidateAnnotations(map[string]string{key: ""}, field.NewPath("spec", "exportedAnnotations")))...)
 	}
-	if size > maxExportedAnnotations {
-		problems = append(problems, fmt.Sprintf("spec.exportedAnnotations: %d bytes, at most %d are exported", size, maxExportedAnnotations))
+	if size > maxExported {
+		problems = append(problems, fmt.Sprintf("spec.exportedAnnotations: %d bytes, at most %d are exported", size, maxExported))
 	}
 	return strings.Join(problems, "; ")
 }
