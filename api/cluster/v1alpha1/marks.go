@@ -67,8 +67,9 @@ const ConditionDataPlaneReachable = "DataPlaneReachable"
 const (
 	// ReasonPeersReach: True.
 	ReasonPeersReach = "PeersReach"
-	// ReasonNoPeerReaches: False.
+	// ReasonNoPeerReaches, ReasonFewPeersReach (less than half): False.
 	ReasonNoPeerReaches = "NoPeerReaches"
+	ReasonFewPeersReach = "FewPeersReach"
 )
 
 // ConditionRemoved is False on a Cluster that is being deleted, and reports what its deletion waits

@@ -42,7 +42,8 @@ func readReports(all []clusterv1alpha1.Cluster) map[string]reports {
 	return about
 }
 
-// condition is DataPlaneReachable by the reports on a cluster; nil if none exist.
+// condition is DataPlaneReachable by the majority of the reports on a cluster, True if they are
+// equal; nil if none exist.
 func (r reports) condition() *metav1.Condition {
 	names := func(clusters []string) string {
 		slices.Sort(clusters)
@@ -51,15 +52,24 @@ func (r reports) condition() *metav1.Condition {
 		}
 		return strings.Join(clusters, ", ")
 	}
-	switch {
-	case len(r.reach) > 0:
-		return &metav1.Condition{Type: clusterv1alpha1.ConditionDataPlaneReachable, Status: metav1.ConditionTrue,
-			Reason: clusterv1alpha1.ReasonPeersReach, Message: "its gateways answer the probes of " + names(r.reach)}
-	case len(r.not) > 0:
-		return &metav1.Condition{Type: clusterv1alpha1.ConditionDataPlaneReachable, Status: metav1.ConditionFalse,
-			Reason: clusterv1alpha1.ReasonNoPeerReaches, Message: "no gateway of it answers the probes of " + names(r.not)}
+	if len(r.reach)+len(r.not) == 0 {
+		return nil
 	}
-	return nil
+	c := &metav1.Condition{Type: clusterv1alpha1.ConditionDataPlaneReachable}
+	switch {
+	case len(r.not) == 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, clusterv1alpha1.ReasonPeersReach, "its gateways answer the probes of "+names(r.reach)
+	case len(r.reach) == 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, clusterv1alpha1.ReasonNoPeerReaches, "no gateway of it answers the probes of "+names(r.not)
+	default:
+		c.Status, c.Reason = metav1.ConditionTrue, clusterv1alpha1.ReasonPeersReach
+		if len(r.reach) < len(r.not) {
+			c.Status, c.Reason = metav1.ConditionFalse, clusterv1alpha1.ReasonFewPeersReach
+		}
+		c.Message = fmt.Sprintf("its gateways answer the probes of %d of %d clusters: of %s, but not of %s",
+			len(r.reach), len(r.reach)+len(r.not), names(r.reach), names(r.not))
+	}
+	return c
 }
 
 // setReachable sets DataPlaneReachable among the conditions of a cluster, or removes it.
