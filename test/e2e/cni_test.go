@@ -197,7 +197,7 @@ func datagrams(out string) (string, error) {
 	if err := json.Unmarshal([]byte(out), &p); err != nil {
 		return "", fmt.Errorf("read %.200q: %w", out, err)
 	}
-	text := fmt.Sprintf("%d of %d datagrams lost, longest gap %.0f ms", p.Lost, p.Sent, p.LongestGapMs)
+	text := fmt.Sprintf("%d of %d datagrams lost, longest gap %.0f ms, %.0f ms of it without a processor", p.Lost, p.Sent, p.LongestGapMs, p.GapUnscheduledMs)
 	if p.Lost > 0 || p.Sent == 0 {
 		return "", errors.New(text)
 	}

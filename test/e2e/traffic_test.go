@@ -35,7 +35,9 @@ type pings struct {
 	FirstLost    int     `json:"firstLost"`
 	LastLost     int     `json:"lastLost"`
 	LongestGapMs float64 `json:"longestGapMs"`
-	MaxRTTMs     float64 `json:"maxRTTMs"`
+	// GapUnscheduledMs is for how long of it the client was without a processor.
+	GapUnscheduledMs float64 `json:"gapUnscheduledMs"`
+	MaxRTTMs         float64 `json:"maxRTTMs"`
 }
 
 type held struct {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -88,8 +89,14 @@ type pings struct {
 	LastLost  int `json:"lastLost"`
 	// LongestGapMs is the longest time between two answers that follow each other.
 	LongestGapMs float64 `json:"longestGapMs"`
-	MaxRTTMs     float64 `json:"maxRTTMs"`
+	// GapUnscheduledMs is for how long of the longest gap threads of this process were runnable
+	// without a processor, to within waitSample.
+	GapUnscheduledMs float64 `json:"gapUnscheduledMs"`
+	MaxRTTMs         float64 `json:"maxRTTMs"`
 }
+
+// waitSample is how often the time without a processor is read.
+const waitSample = 100 * time.Millisecond
 
 // lastAnswers is how long answers are waited for after the last datagram, or the last answer;
 // missingAnswers how long if some are missing: longer than a busy machine delays one.
@@ -153,6 +160,9 @@ type receiver struct {
 	answered   map[uint64]bool
 	duplicates int
 	gap, rtt   time.Duration
+	// waited is unscheduled() at sampled, gapWaited its part of gap.
+	sampled           time.Time
+	waited, gapWaited time.Duration
 }
 
 func (r *receiver) read(conn net.Conn) {
@@ -190,13 +200,19 @@ func (r *receiver) note(sequence uint64, sentAt time.Duration, now time.Time) {
 		fmt.Fprintln(os.Stderr, "the first answer is here")
 	}
 	r.answered[sequence] = true
-	r.gap = max(r.gap, now.Sub(r.last))
+	if gap := now.Sub(r.last); gap > r.gap {
+		r.gap, r.gapWaited = gap, min(gap, unscheduled()-r.waited)
+	}
+	if now.Sub(r.sampled) > waitSample {
+		r.sampled, r.waited = now, unscheduled()
+	}
 	r.rtt = max(r.rtt, now.Sub(r.start)-sentAt)
 	r.last = now
 }
 
 func (r *receiver) result(sent int) pings {
-	out := pings{Sent: sent, Duplicates: r.duplicates, FirstLost: -1, LastLost: -1, LongestGapMs: milliseconds(r.gap), MaxRTTMs: milliseconds(r.rtt)}
+	out := pings{Sent: sent, Duplicates: r.duplicates, FirstLost: -1, LastLost: -1, LongestGapMs: milliseconds(r.gap),
+		GapUnscheduledMs: milliseconds(r.gapWaited), MaxRTTMs: milliseconds(r.rtt)}
 	for i := range sent {
 		if r.answered[uint64(i)] {
 			continue
@@ -208,6 +224,23 @@ func (r *receiver) result(sent int) pings {
 		out.LastLost = i
 	}
 	return out
+}
+
+// unscheduled is how long the threads of this process have been runnable without a processor,
+// together (Documentation/scheduler/sched-stats.rst); 0 where the kernel does not count it.
+func unscheduled() (sum time.Duration) {
+	files, _ := filepath.Glob("/proc/self/task/*/schedstat") // the pattern is valid
+	for _, file := range files {
+		var run, wait int64
+		text, err := os.ReadFile(file)
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &run, &wait)
+		}
+		if err == nil { // else a thread that has ended
+			sum += time.Duration(wait)
+		}
+	}
+	return sum
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -65,8 +65,11 @@ func TestPing(t *testing.T) {
 			}
 			defer conn.Close()
 			got := exchange(ctx, conn, 5*time.Millisecond, 64)
-			if diff := cmp.Diff(tt.want(got.Sent), got, cmpopts.IgnoreFields(pings{}, "LongestGapMs", "MaxRTTMs")); diff != "" {
+			if diff := cmp.Diff(tt.want(got.Sent), got, cmpopts.IgnoreFields(pings{}, "LongestGapMs", "GapUnscheduledMs", "MaxRTTMs")); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
+			}
+			if w := got.GapUnscheduledMs; w < 0 || w > got.LongestGapMs {
+				t.Errorf("%v ms without a processor in a gap of %v ms", w, got.LongestGapMs)
 			}
 			if got.LongestGapMs <= 0 || got.MaxRTTMs <= 0 {
 				t.Errorf("gap %v ms, round trip %v ms, want some", got.LongestGapMs, got.MaxRTTMs)
