@@ -180,8 +180,9 @@ func (h *proxyHandler) route(ctx context.Context, c *clusterv1alpha1.Cluster) (*
 
 // impersonation returns the identity of a user in a member. Components of the hub are rejected: the
 // member's own components have the same names. Groups with the prefix system:, above all
-// system:masters, are removed for the same reason; the member adds those that every user and
-// ServiceAccount has.
+// system:masters, are removed for the same reason, and those of kubeadm, whose administrators have
+// all rights in members that kubeadm made; the member adds those that every user and ServiceAccount
+// has.
 func impersonation(who user.Info) (transport.ImpersonationConfig, error) {
 	name := who.GetName()
 	if strings.HasPrefix(name, "system:") && !strings.HasPrefix(name, serviceaccount.ServiceAccountUsernamePrefix) {
@@ -189,7 +190,7 @@ func impersonation(who user.Info) (transport.ImpersonationConfig, error) {
 	}
 	out := transport.ImpersonationConfig{UserName: name, Extra: map[string][]string{}}
 	for _, g := range who.GetGroups() {
-		if !strings.HasPrefix(g, "system:") {
+		if !strings.HasPrefix(g, "system:") && !strings.HasPrefix(g, "kubeadm:") {
 			out.Groups = append(out.Groups, g)
 		}
 	}

@@ -198,8 +198,8 @@ func (s *set) audited(t *testing.T, user string) bool {
 		if json.Unmarshal(line, &e) == nil && e.ImpersonatedUser != nil && e.ImpersonatedUser.Username == user &&
 			strings.HasPrefix(e.User.Username, "system:serviceaccount:karmada-cluster:") {
 			for _, g := range e.ImpersonatedUser.Groups {
-				if g == "system:masters" {
-					t.Errorf("%s enters with system:masters", user)
+				if g == "system:masters" || g == "kubeadm:cluster-admins" {
+					t.Errorf("%s enters with %s", user, g)
 				}
 			}
 			return true
@@ -229,7 +229,7 @@ func TestPush(t *testing.T) {
 			"without rights in the member":  {"m1", "bob", "shop", nil, 403, `User "bob" cannot list resource "configmaps"`},
 			"without rights at the hub":     {"m1", "carol", "shop", nil, 403, `User "carol" cannot get resource "clusters/proxy"`},
 			"in another cluster":            {"m4", "alice", "shop", nil, 403, `User "alice" cannot get resource "clusters/proxy"`},
-			"an administrator of the hub":   {"m1", "root", "shop", []string{"system:masters"}, 403, `User "root" cannot list resource "configmaps"`},
+			"an administrator of the hub":   {"m1", "root", "shop", []string{"system:masters", "kubeadm:cluster-admins"}, 403, `User "root" cannot list resource "configmaps"`},
 			"a component of the hub":        {"m1", "system:kube-scheduler", "shop", []string{"system:masters"}, 403, "is a component of the hub"},
 			"a cluster that does not exist": {"m3", "alice", "shop", nil, 404, `"m3" not found`},
 		} {
