@@ -60,7 +60,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a hubAccess, o option
 		policy.SetupUnsupported(mgr),
 		policy.SetupRegistries(mgr, o.proxied()),
 		execute.SetupRules(mgr, custom),
-		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: placement.NewCache(placement.CacheOptions{}), EmptyWorkloads: o.emptyWorkloads, Workers: o.workers.propagate,
+		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: placement.NewCache(placement.CacheOptions{}), EmptyWorkloads: o.emptyWorkloads, RunsWorkloads: o.workloads, Workers: o.workers.propagate,
 			Eviction: o.eviction, RTTHold: o.rttHold}),
 		propagate.SetupRebalancer(mgr),
 		autoscale.Setup(mgr, autoscale.Options{SyncReplicas: o.syncReplicas}),

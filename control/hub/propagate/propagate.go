@@ -42,6 +42,8 @@ type Options struct {
 	RTTHold time.Duration
 	// EmptyWorkloads: see scheduler.Request.Empty.
 	EmptyWorkloads bool
+	// RunsWorkloads: the hub's cluster runs workloads, so Services of templates are there, too.
+	RunsWorkloads bool
 	// FirstReport is how long first decisions wait for a cluster that is new and has not reported;
 	// 0: 30 s.
 	FirstReport time.Duration

@@ -61,6 +61,11 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (requeue, error) {
 		return done, err
 	}
 	r.counts.match.WithLabelValues().Observe(since(s.began))
+	if c.policy != nil || s.have.Exists() {
+		if s.template, err = r.inert(ctx, key, s.template); err != nil {
+			return done, err
+		}
+	}
 	if wait, err := r.detaching(ctx, s); wait > 0 || err != nil {
 		return requeue{after: wait}, err
 	}
