@@ -72,6 +72,9 @@ const (
 	ReasonInvalid = "Invalid"
 )
 
+// EventCollectOverallStatusSucceed is the reason of an Event on a FederatedResourceQuota.
+const EventCollectOverallStatusSucceed = "CollectOverallStatusSucceed"
+
 // AnnotationMemberOwned on a policy or a template lists fields (RFC 6901 pointers, separated by
 // commas) that are left to the members' own controllers once the object exists there.
 const AnnotationMemberOwned = "pelago.io/member-owned"
