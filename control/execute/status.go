@@ -236,15 +236,20 @@ func (t *task) recordEvents(before *workv1alpha1.Work, o outcome) {
 // recordSuccess records Karmada's Events about successes: statuses and health on the Work; what was
 // applied and whether it is dispatched on the templates at the hub.
 func (t *task) recordSuccess(before *workv1alpha1.Work, o outcome, changed func(condition string) (string, bool)) {
+	success := func(on client.Object, reason, message string) {
+		t.o.Recorder.Event(on, corev1.EventTypeNormal, reason, message)
+	}
 	for i := range t.work.Status.ManifestStatuses {
 		s := &t.work.Status.ManifestStatuses[i]
-		j := slices.IndexFunc(before.Status.ManifestStatuses, func(b workv1alpha1.ManifestStatus) bool { return b.Identifier == s.Identifier })
+		j := slices.IndexFunc(before.Status.ManifestStatuses, func(b workv1alpha1.ManifestStatus) bool {
+			return b.Identifier == s.Identifier
+		})
 		name := s.Identifier.Kind + " " + s.Identifier.Name
 		if s.Status != nil && (j < 0 || !equality.Semantic.DeepEqual(s.Status, before.Status.ManifestStatuses[j].Status)) {
-			t.o.Recorder.Event(t.work, corev1.EventTypeNormal, workv1alpha2.EventReflectStatusSucceed, "the status of "+name+" is read")
+			success(t.work, workv1alpha2.EventReflectStatusSucceed, "the status of "+name+" is read")
 		}
 		if s.Health != workv1alpha1.ResourceUnknown && (j < 0 || s.Health != before.Status.ManifestStatuses[j].Health) {
-			t.o.Recorder.Event(t.work, corev1.EventTypeNormal, workv1alpha2.EventInterpretHealthSucceed, fmt.Sprintf("%s is %s", name, s.Health))
+			success(t.work, workv1alpha2.EventInterpretHealthSucceed, fmt.Sprintf("%s is %s", name, s.Health))
 		}
 	}
 	applied, isNew := changed(workv1alpha1.ConditionApplied)
@@ -258,10 +263,10 @@ func (t *task) recordSuccess(before *workv1alpha1.Work, o outcome, changed func(
 		template.SetName(f.object.GetName())
 		template.SetUID(types.UID(f.object.GetAnnotations()[workv1alpha2.AnnotationTemplateUID]))
 		if isNew && o.failure == "" && !o.suspended {
-			t.o.Recorder.Eventf(template, corev1.EventTypeNormal, workv1alpha2.EventSyncSucceed, "cluster %s: %s", t.o.Cluster, applied)
+			success(template, workv1alpha2.EventSyncSucceed, "cluster "+t.o.Cluster+": "+applied)
 		}
 		if switched {
-			t.o.Recorder.Eventf(template, corev1.EventTypeNormal, workv1alpha2.EventWorkDispatching, "cluster %s: %s", t.o.Cluster, dispatching)
+			success(template, workv1alpha2.EventWorkDispatching, "cluster "+t.o.Cluster+": "+dispatching)
 		}
 	}
 }
@@ -272,8 +277,8 @@ func (t *task) reflect(o *outcome) (all []workv1alpha1.ManifestStatus, err error
 	var failures []string
 	for i, f := range o.found {
 		reported := slices.IndexFunc(t.work.Status.ManifestStatuses, func(s workv1alpha1.ManifestStatus) bool {
-			return f.object != nil && s.Identifier.Kind == f.object.GetKind() && s.Identifier.Group == f.object.GroupVersionKind().Group &&
-				s.Identifier.Namespace == f.object.GetNamespace() && s.Identifier.Name == f.object.GetName()
+			return f.object != nil && s.Identifier.Kind == f.object.GetKind() &&
+				s.Identifier.Group == f.object.GroupVersionKind().Group && s.Identifier.Namespace == f.object.GetNamespace() && s.Identifier.Name == f.object.GetName()
 		})
 		var before *workv1alpha1.ManifestStatus
 		if reported >= 0 {

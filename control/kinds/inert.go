@@ -119,9 +119,10 @@ func inertWebhooks(t *unstructured.Unstructured) (string, error) {
 	}
 	t.Object["webhooks"] = all
 	if len(names) == 0 {
-		return fmt.Sprintf("its webhooks have URLs: they lack the match condition %s", policyv1alpha1.MembersOnlyCondition), nil
+		return "its webhooks have URLs: they lack the match condition " + policyv1alpha1.MembersOnlyCondition, nil
 	}
-	return fmt.Sprintf("its webhooks act in members only: %s have the match condition %s", strings.Join(names, ", "), policyv1alpha1.MembersOnlyCondition), nil
+	return fmt.Sprintf("its webhooks act in members only: %s have the match condition %s",
+		strings.Join(names, ", "), policyv1alpha1.MembersOnlyCondition), nil
 }
 
 // callsService reports whether a webhook, of admission or of a conversion, is a Service.
@@ -170,8 +171,9 @@ func inertAPIService(t *unstructured.Unstructured) (string, error) {
 	}
 	t.Object["spec"] = spec
 	writeAside(t, aside)
-	return "its API is served in members only: the hub has it without its Service, and may show the group as stale until its API server " +
-		"restarts; write these fields into the annotation " + policyv1alpha1.AnnotationMembersOnly + " instead to avoid that", nil
+	return "its API is served in members only: the hub has it without its Service, and may show the group as stale " +
+		"until its API server restarts; write these fields into the annotation " +
+		policyv1alpha1.AnnotationMembersOnly + " instead to avoid that", nil
 }
 
 func inertDefinition(t *unstructured.Unstructured) (string, error) {
@@ -197,8 +199,8 @@ func inertDefinition(t *unstructured.Unstructured) (string, error) {
 		if aside.Served = otherServed(spec); len(aside.Served) > 0 {
 			serve(spec, aside.Served, false)
 			aside.Versions = versionsHash(spec)
-			what = fmt.Sprintf("the versions %s are served in members only, as their conversion webhook is there: apply manifests in the stored version",
-				strings.Join(aside.Served, ", "))
+			what = fmt.Sprintf("the versions %s are served in members only, as their conversion webhook is there: "+
+				"apply manifests in the stored version", strings.Join(aside.Served, ", "))
 		}
 	case ours:
 		serve(spec, before.Served, true)
@@ -248,7 +250,8 @@ func versionsHash(spec map[string]any) string {
 func readAside(obj *unstructured.Unstructured) (a setAside, err error) {
 	if text := obj.GetAnnotations()[policyv1alpha1.AnnotationMembersOnly]; text != "" {
 		if err := json.Unmarshal([]byte(text), &a); err != nil {
-			return a, fmt.Errorf("annotation %s: %w: remove it and apply the object again", policyv1alpha1.AnnotationMembersOnly, err)
+			return a, fmt.Errorf("annotation %s: %w: remove it and apply the object again",
+				policyv1alpha1.AnnotationMembersOnly, err)
 		}
 	}
 	return a, nil

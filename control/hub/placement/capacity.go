@@ -66,7 +66,8 @@ type Cache struct {
 func NewCache(o CacheOptions) *Cache {
 	r := &Cache{
 		now: o.Now, lag: cmp.Or(o.Lag, DefaultLag), snapshot: scheduler.NewSnapshot(nil, nil),
-		reports: map[string]bool{}, bindings: map[string]*bindingUsage{}, spaces: map[string]map[string]*bindingUsage{}, sums: map[string]*sum{}, quotas: map[string][]Quota{},
+		reports: map[string]bool{}, sums: map[string]*sum{}, quotas: map[string][]Quota{},
+		bindings: map[string]*bindingUsage{}, spaces: map[string]map[string]*bindingUsage{},
 	}
 	if r.now == nil {
 		r.now = time.Now

@@ -205,7 +205,8 @@ func requireBy(b binding.Binding, parents []binding.Binding) {
 			continue
 		}
 		setLabel(b, dependedBy(p), p.GetLabels()[p.IDLabel()])
-		b.Spec.RequiredBy = append(b.Spec.RequiredBy, workv1alpha2.BindingSnapshot{Namespace: p.GetNamespace(), Name: p.GetName(), Clusters: clusters})
+		b.Spec.RequiredBy = append(b.Spec.RequiredBy,
+			workv1alpha2.BindingSnapshot{Namespace: p.GetNamespace(), Name: p.GetName(), Clusters: clusters})
 	}
 	unnamed := ""
 	if n := len(parents) - maxRequiredBy; n > 0 {

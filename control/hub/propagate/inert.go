@@ -19,7 +19,9 @@ import (
 
 // inert keeps a propagated template from making the hub's API server call a Service of members, and
 // returns the template as it is then. Where the hub's cluster runs workloads, Services are there.
-func (r *reconciler) inert(ctx context.Context, key Key, t *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (r *reconciler) inert(
+	ctx context.Context, key Key, t *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
 	if r.RunsWorkloads {
 		return t, nil
 	}
@@ -53,7 +55,8 @@ func (r *reconciler) unmark(ctx context.Context, now *unstructured.Unstructured)
 		return e.Manager == policyv1alpha1.AnnotationMembersOnly
 	})
 	if len(others) < len(all) {
-		raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": now.GetResourceVersion(), "managedFields": others}})
+		raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"resourceVersion": now.GetResourceVersion(), "managedFields": others}})
 		if err != nil {
 			return err
 		}

@@ -60,7 +60,8 @@ func (r *reconciler) recordSteps(w inputs, b binding.Binding, steps []step) {
 			r.events.Event(b.Object, corev1.EventTypeNormal, s.reason, s.message)
 		}
 	}
-	if len(w.parents) > 0 && (!w.have.Exists() || !equality.Semantic.DeepEqual(w.have.Spec.RequiredBy, b.Spec.RequiredBy)) {
+	required := !w.have.Exists() || !equality.Semantic.DeepEqual(w.have.Spec.RequiredBy, b.Spec.RequiredBy)
+	if len(w.parents) > 0 && required {
 		r.events.Event(b.Object, corev1.EventTypeNormal, workv1alpha2.EventSyncDependenciesSucceed,
 			fmt.Sprintf("it goes where the templates of %d bindings go that depend on it", len(w.parents)))
 	}
@@ -77,7 +78,8 @@ func progress(w inputs, b binding.Binding, d decision) (steps []step) {
 		was = w.have.GetAnnotations()[workv1alpha2.AnnotationDependencies]
 	}
 	if is != was {
-		steps = append(steps, step{workv1alpha2.EventGetDependenciesSucceed, fmt.Sprintf("it depends on %d objects", len(dependenciesOf(b)))})
+		steps = append(steps, step{workv1alpha2.EventGetDependenciesSucceed,
+			fmt.Sprintf("it depends on %d objects", len(dependenciesOf(b)))})
 	}
 	if w.policy != nil && (!w.have.Exists() || !claimOf(w.have).of(w.policy)) && claimOf(b).of(w.policy) {
 		steps = append(steps, step{workv1alpha2.EventApplyPolicySucceed, fmt.Sprintf("it follows %s", w.policy)})

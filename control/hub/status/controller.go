@@ -95,8 +95,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("set up the aggregation of statuses: %w", err)
 	}
 	r := &reconciler{
-		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: kube.EventRecorder(mgr, "pelago-hub"), allEvents: o.AllEvents,
-		kinds: &statusKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter, unmade: o.Unmade, progress: o.Progress,
+		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: kube.EventRecorder(mgr, "pelago-hub"),
+		allEvents: o.AllEvents,
+		kinds:     &statusKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter, unmade: o.Unmade, progress: o.Progress,
 	}
 	if err := watch(mgr, r, o); err != nil {
 		return fmt.Errorf("set up the aggregation of statuses: %w", err)

@@ -47,7 +47,8 @@ type quotaReconciler struct {
 // It writes the ResourceQuotas of static assignments, and the status. Enforcement is in
 // control/hub/placement. allEvents: successes have the Events of Karmada.
 func SetupQuotas(mgr ctrl.Manager, hubID string, allEvents bool) error {
-	r := &quotaReconciler{hubID: hubID, allEvents: allEvents, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
+	r := &quotaReconciler{hubID: hubID, allEvents: allEvents, interpreter: kinds.New(),
+		client: mgr.GetClient(), live: mgr.GetAPIReader(),
 		events: kube.EventRecorder(mgr, "pelago-hub"), writer: NewWriter(mgr.GetClient())}
 	do, err := kube.Reconciler("federatedresourcequota", r.events, r.reconcile)
 	if err != nil {
@@ -94,7 +95,8 @@ func (r *quotaReconciler) reconcile(ctx context.Context, req reconcile.Request) 
 		return 0, failure
 	}
 	if r.allEvents && failure == nil && len(plan.Create)+len(plan.Update) > 0 {
-		r.events.Event(in.Quota, corev1.EventTypeNormal, workv1alpha2.EventSyncWorkSucceed, "The ResourceQuotas of the clusters are written")
+		r.events.Event(in.Quota, corev1.EventTypeNormal, workv1alpha2.EventSyncWorkSucceed,
+			"The ResourceQuotas of the clusters are written")
 	}
 	wait, err := r.report(ctx, in.Quota, plan, failure)
 	return wait, errors.Join(failure, err)
@@ -187,7 +189,8 @@ func (r *quotaReconciler) report(ctx context.Context, q *policyv1alpha1.Federate
 	}
 	r.written.Expect(client.ObjectKeyFromObject(q), next.ResourceVersion, time.Now())
 	if r.allEvents {
-		for _, reason := range []string{workv1alpha2.EventAggregateStatusSucceed, policyv1alpha1.EventCollectOverallStatusSucceed} {
+		for _, reason := range []string{workv1alpha2.EventAggregateStatusSucceed,
+			policyv1alpha1.EventCollectOverallStatusSucceed} {
 			r.events.Event(q, corev1.EventTypeNormal, reason, "The status has what the clusters report and what is used in all")
 		}
 	}

@@ -237,7 +237,8 @@ func (r *reconciler) recordWritten(b binding.Binding, in *BindingInput, plan Bin
 				policyv1alpha1.AnnotationAppliedClusterOverrides+" of the Works")
 	}
 	if r.AllEvents && len(written) > 0 {
-		r.event(b, on, corev1.EventTypeNormal, workv1alpha2.EventSyncWorkSucceed, "The Works of "+clusterNames(written)+" are written")
+		r.event(b, on, corev1.EventTypeNormal, workv1alpha2.EventSyncWorkSucceed,
+			"The Works of "+clusterNames(written)+" are written")
 	}
 }
 
