@@ -118,8 +118,8 @@ func parse(args []string) (options, error) {
 		"them, from 0 to 1")
 	flags.DurationVar(&o.rttHold, "rtt-hold", time.Minute, "time for which the round-trip time between two clusters must have changed before workloads whose "+
 		"policy has the annotation pelago.io/near are placed by the new one")
-	flags.StringVar(&o.events, "events", eventsFailures, "Events on Works of push members: failures and changes, or all, which are two writes more for each Work: "+
-		"its first dispatch, and each time that it is applied")
+	flags.StringVar(&o.events, "events", eventsFailures, "Events: failures and changes, or all, which adds those of Karmada "+
+		"about successes on templates, bindings, Works and quotas: several writes more for each change")
 	flags.BoolVar(&o.syncReplicas, "deployment-replicas-syncer", false, "a Deployment with the label "+
 		"resourcetemplate.karmada.io/retain-replicas=true and divided replicas gets, at the hub, the sum of the replicas that autoscalers have set in the members; the targets of propagated HorizontalPodAutoscalers get the label")
 	flags.BoolVar(&o.emptyWorkloads, "enable-empty-workload-propagation", false, "a workload that is created with 0 replicas, to be divided, goes to all selected "+

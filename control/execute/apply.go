@@ -122,8 +122,8 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 
 // settle records the object as our write left it.
 func (t *task) settle(want *desired, made *unstructured.Unstructured) error {
-	t.objects.put(t.work.Name, made)
-	t.objectVersions.Expect(t.work.Name, made.GetResourceVersion(), time.Now())
+	t.objects.put(t.part, made)
+	t.objectVersions.Expect(t.part, made.GetResourceVersion(), time.Now())
 	var err error
 	t.state.settled, err = digest(want.object, made)
 	return err

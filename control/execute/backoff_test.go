@@ -69,7 +69,7 @@ func TestDeletionBackoff(t *testing.T) {
 				Raw: []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"shop","name":"c"}}`)}}}
 			var due time.Duration
 			for range 20 {
-				task := &task{Execution: e, work: work.DeepCopy(), state: &workState{}, began: time.Now()}
+				task := &task{Execution: e, work: work.DeepCopy(), part: "w", state: &workState{}, began: time.Now()}
 				e.statusVersions.Forget("w") // each may write
 				result, err := task.remove(t.Context(), false)
 				if err != nil {

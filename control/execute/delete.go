@@ -30,48 +30,78 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// remove deletes the object of a Work that is being deleted, then removes the finalizer of the
-// Work.
+// remove deletes the objects of a Work that is being deleted, the last one first, then removes the
+// finalizer of the Work.
 func (t *task) remove(ctx context.Context, suppressed bool) (reconcile.Result, error) {
-	// Only what identifies the object: its annotations and the rules of its kind may have become
-	// invalid since it was applied.
-	want, err := manifestOf(t.work)
-	if suppressed || err != nil {
+	if suppressed {
 		return reconcile.Result{}, t.release(ctx)
 	}
-	if cause := t.member.unavailable(); cause != "" {
+	// Only what identifies the objects: their annotations and the rules of their kinds may have
+	// become invalid since they were applied.
+	var wants []*unstructured.Unstructured
+	parts := []string{}
+	manifests := manifestsOf(t.work)
+	for i, m := range manifests {
+		if m.err == nil {
+			wants, parts = append(wants, m.object), append(parts, partOf(t.work.Name, i))
+		}
+	}
+	for _, u := range removedOf(t.work, manifests) {
+		wants, parts = append(wants, u), append(parts, t.work.Name)
+	}
+	if cause := t.member.unavailable(); cause != "" && len(wants) > 0 {
 		return t.report(ctx, outcome{kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
 	}
+	var left []error
+	var messages []string
+	for i, want := range slices.Backward(wants) {
+		err := t.of(parts[i]).removeObject(ctx, want)
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, errStale) || apierrors.IsConflict(err) {
+			return reconcile.Result{RequeueAfter: minRetry}, nil
+		}
+		if maybeUnreachable(err) {
+			if cause := t.member.verify(ctx); cause != "" {
+				return t.report(ctx, outcome{kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
+			}
+		}
+		left, messages = append(left, err), append(messages, explain(t.o.Cluster, want, err))
+	}
+	if len(left) == 0 {
+		return reconcile.Result{}, t.release(ctx)
+	}
+	due := wait.Jitter(t.retries.When(t.work.Name), 0.2)
+	since, silent := time.Since(t.work.DeletionTimestamp.Time), true
+	for _, err := range left {
+		var later retryLater
+		if !errors.As(err, &later) {
+			silent = false
+			continue
+		}
+		if since < collectorTime {
+			due = min(due, time.Second) // other objects have no event, and usually end by then
+		}
+		silent = silent && since < later.Duration
+	}
+	if silent { // usually finished by then, and not reported
+		return reconcile.Result{RequeueAfter: due}, nil
+	}
+	return t.report(ctx, outcome{kept: true, failure: truncate(strings.Join(messages, "; "))}, due)
+}
+
+// removeObject deletes the object of one manifest. It returns nil once it is gone or not ours.
+func (t *task) removeObject(ctx context.Context, want *unstructured.Unstructured) error {
 	// The watch reports when an object with finalizers is gone.
-	if _, err = t.kinds.use(ctx, t.work.Name, want.GroupVersionKind()); err == nil {
+	_, err := t.kinds.use(ctx, t.part, want.GroupVersionKind())
+	if err == nil {
 		err = t.deleteObject(ctx, want)
 	}
 	if kube.NotServed(err) {
 		err = t.deleteServed(ctx, want)
 	}
-	if err == nil {
-		return reconcile.Result{}, t.release(ctx)
-	}
-	if errors.Is(err, errStale) || apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: minRetry}, nil
-	}
-	if maybeUnreachable(err) {
-		if cause := t.member.verify(ctx); cause != "" {
-			return t.report(ctx, outcome{kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
-		}
-	}
-	due := wait.Jitter(t.retries.When(t.work.Name), 0.2)
-	var later retryLater
-	if since := time.Since(t.work.DeletionTimestamp.Time); errors.As(err, &later) {
-		if since < collectorTime {
-			due = min(due, time.Second) // other objects have no event, and usually end by then
-		}
-		if since < later.Duration {
-			// usually finished by then, and not reported
-			return reconcile.Result{RequeueAfter: due}, nil
-		}
-	}
-	return t.report(ctx, outcome{kept: true, failure: explain(t.o.Cluster, want, err)}, due)
+	return err
 }
 
 // release removes the finalizer of the Work.

@@ -143,7 +143,7 @@ func TestDelete(t *testing.T) {
 		deleted(t, l, w)
 		l.there(configMap)
 		bad := l.work("bad", configMap, func(w *workv1alpha1.Work) { w.Spec.Workload.Manifests = nil })
-		l.failed("bad", "0 manifests")
+		l.failed("bad", "holds no manifest")
 		deleted(t, l, bad)
 	})
 

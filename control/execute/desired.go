@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -23,21 +24,61 @@ type desired struct {
 	owned  []string // RFC 6901 pointers of pelago.io/member-owned
 }
 
-// manifestOf reads the object of a Work, which identifies it in the member. A Work without one was
-// never applied.
-func manifestOf(work *workv1alpha1.Work) (*unstructured.Unstructured, error) {
-	manifests := work.Spec.Workload.Manifests
-	if len(manifests) != 1 {
-		return nil, fmt.Errorf("the Work holds %d manifests; it must be one", len(manifests))
+// manifest is one of a Work, which identifies its object in the member. One with an error was never
+// applied.
+type manifest struct {
+	object *unstructured.Unstructured
+	err    error
+}
+
+// manifestsOf reads the manifests of a Work: the hub writes one, users may write several. A second
+// one of the same object is an error.
+func manifestsOf(work *workv1alpha1.Work) []manifest {
+	out := make([]manifest, len(work.Spec.Workload.Manifests))
+	first := map[objectKey]int{}
+	for i, m := range work.Spec.Workload.Manifests {
+		u, err := manifestOf(m)
+		if err == nil {
+			if j, again := first[keyOf(u)]; again {
+				err = fmt.Errorf("%s is manifest %d as well; remove one of the two", describe(u), j)
+			} else {
+				first[keyOf(u)] = i
+			}
+		}
+		out[i] = manifest{u, err}
 	}
+	return out
+}
+
+func manifestOf(m workv1alpha1.Manifest) (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{}
-	if err := u.UnmarshalJSON(manifests[0].Raw); err != nil {
+	if err := u.UnmarshalJSON(m.Raw); err != nil {
 		return nil, fmt.Errorf("read the manifest: %w", err)
 	}
 	if u.GetName() == "" || u.IsList() {
 		return nil, fmt.Errorf("the manifest, a %s, is no object with a name", u.GetKind())
 	}
 	return u, nil
+}
+
+// removedOf are the objects that the status of a Work reports and that it no longer holds.
+func removedOf(work *workv1alpha1.Work, manifests []manifest) (out []*unstructured.Unstructured) {
+	held := map[objectKey]bool{}
+	for _, m := range manifests {
+		if m.err == nil {
+			held[keyOf(m.object)] = true
+		}
+	}
+	for _, s := range work.Status.ManifestStatuses {
+		id := s.Identifier
+		u := ofKind(schema.GroupVersionKind{Group: id.Group, Version: id.Version, Kind: id.Kind})
+		u.SetNamespace(id.Namespace)
+		u.SetName(id.Name)
+		if id.Kind != "" && id.Version != "" && id.Name != "" && !held[keyOf(u)] {
+			out = append(out, u)
+		}
+	}
+	return out
 }
 
 // desiredOf computes the desired state from the manifest of a Work, which it changes. It sets the

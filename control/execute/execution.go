@@ -143,7 +143,8 @@ func (e *Execution) Start(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { e.member.run(ctx, e.enqueueAll) })
 	e.o.Interpreter.Follow(ctx, func(changed func(schema.GroupVersionKind) bool) {
-		for _, work := range e.kinds.usedBy(changed) {
+		for _, part := range e.kinds.usedBy(changed) {
+			work := workOfPart(part)
 			e.retries.Forget(work)
 			e.enqueue(work)
 		}
@@ -183,11 +184,11 @@ func (e *Execution) withoutOwnWrites(f func(client.Object)) toolscache.ResourceE
 		if !ok {
 			return false
 		}
-		work := o.GetAnnotations()[workv1alpha1.AnnotationWorkName]
-		if !e.objectVersions.OwnWrite(work, o.GetResourceVersion()) {
+		part := e.states.partOf(keyOf(o))
+		if part == "" || !e.objectVersions.OwnWrite(part, o.GetResourceVersion()) {
 			return false
 		}
-		e.objects.cached(work, o)
+		e.objects.cached(part, o)
 		return true
 	}
 	return toolscache.ResourceEventHandlerFuncs{
@@ -246,7 +247,8 @@ func (e *Execution) enqueue(work string) {
 
 // enqueueAll enqueues every Work without backoff: the member has recovered.
 func (e *Execution) enqueueAll() {
-	for _, work := range e.states.names() {
+	for _, part := range e.states.names() {
+		work := workOfPart(part)
 		e.retries.Forget(work)
 		e.enqueue(work)
 	}

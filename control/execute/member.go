@@ -434,7 +434,7 @@ func targetOf(hpa *unstructured.Unstructured) (objectKey, bool) {
 func (e *Execution) onScaler(o client.Object) {
 	if hpa, ok := o.(*unstructured.Unstructured); ok {
 		if target, ok := targetOf(hpa); ok {
-			e.enqueue(e.states.workOf(target))
+			e.enqueue(workOfPart(e.states.partOf(target)))
 		}
 	}
 }

@@ -154,7 +154,7 @@ func TestRefused(t *testing.T) {
 		l.work("two", configMap, func(w *workv1alpha1.Work) {
 			w.Spec.Workload.Manifests = append(w.Spec.Workload.Manifests, w.Spec.Workload.Manifests...)
 		})
-		l.failed("two", "2 manifests")
+		l.failed("two", "manifest 1: ", "is manifest 0 as well")
 		l.work("pointer", owning(l, configMap, "data/a"))
 		l.failed("pointer", "RFC 6901")
 	})

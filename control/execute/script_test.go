@@ -38,10 +38,20 @@ func TestScripts(t *testing.T) {
 // sent is what is sent of one Work.
 func sent(t *testing.T, w *script.World, in *kinds.Interpreter, work *workv1alpha1.Work) string {
 	t.Helper()
-	u, err := manifestOf(work)
-	if err != nil {
-		return "# error: " + err.Error() + "\n"
+	var out strings.Builder
+	for _, m := range manifestsOf(work) {
+		out.WriteString(sentOf(t, w, in, work, m))
 	}
+	return out.String()
+}
+
+// sentOf is what is sent of one manifest.
+func sentOf(t *testing.T, w *script.World, in *kinds.Interpreter, work *workv1alpha1.Work, m manifest) string {
+	t.Helper()
+	if m.err != nil {
+		return "# error: " + m.err.Error() + "\n"
+	}
+	u := m.object
 	want, err := desiredOf(u, work, "hub", in)
 	if err != nil {
 		return "# error: " + err.Error() + "\n"

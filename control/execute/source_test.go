@@ -100,6 +100,8 @@ func TestEcho(t *testing.T) {
 	var news []string
 	made, _ := object("5", ours).(*unstructured.Unstructured) // what it makes
 	e.objects.put("w", made)
+	e.states.get("w", "")
+	e.states.setObject("w", keyOf(made))
 	h := e.withoutOwnWrites(func(o client.Object) { news = append(news, o.GetResourceVersion()) })
 	h.OnAdd(object("5", ours), false)
 	h.OnUpdate(object("4", ours), object("5", ours))

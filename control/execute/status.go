@@ -29,10 +29,46 @@ import (
 // flood the hub.
 const statusInterval = 100 * time.Millisecond
 
+// found is the result of one manifest.
+type found struct {
+	*task
+	object *unstructured.Unstructured // of the manifest; nil if it cannot be read
+	want   *desired                   // nil: nothing is applied
+	have   *unstructured.Unstructured // ours in the member; nil: none
+	err    error
+	// kept keeps the reported state of the object: the member was not read, or has not responded.
+	kept    bool
+	failure string // "": applied
+	dropped []string
+	// removed: the Work no longer holds it, and it is to be deleted.
+	removed bool
+}
+
+// merged is the result of all manifests. The messages of several are numbered.
+func merged(all []found) outcome {
+	o := outcome{found: all, kept: true}
+	var failures []string
+	for i, f := range all {
+		o.kept = o.kept && f.kept
+		at := ""
+		if len(all) > 1 && !f.removed {
+			at = fmt.Sprintf("manifest %d: ", i)
+		}
+		if f.failure != "" {
+			failures = append(failures, at+f.failure)
+		}
+		for _, field := range f.dropped {
+			o.dropped = append(o.dropped, at+field)
+		}
+	}
+	o.failure = truncate(strings.Join(failures, "; "))
+	return o
+}
+
 // outcome is the result of a reconcile.
 type outcome struct {
-	have *unstructured.Unstructured // ours in the member; nil: none
-	// kept keeps the reported state of the object: the member was not read, or has not responded.
+	found []found
+	// kept keeps the reported state of all objects.
 	kept      bool
 	failure   string // "": applied
 	dropped   []string
@@ -43,8 +79,8 @@ type outcome struct {
 	uninterpreted string
 }
 
-// statusOf returns the desired status of a Work; observed is the status of its object.
-func statusOf(work *workv1alpha1.Work, o outcome, observed *workv1alpha1.ManifestStatus) workv1alpha1.WorkStatus {
+// statusOf returns the desired status of a Work; observed are the statuses of its objects.
+func statusOf(work *workv1alpha1.Work, o outcome, observed []workv1alpha1.ManifestStatus) workv1alpha1.WorkStatus {
 	status := *work.Status.DeepCopy()
 	status.Scaling = o.scaling
 	set := func(kind string, holds bool, yes, no, message string) {
@@ -62,6 +98,9 @@ func statusOf(work *workv1alpha1.Work, o outcome, observed *workv1alpha1.Manifes
 	} else {
 		set(workv1alpha1.ConditionDispatching, true, workv1alpha1.ReasonDispatching, "", workv1alpha1.MessageDispatching)
 		applied := "the manifest is applied"
+		if n := len(work.Spec.Workload.Manifests); n > 1 {
+			applied = fmt.Sprintf("all %d manifests are applied", n)
+		}
 		if o.failure != "" {
 			applied = o.failure
 		}
@@ -83,8 +122,8 @@ func statusOf(work *workv1alpha1.Work, o outcome, observed *workv1alpha1.Manifes
 		meta.RemoveStatusCondition(&status.Conditions, workv1alpha1.ConditionInterpreted)
 	}
 	switch {
-	case observed != nil:
-		status.ManifestStatuses = []workv1alpha1.ManifestStatus{*observed}
+	case len(observed) > 0:
+		status.ManifestStatuses = observed
 	case !o.kept:
 		status.ManifestStatuses = nil
 	}
@@ -113,8 +152,11 @@ func (t *task) report(ctx context.Context, o outcome, requeue time.Duration) (re
 	if left := statusInterval - now.Sub(t.statusVersions.LastWrite(t.work.Name)); left > 0 {
 		return wait(left), nil
 	}
-	if left := t.o.Seen - now.Sub(t.state.changedAt); left > 0 && o.failure == "" && unobserved(observed) {
-		return wait(left), nil
+	for i := range observed {
+		changed := o.found[observed[i].Identifier.Ordinal].state.changedAt
+		if left := t.o.Seen - now.Sub(changed); left > 0 && o.failure == "" && unobserved(&observed[i]) {
+			return wait(left), nil
+		}
 	}
 	if t.fresh() != nil {
 		return reconcile.Result{RequeueAfter: minRetry}, nil
@@ -159,7 +201,7 @@ func (t *task) patch(ctx context.Context, before, after *workv1alpha1.Work) (ver
 // unobserved reports whether the member's controller has yet to observe the generation; false for
 // kinds without observedGeneration.
 func unobserved(observed *workv1alpha1.ManifestStatus) bool {
-	if observed == nil || observed.Status == nil {
+	if observed.Status == nil {
 		return false
 	}
 	var of struct{ Generation, ObservedGeneration int64 }
@@ -180,6 +222,9 @@ func (t *task) recordEvents(before *workv1alpha1.Work, o outcome) {
 	} else if ok && t.o.AllEvents {
 		t.o.Recorder.Event(t.work, corev1.EventTypeNormal, workv1alpha2.EventSyncSucceed, message)
 	}
+	if t.o.AllEvents {
+		t.recordSuccess(before, o, changed)
+	}
 	if message, ok := changed(workv1alpha1.ConditionFieldsDropped); ok {
 		t.o.Recorder.Event(t.work, corev1.EventTypeWarning, workv1alpha1.ReasonFieldsDropped, message)
 	}
@@ -188,39 +233,99 @@ func (t *task) recordEvents(before *workv1alpha1.Work, o outcome) {
 	}
 }
 
-// reflect reads the object's status and health; nil if there is no object. If a rule fails, the
-// last reported status is kept.
-func (t *task) reflect(o *outcome) (*workv1alpha1.ManifestStatus, error) {
-	if o.have == nil {
-		return nil, nil
+// recordSuccess records Karmada's Events about successes: statuses and health on the Work; what was
+// applied and whether it is dispatched on the templates at the hub.
+func (t *task) recordSuccess(before *workv1alpha1.Work, o outcome, changed func(condition string) (string, bool)) {
+	success := func(on client.Object, reason, message string) {
+		t.o.Recorder.Event(on, corev1.EventTypeNormal, reason, message)
 	}
-	kind := o.have.GroupVersionKind()
+	for i := range t.work.Status.ManifestStatuses {
+		s := &t.work.Status.ManifestStatuses[i]
+		j := slices.IndexFunc(before.Status.ManifestStatuses, func(b workv1alpha1.ManifestStatus) bool {
+			return b.Identifier == s.Identifier
+		})
+		name := s.Identifier.Kind + " " + s.Identifier.Name
+		if s.Status != nil && (j < 0 || !equality.Semantic.DeepEqual(s.Status, before.Status.ManifestStatuses[j].Status)) {
+			success(t.work, workv1alpha2.EventReflectStatusSucceed, "the status of "+name+" is read")
+		}
+		if s.Health != workv1alpha1.ResourceUnknown && (j < 0 || s.Health != before.Status.ManifestStatuses[j].Health) {
+			success(t.work, workv1alpha2.EventInterpretHealthSucceed, fmt.Sprintf("%s is %s", name, s.Health))
+		}
+	}
+	applied, isNew := changed(workv1alpha1.ConditionApplied)
+	dispatching, switched := changed(workv1alpha1.ConditionDispatching)
+	for _, f := range o.found {
+		if f.object == nil || f.object.GetAnnotations()[workv1alpha2.AnnotationTemplateUID] == "" {
+			continue // a user's Work has no template
+		}
+		template := ofKind(f.object.GroupVersionKind())
+		template.SetNamespace(f.object.GetNamespace())
+		template.SetName(f.object.GetName())
+		template.SetUID(types.UID(f.object.GetAnnotations()[workv1alpha2.AnnotationTemplateUID]))
+		if isNew && o.failure == "" && !o.suspended {
+			success(template, workv1alpha2.EventSyncSucceed, "cluster "+t.o.Cluster+": "+applied)
+		}
+		if switched {
+			success(template, workv1alpha2.EventWorkDispatching, "cluster "+t.o.Cluster+": "+dispatching)
+		}
+	}
+}
+
+// reflect reads status and health of the objects. If a rule fails, the last reported status is
+// kept.
+func (t *task) reflect(o *outcome) (all []workv1alpha1.ManifestStatus, err error) {
+	var failures []string
+	for i, f := range o.found {
+		reported := slices.IndexFunc(t.work.Status.ManifestStatuses, func(s workv1alpha1.ManifestStatus) bool {
+			return f.object != nil && s.Identifier.Kind == f.object.GetKind() &&
+				s.Identifier.Group == f.object.GroupVersionKind().Group && s.Identifier.Namespace == f.object.GetNamespace() && s.Identifier.Name == f.object.GetName()
+		})
+		var before *workv1alpha1.ManifestStatus
+		if reported >= 0 {
+			before = t.work.Status.ManifestStatuses[reported].DeepCopy()
+			before.Identifier.Ordinal = i
+		}
+		switch {
+		case f.have != nil:
+			one, failed, err := t.reflectOne(f.have, i, before)
+			if err != nil {
+				return nil, err
+			}
+			all, failures = append(all, one), append(failures, failed...)
+		case before != nil && (f.kept || f.removed && f.err != nil):
+			all = append(all, *before)
+		}
+	}
+	o.uninterpreted = strings.Join(failures, "; ")
+	return all, nil
+}
+
+func (t *task) reflectOne(have *unstructured.Unstructured, ordinal int, before *workv1alpha1.ManifestStatus) (
+	observed workv1alpha1.ManifestStatus, failures []string, err error,
+) {
+	kind := have.GroupVersionKind()
 	mapping, err := t.member.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
-		return nil, fmt.Errorf("look up %s in cluster %s: %w", kind, t.o.Cluster, err)
+		return observed, nil, fmt.Errorf("look up %s in cluster %s: %w", kind, t.o.Cluster, err)
 	}
-	observed := &workv1alpha1.ManifestStatus{
-		Identifier: workv1alpha1.ResourceIdentifier{
-			Group: kind.Group, Version: kind.Version, Kind: kind.Kind, Resource: mapping.Resource.Resource,
-			Namespace: o.have.GetNamespace(), Name: o.have.GetName(),
-		},
+	observed.Identifier = workv1alpha1.ResourceIdentifier{
+		Ordinal: ordinal, Group: kind.Group, Version: kind.Version, Kind: kind.Kind, Resource: mapping.Resource.Resource,
+		Namespace: have.GetNamespace(), Name: have.GetName(),
 	}
-	var failures []string
-	if observed.Status, err = t.o.Interpreter.ReflectStatus(o.have); err != nil {
-		if before := t.work.Status.ManifestStatuses; len(before) > 0 && before[0].Identifier == observed.Identifier {
-			observed.Status = before[0].Status
+	if observed.Status, err = t.o.Interpreter.ReflectStatus(have); err != nil {
+		if before != nil && before.Identifier == observed.Identifier {
+			observed.Status = before.Status
 		}
 		failures = append(failures, err.Error())
 		t.o.Recorder.Event(t.work, corev1.EventTypeWarning, workv1alpha2.EventReflectStatusFailed, truncate(err.Error()))
 	}
-	health, err := t.o.Interpreter.Health(o.have)
+	health, err := t.o.Interpreter.Health(have)
 	if err != nil {
 		failures = append(failures, err.Error())
 		t.o.Recorder.Event(t.work, corev1.EventTypeWarning, workv1alpha2.EventInterpretHealthFailed, truncate(err.Error()))
 	}
-	o.uninterpreted = strings.Join(failures, "; ")
 	observed.Health = workv1alpha1.ResourceHealth(health)
-	return observed, nil
+	return observed, failures, nil
 }
 
 // namespaceRetry bounds the backoff while a namespace is missing: its Work may not have been

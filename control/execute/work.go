@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,31 +41,66 @@ const (
 	attempts = 4
 )
 
-// task is one reconcile of one Work.
+// task is one reconcile of one manifest of a Work, and of the Work itself that of its first one.
 type task struct {
 	*Execution
 	work  *workv1alpha1.Work
+	part  string // see partOf
 	state *workState
 	began time.Time // when its inputs were read
 	// foreign is set if the object was found to be absent or not ours.
 	foreign bool
 }
 
+// partOf is the name under which memory has the object of a manifest: that of the Work, with an
+// ordinal from the second one on.
+func partOf(work string, ordinal int) string {
+	if ordinal == 0 {
+		return work
+	}
+	return work + "/" + strconv.Itoa(ordinal)
+}
+
+// workOfPart is the Work of a part.
+func workOfPart(part string) string {
+	work, _, _ := strings.Cut(part, "/")
+	return work
+}
+
+// of is the reconcile of another part of the Work.
+func (t *task) of(part string) *task {
+	out := *t
+	if part != t.part {
+		out.part, out.state, out.foreign = part, t.states.get(part, t.work.UID), false
+	}
+	return &out
+}
+
+// forget drops what memory has of the parts of a Work from an ordinal on.
+func (e *Execution) forget(ctx context.Context, work string, from int) error {
+	var errs []error
+	for i := from; i == 0 || e.states.has(partOf(work, i)); i++ {
+		part := partOf(work, i)
+		e.states.forget(part)
+		e.objects.forget(part)
+		e.objectVersions.Forget(part)
+		errs = append(errs, e.kinds.release(ctx, part))
+	}
+	return errors.Join(errs...)
+}
+
 func (e *Execution) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	work, err := e.o.Works.get(ctx, req.NamespacedName)
 	switch {
 	case apierrors.IsNotFound(err):
-		e.states.forget(req.Name)
 		e.statuses.forget(req.Name)
-		e.objects.forget(req.Name)
 		e.retries.Forget(req.Name)
 		e.statusVersions.Forget(req.Name)
-		e.objectVersions.Forget(req.Name)
-		return reconcile.Result{}, e.kinds.release(ctx, req.Name)
+		return reconcile.Result{}, e.forget(ctx, req.Name, 0)
 	case err != nil:
 		return reconcile.Result{}, err
 	}
-	t := &task{Execution: e, work: work, state: e.states.get(work.Name, work.UID), began: time.Now()}
+	t := &task{Execution: e, work: work, part: work.Name, state: e.states.get(work.Name, work.UID), began: time.Now()}
 	if e.statusVersions.Stale(work.Name, work.ResourceVersion, t.began) {
 		last, ok := e.statuses.get(work.Name)
 		if !ok {
@@ -86,63 +123,175 @@ func (e *Execution) reconcile(ctx context.Context, req reconcile.Request) (recon
 	return t.execute(ctx)
 }
 
-// execute applies the manifest to the member and reports the status to the hub.
+// execute applies the manifests to the member, in their order, and reports the status to the hub.
+// What fails for one stops no other.
 func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
-	manifest, err := manifestOf(t.work)
-	if err != nil {
-		// until the manifest changes
-		return t.report(ctx, outcome{failure: err.Error(), kept: true}, 0)
+	manifests := manifestsOf(t.work)
+	if len(manifests) == 0 {
+		return t.report(ctx, outcome{failure: "the Work holds no manifest", kept: true}, 0)
 	}
-	// Before a rule of the kind can fail: the Work is reconciled when it is corrected.
-	if err := t.kinds.record(ctx, t.work.Name, manifest.GroupVersionKind()); err != nil {
+	all := make([]found, len(manifests))
+	valid, readable := false, true
+	for i, m := range manifests {
+		readable = readable && m.err == nil
+		p := t.of(partOf(t.work.Name, i))
+		var err error
+		if all[i], err = p.prepare(ctx, m); err != nil {
+			return reconcile.Result{}, err
+		}
+		valid = valid || all[i].want != nil
+	}
+	if err := t.forget(ctx, t.work.Name, len(manifests)); err != nil {
 		return reconcile.Result{}, err
 	}
-	want, err := desiredOf(manifest, t.work, t.o.HubID, t.o.Interpreter)
-	if err != nil {
-		// until the manifest or the rule changes
-		return t.report(ctx, outcome{failure: err.Error(), kept: true}, 0)
+	if !valid { // until the manifest or the rule changes
+		return t.report(ctx, merged(all), 0)
 	}
-	t.state.reset(want.hash)
-	t.states.setObject(t.work.Name, keyOf(want.object))
 	suspended := ptr.Deref(t.work.Spec.SuspendDispatching, false)
 	if cause := t.member.unavailable(); cause != "" {
 		return t.awaitMember(ctx, cause, suspended)
 	}
+	if !suspended {
+		if err := t.hold(ctx); err != nil {
+			return reconcile.Result{}, err
+		}
+		if readable { // else what cannot be read may be what the status reports
+			for _, u := range removedOf(t.work, manifests) {
+				all = append(all, t.discard(ctx, u))
+			}
+		}
+	}
+	var errs []error
+	var due time.Duration // of the next reconcile; 0: the next event
+	soon := func(d time.Duration) {
+		if due == 0 || d < due {
+			due = d
+		}
+	}
+	waits, absent := false, false
+	for i := range all {
+		f := &all[i]
+		if f.want != nil {
+			f.have, f.err = f.apply(ctx, suspended)
+		}
+		if f.err == nil && f.want == nil {
+			continue
+		}
+		f.dropped = f.state.dropped
+		var later retryLater
+		switch {
+		case errors.As(f.err, &later):
+			soon(later.Duration)
+			waits, absent = true, absent || f.have == nil
+			f.err = nil
+			continue // this manifest was applied, and will be again; or its first read is awaited
+		case errors.Is(f.err, errStale), ctx.Err() != nil:
+			return reconcile.Result{RequeueAfter: minRetry}, nil
+		case f.err != nil && maybeUnreachable(f.err):
+			if cause := t.member.verify(ctx); cause != "" {
+				return t.awaitMember(ctx, cause, suspended)
+			}
+		}
+		t.o.Metrics.synced(t.began, f.err)
+		errs = append(errs, f.err)
+	}
+	if absent {
+		return reconcile.Result{RequeueAfter: due}, nil
+	}
+	scaling, again := t.work.Status.Scaling, time.Duration(0)
+	if !waits {
+		scaling, again = t.state.scaling.Answer(ctx, t.member.meter(t.o), t.work.Annotations[workv1alpha1.AnnotationScaling])
+	}
+	if errors.Join(errs...) != nil {
+		backoff := wait.Jitter(t.retries.When(t.work.Name), 0.2)
+		for i := range all {
+			if f := &all[i]; f.err != nil {
+				soon(retryAfter(f.object, f.err, backoff))
+				f.kept = f.have == nil && !f.foreign
+				f.failure = explain(t.o.Cluster, f.object, f.err)
+			}
+		}
+	} else if !waits {
+		t.retries.Forget(t.work.Name)
+		if again > 0 {
+			soon(again)
+		}
+	}
+	o := merged(all)
+	o.suspended, o.scaling = suspended, scaling
+	return t.report(ctx, o, due)
+}
 
-	var have *unstructured.Unstructured
-	if suspended {
-		if have, err = t.observe(ctx, want.object); have != nil && ownerOf(have, t.o.HubID, t.key()) != oursOfWork {
-			have = nil
+// hold gives the Work of a user our finalizer, with which its objects are deleted before it.
+func (t *task) hold(ctx context.Context) error {
+	before := t.work.DeepCopy()
+	if !controllerutil.AddFinalizer(t.work, workv1alpha1.FinalizerExecution) {
+		return nil
+	}
+	if err := t.o.Hub.Patch(ctx, t.work, kube.MergeFrom(before)); err != nil {
+		return fmt.Errorf("add the finalizer to Work %s: %w", t.key(), client.IgnoreNotFound(err))
+	}
+	return nil
+}
+
+// prepare reads one manifest.
+func (t *task) prepare(ctx context.Context, m manifest) (found, error) {
+	f := found{task: t, object: m.object, kept: true}
+	if m.err != nil {
+		f.failure = m.err.Error()
+		return f, nil
+	}
+	// Before a rule of the kind can fail: the Work is reconciled when it is corrected.
+	if err := t.kinds.record(ctx, t.part, m.object.GroupVersionKind()); err != nil {
+		return f, err
+	}
+	want, err := desiredOf(m.object, t.work, t.o.HubID, t.o.Interpreter)
+	if err != nil {
+		f.failure = err.Error()
+		return f, nil
+	}
+	t.state.reset(want.hash)
+	t.states.setObject(t.part, keyOf(want.object))
+	f.want, f.kept = want, false
+	return f, nil
+}
+
+// apply brings the object of a manifest to its desired state, unless dispatching is suspended.
+func (f *found) apply(ctx context.Context, suspended bool) (*unstructured.Unstructured, error) {
+	if !suspended {
+		return f.converge(ctx, f.want)
+	}
+	have, err := f.observe(ctx, f.want.object)
+	if have != nil && ownerOf(have, f.o.HubID, f.key()) != oursOfWork {
+		have = nil
+	}
+	return have, err
+}
+
+// discard deletes an object that the Work no longer holds. A Namespace stays, with what is in it.
+func (t *task) discard(ctx context.Context, u *unstructured.Unstructured) found {
+	p := t.of(t.work.Name + "/removed")
+	defer p.objects.forget(p.part)
+	defer p.states.forget(p.part)
+	var err error
+	if isNamespace(u) {
+		var have *unstructured.Unstructured
+		if have, err = p.live(ctx, u); have != nil && ownerOf(have, t.o.HubID, t.key()) == oursOfWork {
+			err = p.unmanage(ctx, have)
 		}
 	} else {
-		have, err = t.converge(ctx, want)
+		err = p.deleteObject(ctx, u)
 	}
-	found := outcome{have: have, dropped: t.state.dropped, suspended: suspended}
+	if kube.NotServed(err) {
+		err = nil
+	}
+	f := found{task: p, object: u, removed: true}
 	var later retryLater
-	switch {
-	case errors.As(err, &later) && have == nil:
-		return reconcile.Result{RequeueAfter: later.Duration}, nil
-	case errors.As(err, &later): // this manifest was applied, and will be again
-		found.scaling = t.work.Status.Scaling
-		return t.report(ctx, found, later.Duration)
-	case errors.Is(err, errStale), ctx.Err() != nil:
-		return reconcile.Result{RequeueAfter: minRetry}, nil
-	case err != nil && maybeUnreachable(err):
-		if cause := t.member.verify(ctx); cause != "" {
-			return t.awaitMember(ctx, cause, suspended)
-		}
+	if errors.As(err, &later) {
+		err = refusal(later.Error())
 	}
-	t.o.Metrics.synced(t.began, err)
-	var again time.Duration
-	found.scaling, again = t.state.scaling.Answer(ctx, t.member.meter(t.o), t.work.Annotations[workv1alpha1.AnnotationScaling])
-	if err != nil {
-		due := retryAfter(want.object, err, wait.Jitter(t.retries.When(t.work.Name), 0.2))
-		found.kept = have == nil && !t.foreign
-		found.failure = explain(t.o.Cluster, want.object, err)
-		return t.report(ctx, found, due)
-	}
-	t.retries.Forget(t.work.Name)
-	return t.report(ctx, found, again)
+	f.err = err
+	return f
 }
 
 // awaitMember reports that the member is unreachable, unless the manifest was applied. All Works
@@ -170,7 +319,7 @@ func (t *task) fresh() error {
 
 // observe returns the object as the member has it, nil if the member has no such object.
 func (t *task) observe(ctx context.Context, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	w, err := t.kinds.use(ctx, t.work.Name, want.GroupVersionKind())
+	w, err := t.kinds.use(ctx, t.part, want.GroupVersionKind())
 	if err != nil {
 		return nil, err
 	}
@@ -185,13 +334,13 @@ func (t *task) observe(ctx context.Context, want *unstructured.Unstructured) (*u
 	switch {
 	case apierrors.IsNotFound(err):
 		// It may exist without our label, or be newer than the cache.
-		t.objects.forget(t.work.Name)
+		t.objects.forget(t.part)
 		return t.live(ctx, want)
 	case err != nil:
 		return nil, fmt.Errorf("read from the cache: %w", err)
 	}
-	t.objects.cached(t.work.Name, have)
-	if last, ok := t.objects.get(t.work.Name); ok {
+	t.objects.cached(t.part, have)
+	if last, ok := t.objects.get(t.part); ok {
 		return last, nil
 	}
 	return unpack(have)
@@ -203,12 +352,12 @@ func (t *task) live(ctx context.Context, want *unstructured.Unstructured) (*unst
 	err := t.member.client.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
 	case apierrors.IsNotFound(err) && !kube.NotServed(err):
-		t.objects.forget(t.work.Name)
+		t.objects.forget(t.part)
 		return nil, nil
 	case err != nil:
 		return nil, err
 	}
-	t.objects.put(t.work.Name, have)
+	t.objects.put(t.part, have)
 	return have, nil
 }
 
@@ -289,11 +438,12 @@ func (t *task) holder(ctx context.Context, have *unstructured.Unstructured) (str
 	case err != nil:
 		return "", err
 	}
-	theirs, err := manifestOf(other)
-	if err != nil || keyOf(theirs) != keyOf(have) {
-		return "", nil // its manifest is another object, or none
+	for _, theirs := range manifestsOf(other) {
+		if theirs.err == nil && keyOf(theirs.object) == keyOf(have) {
+			return key.Name, nil
+		}
 	}
-	return key.Name, nil
+	return "", nil // its manifest is another object, or none
 }
 
 // objectKey identifies an object of the member in all versions.
@@ -306,7 +456,7 @@ func keyOf(u *unstructured.Unstructured) objectKey {
 	return objectKey{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()}
 }
 
-// workState is what the reconciles of one Work keep in memory. It saves requests: losing it at a
+// workState is what the reconciles of one manifest keep in memory. It saves requests: losing it at a
 // restart is harmless. Only the worker that reconciles the Work uses it, except object.
 type workState struct {
 	uid    types.UID // of the Work
@@ -335,11 +485,11 @@ func (s *workState) reset(hash string) {
 	}
 }
 
-// workStates are the states of all Works.
+// workStates are the states of all Works, by part.
 type workStates struct {
 	mu    sync.Mutex
 	works map[string]*workState
-	users map[objectKey]string // the Work of each object
+	users map[objectKey]string // the part of each object
 }
 
 // get returns the state of a Work, an empty one if the Work had another UID.
@@ -367,8 +517,14 @@ func (s *workStates) setObject(work string, object objectKey) {
 	state.object, s.users[object] = object, work
 }
 
-// workOf returns the Work of an object, "" if the object was not made from a Work.
-func (s *workStates) workOf(object objectKey) string {
+func (s *workStates) has(part string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.works[part] != nil
+}
+
+// partOf returns the part of a Work that an object was made from, "" if it was not made from one.
+func (s *workStates) partOf(object objectKey) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.users[object]

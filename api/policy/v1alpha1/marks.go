@@ -72,9 +72,20 @@ const (
 	ReasonInvalid = "Invalid"
 )
 
+// EventCollectOverallStatusSucceed is the reason of an Event on a FederatedResourceQuota.
+const EventCollectOverallStatusSucceed = "CollectOverallStatusSucceed"
+
 // AnnotationMemberOwned on a policy or a template lists fields (RFC 6901 pointers, separated by
 // commas) that are left to the members' own controllers once the object exists there.
 const AnnotationMemberOwned = "pelago.io/member-owned"
+
+// AnnotationMembersOnly of a template (APIService, CustomResourceDefinition) is what members have and
+// the hub has not, as JSON: there it would call a Service that only members have.
+const AnnotationMembersOnly = "pelago.io/members-only"
+
+// MembersOnlyCondition is the name of the match condition that keeps a propagated admission webhook
+// from acting at the hub. Members do not get it.
+const MembersOnlyCondition = "pelago.io/members-only"
 
 // AnnotationInitContainers with the value "true" on an override policy extends its image overriders
 // without predicate to init containers, which Karmada leaves as they are.

@@ -36,7 +36,7 @@ type WorkSpec struct {
 	PreserveResourcesOnDeletion *bool `json:"preserveResourcesOnDeletion,omitempty"`
 }
 
-// WorkloadTemplate lists objects; the hub writes exactly one.
+// WorkloadTemplate lists objects; the hub writes exactly one. Several are applied in their order.
 type WorkloadTemplate struct {
 	// +optional
 	// +listType=atomic

@@ -129,7 +129,7 @@ type TargetComponent struct {
 	Replicas int32 `json:"replicas,omitempty"`
 }
 
-// BindingSnapshot is another binding and its decision.
+// BindingSnapshot is another binding and its clusters, but for those that a snapshot before it names.
 type BindingSnapshot struct {
 	// Namespace is empty for a ClusterResourceBinding.
 	//

@@ -18,6 +18,10 @@ const AnnotationDecision = "pelago.io/decision"
 // Work's status refers.
 const AnnotationTemplate = "pelago.io/template"
 
+// AnnotationRequiredByMore of a dependent's binding is how many bindings need it that
+// spec.requiredBy does not name. Their clusters are in it.
+const AnnotationRequiredByMore = "pelago.io/required-by-more"
+
 // AnnotationUndivided of a binding is why all replicas have to run in one cluster although the
 // policy divides them.
 const AnnotationUndivided = "pelago.io/undivided"

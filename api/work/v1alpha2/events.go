@@ -44,4 +44,6 @@ const (
 	EventGetDependenciesSucceed = "GetDependenciesSucceed"
 	EventGetDependenciesFailed  = "GetDependenciesFailed"
 	EventGetReplicasFailed      = "GetReplicasFailed"
+	// EventMembersOnly: what the template does in members, it does not do at the hub.
+	EventMembersOnly = "MembersOnly"
 )

@@ -53,6 +53,8 @@ type Cache struct {
 	known    bool            // SetClusters was called
 	reports  map[string]bool // all clusters, and whether they report
 	bindings map[string]*bindingUsage
+	// spaces are the bindings by namespace: quotas and affinity groups ask for those of one.
+	spaces   map[string]map[string]*bindingUsage
 	sums     map[string]*sum    // by cluster: what is assumed
 	quotas   map[string][]Quota // by namespace
 	settling []settled          // the oldest first
@@ -64,7 +66,8 @@ type Cache struct {
 func NewCache(o CacheOptions) *Cache {
 	r := &Cache{
 		now: o.Now, lag: cmp.Or(o.Lag, DefaultLag), snapshot: scheduler.NewSnapshot(nil, nil),
-		reports: map[string]bool{}, bindings: map[string]*bindingUsage{}, sums: map[string]*sum{}, quotas: map[string][]Quota{},
+		reports: map[string]bool{}, sums: map[string]*sum{}, quotas: map[string][]Quota{},
+		bindings: map[string]*bindingUsage{}, spaces: map[string]map[string]*bindingUsage{},
 	}
 	if r.now == nil {
 		r.now = time.Now
@@ -257,7 +260,22 @@ func (r *Cache) Forget(key, resourceVersion string) {
 	b.total, b.member = scheduler.Load{}, nil
 	r.set(key, b, scheduler.Load{}, nil, b.reserved)
 	if b.reserved == nil {
-		delete(r.bindings, key)
+		r.remove(key)
+	}
+}
+
+// namespaceOf is that of the binding of a key; empty for one of a cluster-scoped template.
+func namespaceOf(key string) string {
+	namespace, _, _ := strings.Cut(key, "/")
+	return namespace
+}
+
+// remove drops the binding of a key. r.mu is held.
+func (r *Cache) remove(key string) {
+	delete(r.bindings, key)
+	space := r.spaces[namespaceOf(key)]
+	if delete(space, key); len(space) == 0 {
+		delete(r.spaces, namespaceOf(key))
 	}
 }
 
@@ -267,6 +285,12 @@ func (r *Cache) binding(key string) *bindingUsage {
 	if b == nil {
 		b = &bindingUsage{}
 		r.bindings[key] = b
+		space := r.spaces[namespaceOf(key)]
+		if space == nil {
+			space = map[string]*bindingUsage{}
+			r.spaces[namespaceOf(key)] = space
+		}
+		space[key] = b
 	}
 	return b
 }

@@ -3,7 +3,6 @@ package placement
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/scheduler"
@@ -36,7 +35,6 @@ func (r *Cache) grouped(key string, req *scheduler.Request) *scheduler.Request {
 	if g == nil || *g == (workv1alpha2.WorkloadAffinityGroups{}) {
 		return req
 	}
-	namespace, _, _ := strings.Cut(key, "/")
 	together, apart := map[string]bool{}, map[string]bool{}
 	add := func(m *Membership) {
 		if m == nil {
@@ -51,8 +49,8 @@ func (r *Cache) grouped(key string, req *scheduler.Request) *scheduler.Request {
 			}
 		}
 	}
-	for other, b := range r.bindings {
-		if other != key && strings.HasPrefix(other, namespace+"/") {
+	for other, b := range r.spaces[namespaceOf(key)] {
+		if other != key {
 			add(b.member)
 			if b.reserved != nil {
 				add(b.reserved.member)

@@ -102,17 +102,16 @@ func (r *Cache) SetQuotas(namespace string, quotas []Quota) {
 // and more than a quota allows. Requests for the same or less are always allowed: a quota that is
 // lowered below current usage removes nothing. r.mu is held.
 func (r *Cache) exceeds(key string, next scheduler.Load) error {
-	namespace, _, _ := strings.Cut(key, "/")
+	namespace := namespaceOf(key)
 	quotas := r.quotas[namespace]
 	if len(quotas) == 0 {
 		return nil
 	}
 	var used, own scheduler.Load
-	for other, b := range r.bindings {
-		switch {
-		case other == key:
+	for other, b := range r.spaces[namespace] {
+		if other == key {
 			own = b.total
-		case strings.HasPrefix(other, namespace+"/"):
+		} else {
 			used.Add(b.requested(), 1)
 		}
 	}

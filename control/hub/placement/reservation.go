@@ -152,7 +152,7 @@ func (p *Reservation) Release() {
 	if b := r.bindings[p.key]; b != nil && b.reserved == p {
 		r.change(b, func() { b.reserved = nil })
 		if b.version == 0 {
-			delete(r.bindings, p.key)
+			r.remove(p.key)
 		}
 	}
 }

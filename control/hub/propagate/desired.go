@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -175,7 +176,13 @@ func own(b binding.Binding, template *unstructured.Unstructured) {
 	b.SetOwnerReferences(append([]metav1.OwnerReference{ref}, refs...))
 }
 
-// requireBy notes the bindings that need this one: a snapshot of each, and a label to find it by.
+// maxRequiredBy bounds the bindings in requiredBy, and the labels for them: names may have 253 bytes,
+// an object 1.5 MiB.
+const maxRequiredBy = 1000
+
+// requireBy notes the bindings that need this one: their names, each cluster once, at the first
+// binding that needs it, and a label to find it by. A cluster for each binding would exceed what an
+// object may have.
 func requireBy(b binding.Binding, parents []binding.Binding) {
 	for key := range b.GetLabels() {
 		if strings.HasPrefix(key, workv1alpha2.LabelDependedByPrefix) {
@@ -183,23 +190,45 @@ func requireBy(b binding.Binding, parents []binding.Binding) {
 		}
 	}
 	b.Spec.RequiredBy = nil
-	for _, p := range parents {
+	seen := map[string]bool{}
+	var more []workv1alpha2.TargetCluster // of bindings that are not named
+	for i, p := range parents {
+		var clusters []workv1alpha2.TargetCluster
+		for _, name := range clustersOf(p) {
+			if !seen[name] {
+				seen[name] = true
+				clusters = append(clusters, workv1alpha2.TargetCluster{Name: name})
+			}
+		}
+		if i >= maxRequiredBy {
+			more = append(more, clusters...)
+			continue
+		}
 		setLabel(b, dependedBy(p), p.GetLabels()[p.IDLabel()])
-		b.Spec.RequiredBy = append(b.Spec.RequiredBy, snapshotOf(p))
+		b.Spec.RequiredBy = append(b.Spec.RequiredBy,
+			workv1alpha2.BindingSnapshot{Namespace: p.GetNamespace(), Name: p.GetName(), Clusters: clusters})
 	}
+	unnamed := ""
+	if n := len(parents) - maxRequiredBy; n > 0 {
+		last := &b.Spec.RequiredBy[maxRequiredBy-1]
+		last.Clusters = append(last.Clusters, more...)
+		unnamed = strconv.Itoa(n)
+	}
+	setAnnotation(b, workv1alpha2.AnnotationRequiredByMore, unnamed)
 }
 
-// snapshotOf names the clusters of a parent, those included that it leaves gracefully: its pods
+// clustersOf names the clusters of a parent, those included that it leaves gracefully: its pods
 // there still need what it depends on.
-func snapshotOf(p binding.Binding) workv1alpha2.BindingSnapshot {
-	clusters := slices.Clone(p.Spec.Clusters)
+func clustersOf(p binding.Binding) (names []string) {
+	for _, c := range p.Spec.Clusters {
+		names = append(names, c.Name)
+	}
 	for _, t := range p.Spec.GracefulEvictionTasks {
-		taken := slices.ContainsFunc(clusters, func(c workv1alpha2.TargetCluster) bool { return c.Name == t.FromCluster })
-		if !taken && t.PurgeMode.Current() != policyv1alpha1.PurgeModeDirectly {
-			clusters = append(clusters, workv1alpha2.TargetCluster{Name: t.FromCluster, Replicas: ptr.Deref(t.Replicas, 0)})
+		if t.PurgeMode.Current() != policyv1alpha1.PurgeModeDirectly {
+			names = append(names, t.FromCluster)
 		}
 	}
-	return workv1alpha2.BindingSnapshot{Namespace: p.GetNamespace(), Name: p.GetName(), Clusters: clusters}
+	return names
 }
 
 // dependedBy is the label that a binding has while the template of another one depends on its own.

@@ -36,6 +36,8 @@ type templateKinds struct {
 
 	mu      sync.RWMutex
 	watched map[schema.GroupKind]watch
+	// asked are the kinds that set has been asked for last, served or not.
+	asked wanted
 }
 
 // watch is an informer of one kind.
@@ -62,6 +64,17 @@ func (k *templateKinds) has(gvk schema.GroupVersionKind) bool {
 	return ok && w.version == gvk.Version
 }
 
+// unasked reports whether a kind is neither watched nor one that set looks for anyway: at intervals,
+// and when a CRD changes.
+func (k *templateKinds) unasked(gvk schema.GroupVersionKind) bool {
+	if k.has(gvk) {
+		return false
+	}
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return !slices.Contains(k.asked[gvk.GroupKind()], gvk.Version)
+}
+
 // current is the kind in the version that is watched; the kind itself if it is not watched.
 func (k *templateKinds) current(gvk schema.GroupVersionKind) schema.GroupVersionKind {
 	k.mu.RLock()
@@ -79,6 +92,7 @@ func (k *templateKinds) set(ctx context.Context, want wanted) error {
 	errs := []error{err}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.asked = want
 	for gk, w := range k.watched {
 		if served[gk] == w.version || unknown[schema.GroupVersion{Group: gk.Group, Version: w.version}] && len(want[gk]) > 0 {
 			continue

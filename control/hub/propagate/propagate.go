@@ -42,6 +42,10 @@ type Options struct {
 	RTTHold time.Duration
 	// EmptyWorkloads: see scheduler.Request.Empty.
 	EmptyWorkloads bool
+	// RunsWorkloads: the hub's cluster runs workloads, so Services of templates are there, too.
+	RunsWorkloads bool
+	// AllEvents: successes have the Events of Karmada, one for each step.
+	AllEvents bool
 	// FirstReport is how long first decisions wait for a cluster that is new and has not reported;
 	// 0: 30 s.
 	FirstReport time.Duration

@@ -52,7 +52,8 @@ type subject struct {
 }
 
 // read reads a template, its binding and its policies. What follows state propagates is read in no
-// other state, except for held of a template whose binding is being deleted.
+// other state, except for held of a template whose binding is being deleted, and held and parents
+// of one that is being deleted itself.
 func (r *reconciler) read(ctx context.Context, key Key) (subject, error) {
 	s := subject{key: key}
 	var err error
@@ -65,7 +66,14 @@ func (r *reconciler) read(ctx context.Context, key Key) (subject, error) {
 	}
 	if s.state != templateGone && s.template.GetDeletionTimestamp() != nil {
 		s.state = templateEnding
-		return s, nil
+		if s.have, err = r.binding(ctx, key); err != nil {
+			return s, err
+		}
+		if s.held, err = r.holder(ctx, claimOf(s.template)); err != nil {
+			return s, err
+		}
+		s.parents, err = r.parents(ctx, s.template)
+		return s, err
 	}
 	if s.have, err = r.binding(ctx, key); err != nil || s.state == templateGone {
 		return s, err

@@ -53,6 +53,9 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (requeue, error) {
 	if err != nil {
 		return done, err
 	}
+	if s.state == templateEnding {
+		return r.outlast(ctx, s)
+	}
 	if s.state != propagates {
 		return done, r.end(ctx, s)
 	}
@@ -61,6 +64,11 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (requeue, error) {
 		return done, err
 	}
 	r.counts.match.WithLabelValues().Observe(since(s.began))
+	if c.policy != nil || s.have.Exists() {
+		if s.template, err = r.inert(ctx, key, s.template); err != nil {
+			return done, err
+		}
+	}
 	if wait, err := r.detaching(ctx, s); wait > 0 || err != nil {
 		return requeue{after: wait}, err
 	}
@@ -109,6 +117,22 @@ func (r *reconciler) await(ctx context.Context, s subject, c choice, missing str
 	}
 	_, err := r.keep(ctx, s, c)
 	return later, err
+}
+
+// outlast keeps the binding of a template that is being deleted and whose finalizers hold it: it
+// leaves clusters that are removed or fail, and does not hold its policy.
+func (r *reconciler) outlast(ctx context.Context, s subject) (requeue, error) {
+	if !s.have.Exists() || s.have.GetDeletionTimestamp() != nil {
+		return done, nil
+	}
+	if gone(s.held) {
+		var err error
+		if s.template, err = r.claim(ctx, s.key, s.template, choice{}); err != nil {
+			return done, err
+		}
+		s.held = nil
+	}
+	return r.keep(ctx, s, choice{policy: s.held})
 }
 
 // keep writes the present binding with no change but of its clusters and of the bindings that

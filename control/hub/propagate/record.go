@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/utils/ptr"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
@@ -38,35 +39,59 @@ func (r *reconciler) recordEvents(w inputs, p placed) {
 	if d.written && len(e.Held) > 0 {
 		warn(workv1alpha2.EventEvictWorkloadFromClusterFailed, strings.Join(e.Held, "; "))
 	}
-	if reason, message := progress(w, b, d); reason != "" {
-		r.events.Event(w.template, corev1.EventTypeNormal, reason, message)
+	steps := progress(w, b, d)
+	if r.AllEvents {
+		r.recordSteps(w, b, steps)
+	} else if len(steps) > 0 {
+		var all []string
+		for _, s := range slices.Backward(steps) {
+			all = append(all, s.message)
+		}
+		r.events.Event(w.template, corev1.EventTypeNormal, steps[len(steps)-1].reason, strings.Join(all, "; "))
 	}
 }
 
-// progress returns the reason and the message of the Event about a written binding: dependencies,
-// policy and clusters that differ from those of the former binding. The reason is that of the last
-// of them; "" if none differs.
-func progress(w inputs, b binding.Binding, d decision) (reason, message string) {
-	var all []string
+// recordSteps emits the Events of Karmada: each step on the template, the decision on the binding,
+// too, and on the binding of a dependent that it follows others.
+func (r *reconciler) recordSteps(w inputs, b binding.Binding, steps []step) {
+	for _, s := range steps {
+		r.events.Event(w.template, corev1.EventTypeNormal, s.reason, s.message)
+		if s.reason == workv1alpha2.EventScheduleBindingSucceed {
+			r.events.Event(b.Object, corev1.EventTypeNormal, s.reason, s.message)
+		}
+	}
+	required := !w.have.Exists() || !equality.Semantic.DeepEqual(w.have.Spec.RequiredBy, b.Spec.RequiredBy)
+	if len(w.parents) > 0 && required {
+		r.events.Event(b.Object, corev1.EventTypeNormal, workv1alpha2.EventSyncDependenciesSucceed,
+			fmt.Sprintf("it goes where the templates of %d bindings go that depend on it", len(w.parents)))
+	}
+}
+
+// step is what differs in a written binding from the former one.
+type step struct{ reason, message string }
+
+// progress returns dependencies, policy and clusters that differ from those of the former binding,
+// in this order.
+func progress(w inputs, b binding.Binding, d decision) (steps []step) {
 	was, is := "", b.GetAnnotations()[workv1alpha2.AnnotationDependencies]
 	if w.have.Exists() {
 		was = w.have.GetAnnotations()[workv1alpha2.AnnotationDependencies]
 	}
 	if is != was {
-		reason = workv1alpha2.EventGetDependenciesSucceed
-		all = append(all, fmt.Sprintf("it depends on %d objects", len(dependenciesOf(b))))
+		steps = append(steps, step{workv1alpha2.EventGetDependenciesSucceed,
+			fmt.Sprintf("it depends on %d objects", len(dependenciesOf(b)))})
 	}
 	if w.policy != nil && (!w.have.Exists() || !claimOf(w.have).of(w.policy)) && claimOf(b).of(w.policy) {
-		reason, all = workv1alpha2.EventApplyPolicySucceed, append(all, fmt.Sprintf("it follows %s", w.policy))
+		steps = append(steps, step{workv1alpha2.EventApplyPolicySucceed, fmt.Sprintf("it follows %s", w.policy)})
 	}
 	if d.written && d.pendingWhy() == "" && d.moved {
+		message := "it runs in " + places(b.Spec.Clusters)
 		if d.message != "" {
-			all = append(all, d.message)
+			message += "; " + d.message
 		}
-		reason, all = workv1alpha2.EventScheduleBindingSucceed, append(all, "it runs in "+places(b.Spec.Clusters))
+		steps = append(steps, step{workv1alpha2.EventScheduleBindingSucceed, message})
 	}
-	slices.Reverse(all)
-	return reason, strings.Join(all, "; ")
+	return steps
 }
 
 // recordConflict records an event if the policies of those that need a template disagree about

@@ -166,8 +166,10 @@ func (r *reconciler) addSelected(ctx context.Context, p *propagationPolicy, s *p
 	if !ok {
 		return
 	}
-	if gvk = r.kinds.current(gvk); !r.kinds.has(gvk) {
-		r.wakeKinds() // the first list of the kind shows all
+	if gvk = r.kinds.current(gvk); !r.kinds.has(gvk) { // the first list of the kind shows all
+		if r.kinds.unasked(gvk) {
+			r.wakeKinds()
+		}
 		return
 	}
 	namespace := s.Namespace
@@ -295,7 +297,7 @@ func (r *reconciler) addDependent(ctx context.Context, d kinds.DependentReferenc
 		return
 	}
 	gvk := r.kinds.current(gv.WithKind(d.Kind))
-	if !r.kinds.has(gvk) {
+	if r.kinds.unasked(gvk) {
 		r.wakeKinds()
 	}
 	if d.Name != "" {

@@ -69,6 +69,8 @@ type Options struct {
 	Progress time.Duration
 	// Workers is how many bindings are worked on at once; 0: 8.
 	Workers int
+	// AllEvents: successes have the Events of Karmada, on binding and template.
+	AllEvents bool
 }
 
 type reconciler struct {
@@ -76,6 +78,7 @@ type reconciler struct {
 	cache       cache.Cache
 	live        client.Reader
 	recorder    record.EventRecorder
+	allEvents   bool
 	kinds       *statusKinds
 	interpreter *kinds.Interpreter
 	unmade      *binding.Unmade
@@ -93,7 +96,8 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	r := &reconciler{
 		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: kube.EventRecorder(mgr, "pelago-hub"),
-		kinds: &statusKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter, unmade: o.Unmade, progress: o.Progress,
+		allEvents: o.AllEvents,
+		kinds:     &statusKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter, unmade: o.Unmade, progress: o.Progress,
 	}
 	if err := watch(mgr, r, o); err != nil {
 		return fmt.Errorf("set up the aggregation of statuses: %w", err)
@@ -208,6 +212,7 @@ func (r *reconciler) writeBinding(ctx context.Context, b binding.Binding, status
 		return client.IgnoreNotFound(fmt.Errorf("write the status of the binding %s: %w", key, err))
 	}
 	r.bindings.Expect(key, after.GetResourceVersion(), time.Now())
+	r.succeeded(b.Object, "The status has what the clusters report")
 	return nil
 }
 
@@ -264,6 +269,13 @@ func (r *reconciler) aggregate(
 	return r.interpreter.AggregateStatus(template, answers)
 }
 
+// succeeded emits an Event about a status that was written.
+func (r *reconciler) succeeded(o client.Object, message string) {
+	if r.allEvents {
+		r.recorder.Event(o, corev1.EventTypeNormal, workv1alpha2.EventAggregateStatusSucceed, message)
+	}
+}
+
 func (r *reconciler) writeTemplate(
 	ctx context.Context, binding client.Object, template *unstructured.Unstructured, status map[string]any,
 ) error {
@@ -285,6 +297,7 @@ func (r *reconciler) writeTemplate(
 	switch {
 	case err == nil:
 		r.templates.Expect(client.ObjectKeyFromObject(binding), now.GetResourceVersion(), time.Now())
+		r.succeeded(now, "The status is that of all clusters")
 		return nil
 	case apierrors.IsNotFound(err): // the template has gone, or the subresource
 		r.kinds.forget(template.GroupVersionKind())

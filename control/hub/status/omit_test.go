@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
@@ -50,6 +51,18 @@ func TestOmit(t *testing.T) {
 		}
 		if s := strings.Join(got, " "); s != tt.want {
 			t.Errorf("%s: %q, want %q", name, s, tt.want)
+		}
+	}
+}
+
+// With AllEvents a status that was written has an Event, as in Karmada.
+func TestEventsOnSuccess(t *testing.T) {
+	for all, want := range map[bool]string{false: "", true: "Normal AggregateStatusSucceed done"} {
+		events := record.NewFakeRecorder(1)
+		(&reconciler{recorder: events, allEvents: all}).succeeded(&workv1alpha2.ResourceBinding{}, "done")
+		close(events.Events)
+		if got := <-events.Events; got != want {
+			t.Errorf("all %v: %q, want %q", all, got, want)
 		}
 	}
 }

@@ -50,6 +50,8 @@ type BindingOptions struct {
 	Skips *policy.Skips
 	// Unmade gets why Works are not made; nil: only Events report it.
 	Unmade *binding.Unmade
+	// AllEvents: successes have the Events of Karmada, on binding and template.
+	AllEvents bool
 	// OrphanAfter is how long the binding that a Work names may be missing before that is reported;
 	// 0: a minute.
 	OrphanAfter time.Duration
@@ -191,7 +193,7 @@ func (r *reconciler) sync(ctx context.Context, b binding.Binding) (time.Duration
 	r.Unmade.Report(client.ObjectKeyFromObject(b), unmade(plan.Writes, err))
 	r.report(b, in.Template, plan, err)
 	if err == nil {
-		r.recordOverrides(b, in.Works, plan)
+		r.recordWritten(b, in, plan)
 		err = r.notCleaned(b, in.Template, r.writer.Delete(ctx, plan.Surplus))
 	}
 	return 0, errors.Join(err, plan.Err())

@@ -168,6 +168,9 @@ func (in *BindingInput) undecided() bool {
 	if in.Binding.Spec.Placement != nil {
 		return !decided(in.Binding)
 	}
+	if in.Binding.GetAnnotations()[workv1alpha2.AnnotationRequiredByMore] != "" {
+		return true // some are not named
+	}
 	nowhere := func(owner binding.Binding) bool { return decided(owner) && len(targets(owner.Spec)) == 0 }
 	for _, by := range in.Binding.Spec.RequiredBy {
 		named := func(owner binding.Binding) bool {

@@ -129,6 +129,12 @@ func TestOrder(t *testing.T) {
 			w.spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Name: "x"}, {Name: "y"}}
 			w.Owners = append(w.Owners, owner("x", w.decision()), owner("y", w.decision()))
 		}, "delete m1, delete m2"},
+		{"… and others that it does not name", func(w *world) {
+			w.spec.Clusters, w.spec.Placement = nil, nil
+			w.spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Name: "x"}}
+			w.Owners = append(w.Owners, owner("x", w.decision()))
+			w.Binding.SetAnnotations(map[string]string{workv1alpha2.AnnotationRequiredByMore: "1"})
+		}, ""},
 		{"two Works of one template in a cluster: the one of this binding goes on", func(w *world) {
 			second := w.work("m1").DeepCopy()
 			second.Name, second.Labels[workv1alpha2.LabelBindingID] = "a", "b0"

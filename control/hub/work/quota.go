@@ -40,13 +40,15 @@ type quotaReconciler struct {
 	events      record.EventRecorder
 	writer      *Writer
 	written     kube.Expectations[client.ObjectKey] // statuses
+	allEvents   bool
 }
 
 // SetupQuotas adds the controller of FederatedResourceQuotas to the manager; it needs AddIndexes.
 // It writes the ResourceQuotas of static assignments, and the status. Enforcement is in
-// control/hub/placement.
-func SetupQuotas(mgr ctrl.Manager, hubID string) error {
-	r := &quotaReconciler{hubID: hubID, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
+// control/hub/placement. allEvents: successes have the Events of Karmada.
+func SetupQuotas(mgr ctrl.Manager, hubID string, allEvents bool) error {
+	r := &quotaReconciler{hubID: hubID, allEvents: allEvents, interpreter: kinds.New(),
+		client: mgr.GetClient(), live: mgr.GetAPIReader(),
 		events: kube.EventRecorder(mgr, "pelago-hub"), writer: NewWriter(mgr.GetClient())}
 	do, err := kube.Reconciler("federatedresourcequota", r.events, r.reconcile)
 	if err != nil {
@@ -91,6 +93,10 @@ func (r *quotaReconciler) reconcile(ctx context.Context, req reconcile.Request) 
 	failure := errors.Join(plan.Err(), r.write(ctx, in, plan))
 	if in.Quota == nil || kube.IsStale(failure) {
 		return 0, failure
+	}
+	if r.allEvents && failure == nil && len(plan.Create)+len(plan.Update) > 0 {
+		r.events.Event(in.Quota, corev1.EventTypeNormal, workv1alpha2.EventSyncWorkSucceed,
+			"The ResourceQuotas of the clusters are written")
 	}
 	wait, err := r.report(ctx, in.Quota, plan, failure)
 	return wait, errors.Join(failure, err)
@@ -161,6 +167,9 @@ func (r *quotaReconciler) remove(ctx context.Context, key client.ObjectKey, q *p
 // report writes the status, at most once per usageInterval unless something failed, and an Event
 // for a condition that is new.
 func (r *quotaReconciler) report(ctx context.Context, q *policyv1alpha1.FederatedResourceQuota, plan QuotaPlan, failure error) (time.Duration, error) {
+	if left := usageInterval - time.Since(r.written.LastWrite(client.ObjectKeyFromObject(q))); left > 0 && failure == nil {
+		return left, nil
+	}
 	var bindings workv1alpha2.ResourceBindingList
 	if err := r.client.List(ctx, &bindings, client.InNamespace(q.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return 0, fmt.Errorf("list the ResourceBindings in namespace %s: %w", q.Namespace, err)
@@ -175,12 +184,15 @@ func (r *quotaReconciler) report(ctx context.Context, q *policyv1alpha1.Federate
 	if now.Message != "" && (before == nil || !equality.Semantic.DeepEqual(*before, *now)) {
 		r.events.Event(q, corev1.EventTypeWarning, now.Reason, now.Message)
 	}
-	if left := usageInterval - time.Since(r.written.LastWrite(client.ObjectKeyFromObject(q))); left > 0 && failure == nil {
-		return left, nil
-	}
 	if err := r.client.Status().Patch(ctx, next, kube.MergeFrom(q)); client.IgnoreNotFound(err) != nil {
 		return 0, fmt.Errorf("write the status of the FederatedResourceQuota %s: %w", client.ObjectKeyFromObject(q), err)
 	}
 	r.written.Expect(client.ObjectKeyFromObject(q), next.ResourceVersion, time.Now())
+	if r.allEvents {
+		for _, reason := range []string{workv1alpha2.EventAggregateStatusSucceed,
+			policyv1alpha1.EventCollectOverallStatusSucceed} {
+			r.events.Event(q, corev1.EventTypeNormal, reason, "The status has what the clusters report and what is used in all")
+		}
+	}
 	return 0, nil
 }

@@ -29,7 +29,7 @@ import (
 func TestFederatedResourceQuota(t *testing.T) {
 	h := newServiceHub(t, "quota", "quota-1", "quota-2")
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{work.AddIndexes, func(mgr ctrl.Manager) error {
-		return work.SetupQuotas(mgr, "hub")
+		return work.SetupQuotas(mgr, "hub", true)
 	}}}.Run(t, h.Config)
 	cpu := func(n string) corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse(n)} }
 	q := &policyv1alpha1.FederatedResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "shop"}, Spec: policyv1alpha1.FederatedResourceQuotaSpec{

@@ -81,6 +81,9 @@ func (r *renderer) input(t target, have *workv1alpha1.Work) (RenderInput, error)
 		Labels: labels, Annotations: annotations, Conflict: b.Spec.ConflictResolution, MemberOwned: p.memberOwned,
 		Template: r.recorded,
 	}
+	if err := kinds.ForMembers(in.Object); err != nil {
+		return RenderInput{}, err
+	}
 	if source := r.source(have); source != nil { // its overrides are applied
 		var err error
 		if in.Object, err = rendered(source); err != nil {

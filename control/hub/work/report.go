@@ -223,13 +223,22 @@ func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.
 	return 0, nil
 }
 
-// recordOverrides makes one Event if overrides apply to Works that were written in another way than
-// before. The Works name them.
-func (r *reconciler) recordOverrides(b binding.Binding, former []*workv1alpha1.Work, plan BindingPlan) {
-	if works := overridden(former, slices.Concat(plan.Create, plan.Update)); len(works) > 0 {
-		r.recorder.Event(b.Object, corev1.EventTypeNormal, workv1alpha2.EventApplyOverridePolicySucceed,
+// recordWritten makes one Event if overrides apply to Works that were written in another way than
+// before; the Works name them. With AllEvents the template has it as well, and written Works have
+// one.
+func (r *reconciler) recordWritten(b binding.Binding, in *BindingInput, plan BindingPlan) {
+	written, on := slices.Concat(plan.Create, plan.Update), (*unstructured.Unstructured)(nil)
+	if r.AllEvents {
+		on = in.Template
+	}
+	if works := overridden(in.Works, written); len(works) > 0 {
+		r.event(b, on, corev1.EventTypeNormal, workv1alpha2.EventApplyOverridePolicySucceed,
 			"Other overrides than before apply in "+clusterNames(works)+": see "+policyv1alpha1.AnnotationAppliedOverrides+" and "+
 				policyv1alpha1.AnnotationAppliedClusterOverrides+" of the Works")
+	}
+	if r.AllEvents && len(written) > 0 {
+		r.event(b, on, corev1.EventTypeNormal, workv1alpha2.EventSyncWorkSucceed,
+			"The Works of "+clusterNames(written)+" are written")
 	}
 }
 
