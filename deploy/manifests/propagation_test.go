@@ -433,7 +433,9 @@ func memberWorks(t *testing.T, c *apiserver.Cluster, cfg *rest.Config) {
 			t.Errorf("status of Cluster %s: %v, want a refusal", name, err)
 		}
 	}
-	if err := patch(own, `{"metadata":{"finalizers":null}}`); err != nil {
-		t.Errorf("the member takes its finalizer away: %v", err)
+	for what, finalizers := range map[string]string{"takes its finalizer away": `null`, "adds it": `["karmada.io/execution-controller"]`} {
+		if err := patch(own, `{"metadata":{"finalizers":`+finalizers+`}}`); err != nil {
+			t.Errorf("the member %s: %v", what, err)
+		}
 	}
 }
