@@ -81,11 +81,16 @@ could not be read.`,
 	return cmd
 }
 
-func (c *checks) addCheckFlags(f *pflag.FlagSet) {
+// addTargetFlags adds the flags that name clusters.
+func (c *checks) addTargetFlags(f *pflag.FlagSet) {
 	c.addFlags(f)
-	view.AddOutputFlag(f, &c.output, "junit")
 	f.StringSliceVar(&c.named, "contexts", nil, "contexts of the kubeconfig (default: all)")
 	f.StringVar(&c.hubKubeconfig, "hub-kubeconfig", "", "another kubeconfig, whose current context is the hub")
+}
+
+func (c *checks) addCheckFlags(f *pflag.FlagSet) {
+	c.addTargetFlags(f)
+	view.AddOutputFlag(f, &c.output, "junit")
 	f.BoolVar(&c.wait, "wait", false, "wait until nothing is wrong, except warnings")
 	f.DurationVar(&c.timeout, "timeout", 5*time.Minute, "how long --wait waits")
 }
@@ -150,17 +155,12 @@ func (c *checks) run(ctx context.Context, args []string, out, errOut io.Writer) 
 	if err != nil {
 		return err
 	}
-	all := c.pre || len(c.named) > 0
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	deadline := time.Now().Add(c.timeout)
 	var result check.Result
 	for said := ""; ; {
-		set := check.Read(ctx, targets, checkTimeout, all, c.selected)
-		if len(set.Clusters) == 0 {
-			return errors.New("none of the contexts is a hub or a cluster in which Pelago runs: name them with --contexts, or check one before it joins with --pre")
+		if _, result, err = c.read(ctx, targets); err != nil {
+			return err
 		}
-		result = check.Run(set, c.selected)
 		if !c.wait || result.Count(check.Error)+result.Count(check.Unknown) == 0 || time.Now().Add(checkInterval).After(deadline) {
 			break
 		}
@@ -178,6 +178,16 @@ func (c *checks) run(ctx context.Context, args []string, out, errOut io.Writer) 
 		return err
 	}
 	return checkStatus(result)
+}
+
+// read reads the clusters once and evaluates the selected checks.
+func (c *checks) read(ctx context.Context, targets []check.Target) (*check.Set, check.Result, error) {
+	set := check.Read(ctx, targets, checkTimeout, c.pre || len(c.named) > 0, c.selected)
+	if len(set.Clusters) == 0 {
+		return nil, check.Result{}, errors.New("none of the contexts is a hub or a cluster in which Pelago runs: name them with --contexts, " +
+			"or check one before it joins with `pelago check --pre`")
+	}
+	return set, check.Run(set, c.selected), nil
 }
 
 // checkStatus is the error with the exit status of a result; nil for 0.

@@ -91,6 +91,10 @@ func TestCheckStatus(t *testing.T) {
 	if !errors.As(err, &status) || status.Code != statusUnknown || !strings.Contains(out, "context a") {
 		t.Errorf("%v\n%s", err, out)
 	}
+	out, err = execute(t, "status", "--kubeconfig", file)
+	if !errors.As(err, &status) || status.Code != statusUnknown || !strings.Contains(out, "CLUSTER   PLANES") || !strings.Contains(out, "PLG-N000") {
+		t.Errorf("status: %v\n%s", err, out)
+	}
 	for verdict, code := range map[check.Verdict]int{check.OK: 0, check.Warning: 0, check.Error: 1, check.Unknown: 3} {
 		err := checkStatus(check.Result{Outcomes: []check.Outcome{{Verdict: verdict}}})
 		status := inspect.Status{}

@@ -29,6 +29,7 @@ func Pages() string {
 | command | |
 |---|---|
 ` + "| `pelago check` | all members and hubs of the kubeconfig; `--contexts` narrows it down, `--hub-kubeconfig` adds a hub |\n" +
+		"| `pelago status` | the clusterset on one screen, with the findings of all checks; `--watch` repeats it |\n" +
 		"| `pelago check --only N,D` | areas or codes |\n" +
 		"| `pelago check --wait` | until nothing is wrong except warnings |\n" +
 		"| `pelago check --pre` | a cluster before it joins; `pelago join` runs it, and `--skip-checks` leaves it out |\n" +
