@@ -38,6 +38,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
@@ -183,12 +184,12 @@ func crds(t *testing.T, of func() ([]*unstructured.Unstructured, error)) (out []
 
 func admissionPolicies(t *testing.T) (out []client.Object) {
 	t.Helper()
-	broker, errBroker := hubObjects()
+	atBroker, errBroker := hubObjects()
 	propagation, errPropagation := propagationObjects()
 	if errBroker != nil || errPropagation != nil {
 		t.Fatal(errBroker, errPropagation)
 	}
-	for _, o := range slices.Concat(broker, propagation) {
+	for _, o := range slices.Concat(atBroker, propagation) {
 		if o.GetKind() == "ValidatingAdmissionPolicy" {
 			binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: o.GetName()}}
 			binding.Spec.PolicyName = o.GetName()
@@ -386,6 +387,12 @@ func TestFaults(t *testing.T) {
 				}
 			}
 		}, "PLG-N002 warning", "registry/pelago:v0", "--image"},
+		"gateway setting": {func(w *world) {
+			set(&node(w).Status.Conditions, isFalse(pelagov1alpha1.NodeSettings, "InvalidSetting", "gateway.submariner.io/udp-port: 70000"))
+		}, "PLG-N016 warning", "70000", "annotations gateway.submariner.io"},
+		"XDP not attached": {func(w *world) {
+			set(&node(w).Status.Conditions, isFalse(pelagov1alpha1.NodeXDP, "NotSupported", "eth0 has no native XDP"))
+		}, "PLG-N023 warning", "eth0", "--xdp off"},
 		"missing definition": {func(w *world) {
 			without[*apiextensionsv1.CustomResourceDefinition](w, "g1", "peers.pelago.io")
 		}, "PLG-N004 error", "peers.pelago.io", "--keep-registration"},
@@ -468,6 +475,21 @@ func TestFaults(t *testing.T) {
 		"cluster unreachable by gateways": {func(w *world) {
 			set(&get[*clusterv1alpha1.Cluster](w, "hub", "g2").Status.Conditions, isFalse("DataPlaneReachable", "NoPeerReaches", ""))
 		}, "PLG-H007 error", "g2", "PLG-N010"},
+		"removal of a cluster": {func(w *world) {
+			set(&get[*clusterv1alpha1.Cluster](w, "hub", "g2").Status.Conditions, isFalse("Removed", "WorksLeft", "3 Works are left"))
+		}, "PLG-H008 warning", "3 Works are left", "pelago unjoin --force"},
+		"kinds not known": {func(w *world) {
+			set(&get[*clusterv1alpha1.Cluster](w, "hub", "g2").Status.Conditions, isFalse("CompleteAPIEnablements", "PartialAPIEnablements", "metrics.k8s.io/v1beta1"))
+		}, "PLG-H009 warning", "metrics.k8s.io", "kubectl get apiservices"},
+		"hub moves": {func(w *world) {
+			follows := &coordinationv1.Lease{ObjectMeta: at(manifests.BrokerNamespace, broker.AccountName("g1")), Spec: coordinationv1.LeaseSpec{
+				HolderIdentity: ptr.To("https://next:6443")}}
+			stays := &coordinationv1.Lease{ObjectMeta: at(manifests.BrokerNamespace, broker.AccountName("g2")), Spec: coordinationv1.LeaseSpec{
+				HolderIdentity: ptr.To("https://hub:6443")}}
+			stays.Annotations = map[string]string{pelagov1alpha1.AnnotationHubProblem: "https://next:6443 does not answer"}
+			w.objects["hub"] = append(w.objects["hub"], follows, stays, &corev1.ConfigMap{
+				ObjectMeta: at(manifests.BrokerNamespace, config.ClustersetConfigMap), Data: map[string]string{config.KeySetServer: "https://next:6443"}})
+		}, "PLG-H010 warning", "https://next:6443 does not answer", "broker-info.subm"},
 		"Work not applied": {func(w *world) {
 			set(&get[*workv1alpha1.Work](w, "hub", "web").Status.Conditions, isFalse("Applied", "AppliedFailed", "forbidden: exceeded quota"))
 		}, "PLG-H020 error", "exceeded quota", "pelago explain"},
