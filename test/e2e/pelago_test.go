@@ -26,6 +26,7 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "a gateway leaves", testGatewayLeaves)
 	s.run(t, "a node whose port is closed", testClosedPort)
 	s.run(t, "exports beside a dead gateway", testDeadGateway)
+	s.run(t, "verify", testVerify)
 	s.run(t, "rights at the hub", testRights)
 	s.run(t, "bad input", testBadInput)
 	s.run(t, "a forged packet", testInjection)

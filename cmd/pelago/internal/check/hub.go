@@ -22,8 +22,8 @@ func serviceExists(e *mcs.ServiceExport) bool {
 	return meta.IsStatusConditionTrue(e.Status.Conditions, string(mcs.ServiceExportConditionValid))
 }
 
-// propagates reports whether the hub propagates workloads, by its definitions.
-func (c *Cluster) propagates() bool { return c.defines("clusters.cluster.karmada.io") }
+// Propagates reports whether the hub propagates workloads, by its definitions.
+func (c *Cluster) Propagates() bool { return c.defines("clusters.cluster.karmada.io") }
 
 func (c *Cluster) defines(name string) bool {
 	return slices.ContainsFunc(c.CRDs, func(d apiextensionsv1.CustomResourceDefinition) bool { return d.Name == name })
@@ -36,7 +36,7 @@ func readyz(_ *Set, c *Cluster, r *report) {
 }
 
 func hubLease(s *Set, c *Cluster, r *report) {
-	if c.propagates() {
+	if c.Propagates() {
 		leads(s, c, r, manifests.HubName)
 	}
 }
@@ -55,7 +55,7 @@ func admission(_ *Set, c *Cluster, r *report) {
 			}
 		}
 	}
-	if c.propagates() {
+	if c.Propagates() {
 		objs, err := propagationObjects()
 		if err != nil {
 			r.add(Unknown, "", "", "read the manifests of this program: %v", err)
@@ -79,7 +79,7 @@ func hubDefinitions(_ *Set, c *Cluster, r *report) {
 		want, err := hubCRDs()
 		definitions(c, r, want, err)
 	}
-	if c.propagates() {
+	if c.Propagates() {
 		want, err := propagationCRDs()
 		definitions(c, r, want, err)
 	}

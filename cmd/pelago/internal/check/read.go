@@ -206,7 +206,7 @@ var readers = []reader{
 		c.Pods, err = list[corev1.Pod](ctx, m, &corev1.PodList{}, client.InNamespace(config.SystemNamespace))
 		return err
 	}},
-	{isMember, fromComponents, func(ctx context.Context, m view.Member, c *Cluster) (err error) {
+	{func(c *Cluster) bool { return c.Member }, fromComponents, func(ctx context.Context, m view.Member, c *Cluster) (err error) {
 		c.Components, err = rollout.Installed(ctx, m.Typed, c.Config.WorkloadsOnly)
 		if apierrors.IsNotFound(err) {
 			c.Missing = err.Error()

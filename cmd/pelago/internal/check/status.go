@@ -109,7 +109,7 @@ func NewStatus(s *Set, r Result) Status {
 		if c.Member && c.Err == nil {
 			out.Paths = append(out.Paths, c.paths()...)
 		}
-		if c.Hub && c.propagates() {
+		if c.Hub && c.Propagates() {
 			out.Workloads = append(out.Workloads, c.workloads())
 		}
 	}
@@ -136,11 +136,6 @@ func (c *Cluster) status() ClusterStatus {
 	if !c.Member {
 		return out
 	}
-	if c.Config.WorkloadsOnly {
-		out.Planes = append(out.Planes, "workloads")
-		return out
-	}
-	out.Planes = append(out.Planes, "network")
 	if c.unread[fromComponents] == nil {
 		ready := c.Missing == "" && !slices.ContainsFunc(c.Components, func(of rollout.Component) bool { return !of.Done() })
 		out.Ready = ptr.To(ready && ptr.Deref(out.Ready, true))
@@ -148,6 +143,11 @@ func (c *Cluster) status() ClusterStatus {
 			_, out.Version = view.SplitImage(c.Components[0].Image)
 		}
 	}
+	if c.Config.WorkloadsOnly {
+		out.Planes = append(out.Planes, "workloads")
+		return out
+	}
+	out.Planes = append(out.Planes, "network")
 	part := func(from source) *Part {
 		if c.unread[from] != nil {
 			return nil
