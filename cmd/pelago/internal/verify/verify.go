@@ -234,8 +234,16 @@ func (a *Acceptance) step(ctx context.Context, name string, within time.Duration
 	}
 	wg.Wait()
 	for i, c := range a.Clusters {
-		a.add(outcome(name, c.ID(), "", "", errs[i]))
+		a.add(ended(ctx, outcome(name, c.ID(), "", "", errs[i])))
 	}
+}
+
+// ended is the outcome of a step that ctx may have ended: that is no failure of the clusterset.
+func ended(ctx context.Context, o Outcome) Outcome {
+	if o.Verdict == Failed && ctx.Err() != nil {
+		o.Verdict, o.Detail = Skipped, "ended before its result: "+ctx.Err().Error()
+	}
+	return o
 }
 
 func outcome(step, from, to, detail string, err error) Outcome {
@@ -252,6 +260,9 @@ type judge func(from, to *Cluster, replies []Reply) (detail string, err error)
 // matrix has the client of each cluster try the probes for each other cluster, or for its own. No
 // probes: the step is skipped.
 func (a *Acceptance) matrix(ctx context.Context, name string, own bool, probes func(from, to *Cluster) []Probe, judged judge) {
+	if ctx.Err() != nil {
+		return
+	}
 	type pair struct {
 		to     *Cluster
 		probes int
@@ -292,7 +303,7 @@ func (a *Acceptance) matrix(ctx context.Context, name string, own bool, probes f
 	wg.Wait()
 	for _, outcomes := range all {
 		for _, o := range outcomes {
-			a.add(o)
+			a.add(ended(ctx, o))
 		}
 	}
 }
@@ -521,6 +532,9 @@ func (c *Cluster) undrain(ctx context.Context, progress manifests.Progress) erro
 // all clusters hold connections to the others.
 func (a *Acceptance) failover(ctx context.Context) {
 	for _, c := range a.Clusters {
+		if ctx.Err() != nil {
+			return
+		}
 		name, err := c.spareGateway(ctx)
 		if err == nil && name == "" {
 			a.add(Outcome{Step: "failover", From: c.ID(), Verdict: Skipped, Detail: "the cluster has no second gateway in service"})
@@ -530,7 +544,7 @@ func (a *Acceptance) failover(ctx context.Context) {
 		if err == nil {
 			detail, err = a.underTraffic(ctx, func() error { return a.cycle(ctx, c, name) })
 		}
-		a.add(outcome("failover", c.ID(), "", strings.TrimSpace("gateway "+name+": "+detail), err))
+		a.add(ended(ctx, outcome("failover", c.ID(), "", strings.TrimSpace("gateway "+name+": "+detail), err)))
 	}
 }
 

@@ -244,6 +244,23 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// An interrupt ends the run: the step that it cuts off has not failed, and no later one is tried.
+func TestInterrupted(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	w := &wire{change: func(_ *Cluster, p Probe, r *Reply) {
+		if p.Kind == Datagram {
+			interrupt()
+			r.Err = "canceled"
+		}
+	}}
+	a := Acceptance{Clusters: []*Cluster{testCluster(t, 1), testCluster(t, 2)}, Failover: true, Exec: w.exec, Progress: quiet}
+	outcomes, err := a.Run(ctx)
+	last := outcomes[len(outcomes)-1]
+	if !errors.Is(err, context.Canceled) || Count(outcomes, Failed) > 0 || Count(outcomes, Skipped) != 2 || last.Step != "udp" {
+		t.Errorf("%v, %+v", err, outcomes)
+	}
+}
+
 // A namespace that no run has made stays, and nothing is made beside it.
 func TestForeignNamespace(t *testing.T) {
 	foreign := testCluster(t, 1, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}})
