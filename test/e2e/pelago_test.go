@@ -41,6 +41,7 @@ func TestTwoClustersLong(t *testing.T) {
 	s.run(t, "backends come and go", testBackends)
 	s.run(t, "a gateway is drained", testGatewayDrained)
 	s.run(t, "an upgrade", testUpgrade)
+	s.run(t, "an upgrade by the command", testUpgradeCommand)
 	s.run(t, "members from one place", testMembers)
 	s.run(t, "a hundred exports while agents are killed", testManyExports)
 	s.run(t, "the hub is away", testHubAway)
