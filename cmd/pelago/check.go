@@ -16,8 +16,10 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/check"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/verify"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 const (
@@ -37,6 +39,8 @@ type checks struct {
 	hubKubeconfig string
 	selected      check.Selection
 	pre, wait     bool
+	hub, nodePods bool
+	image         string
 	timeout       time.Duration
 	explain       string
 }
@@ -51,7 +55,7 @@ what is wrong: a stable code, the object, the reason and the remedy. --explain C
 about a code. It writes nothing and needs no access to nodes.
 
 With --pre it checks a cluster before it joins; with a broker-info.subm also whether the
-cluster fits that clusterset.
+cluster fits that clusterset. With --pre --hub it checks an API server before it becomes a hub.
 
 Exit status: 0 nothing is wrong, or only warnings; 1 errors; 3 no errors, but something
 could not be read.`,
@@ -60,6 +64,8 @@ could not be read.`,
   pelago check --only N,D -o wide
   pelago check -o junit > check.xml
   pelago check --pre broker-info.subm --context c3
+  pelago check --pre --node-pods --context c3
+  pelago check --pre --hub --context hub
   pelago check --explain PLG-N013`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -69,6 +75,12 @@ could not be read.`,
 			if len(args) > 0 && !c.pre {
 				return errors.New("a broker-info.subm has an effect with --pre only")
 			}
+			if c.nodePods && (!c.pre || c.hub) {
+				return errors.New("--node-pods: give --pre, without --hub")
+			}
+			if c.hub && (!c.pre || len(args) > 0) {
+				return errors.New("--hub: give --pre, and no broker-info.subm")
+			}
 			return c.run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -76,6 +88,9 @@ could not be read.`,
 	c.addCheckFlags(f)
 	f.StringSliceVar(&c.selected.Only, "only", nil, "areas (N network, D discovery, H hub, P before a join) or codes")
 	f.BoolVar(&c.pre, "pre", false, "check a cluster before it joins")
+	f.BoolVar(&c.hub, "hub", false, "with --pre: check an API server before it becomes a hub")
+	f.BoolVar(&c.nodePods, "node-pods", false, "with --pre: also look at MTUs and UDP ports, by a pod in the network of each node, which is removed")
+	f.StringVar(&c.image, "image", manifests.DefaultImage, "image of these pods")
 	f.StringVar(&c.explain, "explain", "", "print what a code means, and exit")
 	cmd.MarkFlagsMutuallyExclusive("pre", "wait")
 	return cmd
@@ -155,6 +170,11 @@ func (c *checks) run(ctx context.Context, args []string, out, errOut io.Writer) 
 	if err != nil {
 		return err
 	}
+	if c.nodePods {
+		if err := c.runNodePods(ctx, targets, errOut); err != nil {
+			return err
+		}
+	}
 	deadline := time.Now().Add(c.timeout)
 	var result check.Result
 	for said := ""; ; {
@@ -178,6 +198,20 @@ func (c *checks) run(ctx context.Context, args []string, out, errOut io.Writer) 
 		return err
 	}
 	return checkStatus(result)
+}
+
+// runNodePods adds to the targets what a pod on each node finds.
+func (c *checks) runNodePods(ctx context.Context, targets []check.Target, errOut io.Writer) error {
+	for i := range targets {
+		m, err := targets[i].Open()
+		if err != nil {
+			return fmt.Errorf("context %s: %w", targets[i].Context, err)
+		}
+		if targets[i].Nodes, err = verify.Nodes(ctx, m, c.image, newProgress(errOut)); err != nil {
+			return fmt.Errorf("context %s: run pods on the nodes: %w", targets[i].Context, err)
+		}
+	}
+	return nil
 }
 
 // read reads the clusters once and evaluates the selected checks.
@@ -224,10 +258,10 @@ func (c *checks) targets(args []string) ([]check.Target, error) {
 		}
 		info = &read
 	}
-	joining := c.pre || slices.Contains([]string{"cni", "kube-proxy-mode"}, c.selected.Topic)
+	joining := c.pre && !c.hub || slices.Contains([]string{"cni", "kube-proxy-mode"}, c.selected.Topic)
 	var out []check.Target
 	for _, name := range names {
-		out = append(out, check.Target{Context: name, Joining: joining, Info: info, Open: func() (view.Member, error) { return openQuick(&c.access, name) }})
+		out = append(out, check.Target{Context: name, Joining: joining, Hosting: c.pre && c.hub, Info: info, Open: func() (view.Member, error) { return openQuick(&c.access, name) }})
 		if name == "" {
 			if raw, err := c.loader("").RawConfig(); err == nil {
 				out[len(out)-1].Context = raw.CurrentContext

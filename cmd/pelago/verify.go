@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -156,6 +158,40 @@ func verifyPodCommand() *cobra.Command {
 			return verify.InClient(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
-	cmd.AddCommand(serve, run)
+	var output string
+	node := &cobra.Command{
+		Use: "node", Short: "Write facts about the node in whose network it runs, for `pelago check --pre --node-pods`", Args: cobra.NoArgs,
+		Example: "  NODE_NAME=n1 HOST_IP=192.0.2.11 pelago verify-pod node --output /dev/termination-log",
+		RunE:    func(*cobra.Command, []string) error { return writeNode(output) },
+	}
+	node.Flags().StringVar(&output, "output", "/dev/termination-log", "file to write")
+	cmd.AddCommand(serve, run, node)
 	return cmd
+}
+
+// writeNode writes the facts of the node as JSON.
+func writeNode(file string) error {
+	var tables []io.Reader
+	for _, name := range []string{"/proc/net/udp", "/proc/net/udp6"} {
+		text, err := os.ReadFile(name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return fmt.Errorf("read the UDP ports of the node: %w", err)
+		}
+		tables = append(tables, bytes.NewReader(text))
+	}
+	facts, err := verify.ReadNode(os.Getenv("NODE_NAME"), os.Getenv("HOST_IP"), tables...)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(facts)
+	if err != nil {
+		return fmt.Errorf("encode the facts: %w", err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return fmt.Errorf("write the facts: %w", err)
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"flag"
@@ -19,15 +20,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -50,6 +54,9 @@ const system = manifests.SystemNamespace
 type world struct {
 	objects map[string][]client.Object // by context
 	now     time.Time
+	// idle is an admission policy that refuses nothing; answer is that to its request, nil: accepted.
+	idle   string
+	answer error
 }
 
 func at(ns, name string) metav1.ObjectMeta {
@@ -232,7 +239,32 @@ func (w *world) client(t *testing.T, context string) client.Client {
 		}
 		mapper.Add(gvk, meta.RESTScopeNamespace)
 	}
-	return ctrlfake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(w.objects[context]...).Build()
+	return ctrlfake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(w.objects[context]...).WithInterceptorFuncs(w.refuses()).Build()
+}
+
+// refuses answers dry runs as the admission policies do, but those that are idle.
+func (w *world) refuses() interceptor.Funcs {
+	text := ""
+	for _, o := range w.objects["hub"] {
+		if _, ok := o.(*admissionv1.ValidatingAdmissionPolicy); ok && o.GetName() != w.idle {
+			text += "ValidatingAdmissionPolicy '" + o.GetName() + "' denied request; "
+		}
+	}
+	refusal := apierrors.NewForbidden(schema.GroupResource{Resource: "objects"}, "canary", errors.New(text))
+	return interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if slices.Contains(opts, client.CreateOption(client.DryRunAll)) {
+				if w.idle == "pelago-deletion-protected" && o.GetName() == "pelago-hub-canary" {
+					return w.answer
+				}
+				return refusal
+			}
+			return c.Create(ctx, o, opts...)
+		},
+		SubResourceCreate: func(context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceCreateOption) error {
+			return refusal
+		},
+	}
 }
 
 // target opens a context of the world.
@@ -475,6 +507,10 @@ func TestFaults(t *testing.T) {
 		"cluster unreachable by gateways": {func(w *world) {
 			set(&get[*clusterv1alpha1.Cluster](w, "hub", "g2").Status.Conditions, isFalse("DataPlaneReachable", "NoPeerReaches", ""))
 		}, "PLG-H007 error", "g2", "PLG-N010"},
+		"an idle admission policy": {func(w *world) { w.idle = "pelago-deletion-protected" }, "PLG-H011 error", "pelago-deletion-protected", "typeChecking"},
+		"an admission policy that cannot be tried": {func(w *world) {
+			w.idle, w.answer = "pelago-deletion-protected", apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", errors.New("no right to create"))
+		}, "PLG-H011 unknown", "no right to create", "may create"},
 		"removal of a cluster": {func(w *world) {
 			set(&get[*clusterv1alpha1.Cluster](w, "hub", "g2").Status.Conditions, isFalse("Removed", "WorksLeft", "3 Works are left"))
 		}, "PLG-H008 warning", "3 Works are left", "pelago unjoin --force"},

@@ -74,6 +74,35 @@ func admission(_ *Set, c *Cluster, r *report) {
 	}
 }
 
+func refusals(_ *Set, c *Cluster, r *report) {
+	for _, policy := range sortedKeys(c.Unrefused) {
+		if !slices.Contains(c.Admission, policy) {
+			continue // PLG-H003 reports it
+		}
+		switch err := c.Unrefused[policy]; {
+		case err == nil:
+			r.fail("ValidatingAdmissionPolicy "+policy, "a request that it forbids is accepted")
+		default:
+			r.add(Unknown, "ValidatingAdmissionPolicy "+policy, "use a context that may create the objects that it matches", "whether it refuses is not known: %v", err)
+		}
+	}
+}
+
+// quotaOfStore is the quota of etcd in a hub of `pelago init`, in bytes.
+const quotaOfStore = 8 << 30
+
+func stored(_ *Set, c *Cluster, r *report) {
+	if percent := c.Stored * 100 / quotaOfStore; percent >= poolNearEnd {
+		r.warn("etcd", "it stores %.1f GiB; its quota in a hub of `pelago init` is %d GiB, beyond which it accepts no writes", c.Stored/(1<<30), quotaOfStore>>30)
+	}
+}
+
+func servesAdmission(_ *Set, c *Cluster, r *report) {
+	if !c.Before.Admission {
+		r.fail("", "the API server does not serve ValidatingAdmissionPolicies of admissionregistration.k8s.io/v1")
+	}
+}
+
 func hubDefinitions(_ *Set, c *Cluster, r *report) {
 	if c.Broker {
 		want, err := hubCRDs()

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -283,6 +284,70 @@ func TestInClient(t *testing.T) {
 	}
 	if err := InClient(t.Context(), strings.NewReader("{"), &out); err == nil {
 		t.Error("input that is no JSON is taken")
+	}
+}
+
+// Facts of nodes: MTU of the device with the address, and UDP ports; a pod that fails is named
+// beside the facts of the others, and everything is removed.
+func TestNodes(t *testing.T) {
+	nodes := []runtime.Object{}
+	for _, name := range []string{"n1", "n2", "w1"} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
+		if name == "w1" {
+			n.Labels[corev1.LabelOSStable] = "windows"
+		}
+		nodes = append(nodes, n)
+	}
+	for broken, want := range map[string]string{"": "", "n2": "pod on node n2, image registry/pelago:v1: Error, exit status 1 no device"} {
+		var ran []string
+		scheme, err := manifests.Scheme()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := ctrlfake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+				if p, ok := o.(*corev1.Pod); ok {
+					ran = append(ran, p.Spec.NodeName)
+					ended := &corev1.ContainerStateTerminated{Message: fmt.Sprintf(`{"node": %q, "device": "eth0", "mtu": 1500, "udp": [4800]}`, p.Spec.NodeName)}
+					p.Status.Phase = corev1.PodSucceeded
+					if p.Spec.NodeName == broken {
+						p.Status.Phase, ended = corev1.PodFailed, &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, Message: "no device"}
+					}
+					p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: ended}}}
+					if !p.Spec.HostNetwork || len(p.Spec.Containers[0].SecurityContext.Capabilities.Drop) == 0 {
+						t.Errorf("the pod is %+v", p.Spec)
+					}
+				}
+				return c.Create(ctx, o, opts...)
+			},
+		}).Build()
+		facts, err := Nodes(t.Context(), view.Member{Client: c, Typed: fake.NewClientset(nodes...)}, "registry/pelago:v1", quiet)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("broken %q: %v", broken, err)
+		}
+		if n := 2 - len(broken)/2; len(facts) != n || facts[0].Node != "n1" || facts[0].MTU != 1500 || !slices.Equal(ran, []string{"n1", "n2"}) {
+			t.Errorf("broken %q: facts %+v by pods on %q", broken, facts, ran)
+		}
+		if err := c.Get(t.Context(), client.ObjectKey{Name: Namespace}, &corev1.Namespace{}); err == nil {
+			t.Error("the namespace stays")
+		}
+	}
+}
+
+func TestReadNode(t *testing.T) {
+	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+  123: 0100007F:12C0 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 1 2 0 0
+  124: 00000000000000000000000000000000:1194 00000000000000000000000000000000:0000 07 0 0 0 0 0 0 0 0
+`
+	f, err := ReadNode("n1", "127.0.0.1", strings.NewReader(table), strings.NewReader(table))
+	if err != nil || f.Device != "lo" || f.MTU < 1500 || !slices.Equal(f.UDP, []uint16{4500, 4800}) {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if _, err := ReadNode("n1", "192.0.2.77"); err == nil || !strings.Contains(err.Error(), "192.0.2.77") {
+		t.Errorf("an address of no device: %v", err)
+	}
+	if _, err := ReadNode("n1", "127.0.0.1", strings.NewReader("1: 0100007F:xyz 0\n")); err == nil {
+		t.Error("a port that is no number is taken")
 	}
 }
 
