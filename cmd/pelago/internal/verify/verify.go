@@ -492,7 +492,11 @@ func (c *Cluster) removeNamespace(ctx context.Context, progress manifests.Progre
 	if ns.Labels[Label] != "true" {
 		return fmt.Errorf("namespace %s exists and has no label %s=true: it is not of a run of verify, rename or delete it", Namespace, Label)
 	}
-	progress("Removing namespace %s of cluster %s", Namespace, c.ID())
+	of := "of cluster " + c.ID()
+	if c.ID() == "" {
+		of = "of the cluster"
+	}
+	progress("Removing namespace %s %s", Namespace, of)
 	if err := client.IgnoreNotFound(c.Client.Delete(ctx, ns)); err != nil {
 		return fmt.Errorf("delete Namespace %s: %w", Namespace, err)
 	}
