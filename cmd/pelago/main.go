@@ -78,7 +78,7 @@ one hub propagates workloads to all of them.
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), view.InterpretCommand())
 	add("member", "One cluster, through the hub:", append(inspect.MemberCommands(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}),
 		promoteCommand())...)
-	add("inspection", "Inspection:", append(append([]*cobra.Command{statusCommand(), checkCommand(), diagnoseCommand(), verifyCommand(), verifyPodCommand(), analyzeCommand(), gatherCommand(), showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), view.VersionCommand(version))...)
+	add("inspection", "Inspection:", append(append([]*cobra.Command{statusCommand(), checkCommand(), diagnoseCommand(), verifyCommand(), benchmarkCommand(), verifyPodCommand(), analyzeCommand(), gatherCommand(), showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), view.VersionCommand(version))...)
 	refuseUnknown(cmd)
 	view.CompleteChoices(cmd)
 	completeContexts(cmd)

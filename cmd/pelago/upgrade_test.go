@@ -139,6 +139,11 @@ func TestPrintSteps(t *testing.T) {
 	if out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
+	for _, d := range []string{"0s", "2m"} {
+		if _, err := execute(t, "benchmark", "latency", "--duration", d); err == nil || !strings.Contains(err.Error(), "--duration") {
+			t.Errorf("--duration %s: %v", d, err)
+		}
+	}
 	if _, err := execute(t, "upgrade", "--backup", "f"); err == nil || !strings.Contains(err.Error(), "--host-context") {
 		t.Errorf("--backup without --host-context: %v", err)
 	}

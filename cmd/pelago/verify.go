@@ -18,6 +18,7 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/verify"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 // acceptance are the flags of verify.
@@ -79,13 +80,7 @@ func (v *acceptance) run(ctx context.Context, out, errOut io.Writer) (err error)
 	if err := a.Validate(); err != nil {
 		return err
 	}
-	defer func() {
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), verify.CleanupWithin)
-		defer cancel()
-		if failed := verify.Cleanup(clean, clusters, progress); failed != nil {
-			err = errors.Join(err, fmt.Errorf("remove what verify has made: %w: repeat it with `pelago verify --cleanup`", failed))
-		}
-	}()
+	defer func() { err = errors.Join(err, cleanUp(ctx, clusters, progress)) }()
 	limited, cancel := context.WithTimeout(ctx, v.timeout)
 	defer cancel()
 	outcomes, err := a.Run(limited)
@@ -96,6 +91,75 @@ func (v *acceptance) run(ctx context.Context, out, errOut io.Writer) (err error)
 		err = inspect.Status{Code: 1, Text: fmt.Sprintf("%d steps failed: see `pelago check`, and `pelago trace` for the path of a packet", failed)}
 	}
 	return err
+}
+
+// cleanUp removes what a run has made, also after its context has ended.
+func cleanUp(ctx context.Context, clusters []*verify.Cluster, progress manifests.Progress) error {
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), verify.CleanupWithin)
+	defer cancel()
+	if err := verify.Cleanup(clean, clusters, progress); err != nil {
+		return fmt.Errorf("remove what the run has made: %w: repeat it with `pelago verify --cleanup`", err)
+	}
+	return nil
+}
+
+func benchmarkCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "benchmark",
+		Short: "Measure throughput or latency between clusters with pods of its own",
+		Long: `benchmark makes the pods and services of pelago verify, and has the client of each cluster
+measure towards the service of each cluster, its own as a comparison, one pair after the
+other. It measures one connection, and what the product's own server and client can do: a
+comparison, no limit of the network.`,
+		Example: "  pelago benchmark throughput --contexts g1,g2\n  pelago benchmark latency -o json",
+		Args:    cobra.NoArgs,
+	}
+	for _, of := range []struct {
+		name, short string
+		kind        verify.Kind
+	}{
+		{"throughput", "Bytes in a time on one connection, down, then up", verify.Flood},
+		{"latency", "Times of requests, one after the other on one connection", verify.Latency},
+	} {
+		var v acceptance
+		var lasting time.Duration
+		sub := &cobra.Command{
+			Use: of.name, Short: of.short, Args: cobra.NoArgs,
+			Example: "  pelago benchmark " + of.name + " --contexts g1,g2 --duration 10s",
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				return v.benchmark(cmd.Context(), of.kind, lasting, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			},
+		}
+		f := sub.Flags()
+		v.addFlags(f)
+		view.AddOutputFlag(f, &v.output)
+		f.StringSliceVar(&v.named, "contexts", nil, "contexts of the kubeconfig (default: all)")
+		f.StringVar(&v.image, "image", "", "image of the pods (default: that of pelago-node in each cluster)")
+		f.DurationVar(&lasting, "duration", 5*time.Second, "how long each measurement lasts")
+		cmd.AddCommand(sub)
+	}
+	return cmd
+}
+
+func (v *acceptance) benchmark(ctx context.Context, kind verify.Kind, lasting time.Duration, out, errOut io.Writer) (err error) {
+	if lasting <= 0 || lasting > time.Minute {
+		return fmt.Errorf("--duration %s: give more than 0 and at most a minute", lasting)
+	}
+	progress := newProgress(errOut)
+	clusters, err := v.members(ctx)
+	if err != nil {
+		return err
+	}
+	a := verify.Acceptance{Clusters: clusters, Exec: verify.InPod, Progress: progress}
+	if err := a.Validate(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cleanUp(ctx, clusters, progress)) }()
+	all, err := a.Benchmark(ctx, kind, lasting)
+	if len(all) == 0 {
+		return err
+	}
+	return errors.Join(err, view.PrintTables(out, v.output, verify.Measurements(kind, all)))
 }
 
 // members opens the contexts that are members. Without --contexts others are left out.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -34,6 +35,8 @@ const (
 	Request  Kind = "request"  // one HTTP request on a new connection
 	Datagram Kind = "datagram" // UDP datagrams of some sizes, one after the other
 	Transfer Kind = "transfer" // Bytes down, then up, by HTTP
+	Flood    Kind = "flood"    // as many bytes as pass in For, down, then up, by HTTP
+	Latency  Kind = "latency"  // one HTTP request after the other on a connection, for For
 	Hold     Kind = "hold"     // connections with a request every 100 ms until the input ends
 )
 
@@ -43,6 +46,8 @@ type Probe struct {
 	// Address is HOST:PORT.
 	Address string `json:"address"`
 	Bytes   int64  `json:"bytes,omitempty"`
+	// For is how long Flood (each way) and Latency last.
+	For time.Duration `json:"for,omitempty"`
 	// Within is how long a failing probe is repeated: names and tables take seconds to arrive.
 	Within time.Duration `json:"within"`
 	// Cluster and Pod are what must answer; empty: any.
@@ -64,7 +69,11 @@ type Reply struct {
 	// Down and Up are bits per second.
 	Down float64 `json:"down,omitempty"`
 	Up   float64 `json:"up,omitempty"`
-	Err  string  `json:"error,omitempty"`
+	// P50, P99 and Slowest are of the requests of Latency, in nanoseconds.
+	P50     time.Duration `json:"p50,omitempty"`
+	P99     time.Duration `json:"p99,omitempty"`
+	Slowest time.Duration `json:"slowest,omitempty"`
+	Err     string        `json:"error,omitempty"`
 }
 
 const (
@@ -194,7 +203,7 @@ func Run(ctx context.Context, probes []Probe, input io.Reader) []Reply {
 	var wg sync.WaitGroup
 	for i, p := range probes {
 		switch p.Kind {
-		case Transfer:
+		case Transfer, Flood, Latency:
 			replies[i] = repeat(ctx, p)
 		case Hold:
 			wg.Go(func() { replies[i] = hold(held, p) })
@@ -243,6 +252,10 @@ func (p Probe) try(ctx context.Context) (r Reply, err error) {
 		return datagrams(ctx, p.Address)
 	case Transfer:
 		return transfer(ctx, p)
+	case Flood:
+		return flood(ctx, p)
+	case Latency:
+		return latency(ctx, p)
 	default:
 		err = fmt.Errorf("probe %q is not known: is the pod's image of another version?", p.Kind)
 	}
@@ -380,6 +393,74 @@ func rate(bytes int64, since time.Time) float64 {
 	return float64(bytes) * 8 / max(time.Since(since).Seconds(), 1e-9)
 }
 
+// flood reads, then writes, for the time of a probe.
+func flood(ctx context.Context, p Probe) (r Reply, err error) {
+	c := newClient(2*p.For + transferTimeout)
+	defer c.CloseIdleConnections()
+	url := "http://" + p.Address + "/bytes"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s?n=%d", url, int64(1)<<50), nil)
+	if err != nil {
+		return r, err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return r, err
+	}
+	begin := time.Now()
+	n, err := io.Copy(io.Discard, &until{resp.Body, begin.Add(p.For)})
+	r.Down = rate(n, begin)
+	_ = resp.Body.Close() // breaks the connection off, which is the purpose
+	if err != nil {
+		return r, err
+	}
+	begin = time.Now()
+	if req, err = http.NewRequestWithContext(ctx, http.MethodPost, url, &until{zeros{}, begin.Add(p.For)}); err != nil {
+		return r, err
+	}
+	if resp, err = c.Do(req); err != nil {
+		return r, err
+	}
+	err = decode(resp, &r.Answer)
+	r.Up = rate(r.Answer.Received, begin)
+	return r, err
+}
+
+// until ends its input at a time.
+type until struct {
+	io.Reader
+	end time.Time
+}
+
+func (u *until) Read(p []byte) (int, error) {
+	if time.Now().After(u.end) {
+		return 0, io.EOF
+	}
+	return u.Reader.Read(p)
+}
+
+// latency makes one request after the other on a connection for the time of a probe.
+func latency(ctx context.Context, p Probe) (r Reply, err error) {
+	c := newClient(requestTimeout)
+	defer c.CloseIdleConnections()
+	var took []time.Duration
+	url := "http://" + p.Address + "/"
+	if r.Answer, r.Remote, err = get(ctx, c, url, nil); err != nil { // opens the connection
+		return r, err
+	}
+	for end := time.Now().Add(p.For); time.Now().Before(end); {
+		begin := time.Now()
+		if _, _, err := get(ctx, c, url, nil); err != nil {
+			return r, err
+		}
+		took = append(took, time.Since(begin))
+	}
+	slices.Sort(took)
+	if n := len(took); n > 0 {
+		r.Requests, r.P50, r.P99, r.Slowest = n, took[n/2], took[n*99/100], took[n-1]
+	}
+	return r, nil
+}
+
 // hold keeps connections busy until the context ends. A request that fails, or needs another
 // connection, is a broken connection.
 func hold(ctx context.Context, p Probe) (r Reply) {
@@ -387,7 +468,7 @@ func hold(ctx context.Context, p Probe) (r Reply) {
 	var wg sync.WaitGroup
 	for range holdConnections {
 		wg.Go(func() {
-			requests, broken, first := keep(ctx, p.Address)
+			requests, first, broken := keep(ctx, p.Address)
 			mu.Lock()
 			defer mu.Unlock()
 			if requests > 0 {
@@ -408,7 +489,7 @@ func hold(ctx context.Context, p Probe) (r Reply) {
 }
 
 // keep uses one connection until the context ends or it breaks.
-func keep(ctx context.Context, address string) (requests int, broken error, first Answer) {
+func keep(ctx context.Context, address string) (requests int, first Answer, err error) {
 	c := newClient(3 * requestTimeout)
 	defer c.CloseIdleConnections()
 	for {
@@ -417,14 +498,14 @@ func keep(ctx context.Context, address string) (requests int, broken error, firs
 		a, _, err := get(context.WithoutCancel(ctx), c, "http://"+address+"/", &reused)
 		switch {
 		case err != nil:
-			return requests, err, first
+			return requests, first, err
 		case requests > 0 && !reused:
-			return requests, errors.New("the connection was closed, and another one opened"), first
+			return requests, first, errors.New("the connection was closed, and another one opened")
 		}
 		requests, first = requests+1, a
 		select {
 		case <-ctx.Done():
-			return requests, nil, first
+			return requests, first, nil
 		case <-time.After(holdInterval):
 		}
 	}

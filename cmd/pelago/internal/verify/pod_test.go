@@ -63,6 +63,18 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// Flood and latency measure for the time that they are given.
+func TestMeasures(t *testing.T) {
+	at := server(t, Answer{Cluster: "g2"})
+	replies := Run(t.Context(), []Probe{{Kind: Flood, Address: at, For: 50 * time.Millisecond}, {Kind: Latency, Address: at, For: 50 * time.Millisecond}}, strings.NewReader(""))
+	if r := replies[0]; r.Err != "" || r.Down <= 0 || r.Up <= 0 || r.Answer.Received == 0 {
+		t.Errorf("flood: %+v", r)
+	}
+	if r := replies[1]; r.Err != "" || r.Requests == 0 || r.P50 <= 0 || r.P50 > r.P99 || r.P99 > r.Slowest {
+		t.Errorf("latency: %+v", r)
+	}
+}
+
 // A server that closes connections breaks them, one that does not exist fails all.
 func TestHoldBroken(t *testing.T) {
 	served := handler(Answer{Cluster: "g2"})

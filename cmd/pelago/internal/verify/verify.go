@@ -149,10 +149,7 @@ func (a *Acceptance) Validate() error {
 // Run makes the pods and services, and tries everything. A step that fails does not end the run,
 // except that nothing can be tried without pods. The caller calls Cleanup in any case.
 func (a *Acceptance) Run(ctx context.Context) ([]Outcome, error) {
-	if err := Cleanup(ctx, a.Clusters, a.Progress); err != nil { // of a run that ended half-way
-		return nil, err
-	}
-	if err := a.each(func(c *Cluster) error { return c.create(ctx) }); err != nil {
+	if err := a.prepare(ctx); err != nil {
 		return nil, err
 	}
 	a.step(ctx, "exports", exportsWithin, (*Cluster).awaitExports)
@@ -192,6 +189,14 @@ func (a *Acceptance) Run(ctx context.Context) ([]Outcome, error) {
 		a.failover(ctx)
 	}
 	return a.outcomes, ctx.Err()
+}
+
+// prepare removes what a run has left that ended half-way, and makes pods, services and exports.
+func (a *Acceptance) prepare(ctx context.Context) error {
+	if err := Cleanup(ctx, a.Clusters, a.Progress); err != nil {
+		return err
+	}
+	return a.each(func(c *Cluster) error { return c.create(ctx) })
 }
 
 func at(host string) string { return fmt.Sprintf("%s:%d", host, port) }
@@ -249,7 +254,10 @@ func ended(ctx context.Context, o Outcome) Outcome {
 func outcome(step, from, to, detail string, err error) Outcome {
 	o := Outcome{Step: step, From: from, To: to, Verdict: Passed, Detail: detail}
 	if err != nil {
-		o.Verdict, o.Detail = Failed, strings.TrimSpace(err.Error()+" "+detail)
+		o.Verdict, o.Detail = Failed, err.Error()
+		if detail != "" {
+			o.Detail += "; " + detail
+		}
 	}
 	return o
 }
@@ -336,11 +344,11 @@ func sources(from, to *Cluster, replies []Reply) (string, error) {
 	detail := fmt.Sprintf("%s is seen as %s", r.Remote, r.Answer.Source)
 	switch {
 	case len(from.Config.GlobalCIDRs) > 0 && !contains(from.Config.GlobalCIDRs, r.Answer.Source):
-		return detail, fmt.Errorf("the server sees source %s, which is not of the GlobalCIDR of cluster %s:", r.Answer.Source, from.ID())
+		return detail, fmt.Errorf("the server sees source %s, which is not of the GlobalCIDR of cluster %s", r.Answer.Source, from.ID())
 	case len(to.Config.GlobalCIDRs) > 0 && !contains(to.Config.GlobalCIDRs, r.Remote):
-		return detail, fmt.Errorf("the name resolves to %s, which is not of the GlobalCIDR of cluster %s:", r.Remote, to.ID())
+		return detail, fmt.Errorf("the name resolves to %s, which is not of the GlobalCIDR of cluster %s", r.Remote, to.ID())
 	case len(from.Config.GlobalCIDRs) == 0 && !contains(from.Config.PodCIDRs, r.Answer.Source):
-		return detail, fmt.Errorf("the server sees source %s, which is not of the pod ranges of cluster %s:", r.Answer.Source, from.ID())
+		return detail, fmt.Errorf("the server sees source %s, which is not of the pod ranges of cluster %s", r.Answer.Source, from.ID())
 	}
 	return "server " + r.Remote + ", source " + r.Answer.Source, nil
 }
@@ -547,8 +555,9 @@ func (a *Acceptance) failover(ctx context.Context) {
 		detail := ""
 		if err == nil {
 			detail, err = a.underTraffic(ctx, func() error { return a.cycle(ctx, c, name) })
+			detail = "gateway " + name + ": " + detail
 		}
-		a.add(ended(ctx, outcome("failover", c.ID(), "", strings.TrimSpace("gateway "+name+": "+detail), err)))
+		a.add(ended(ctx, outcome("failover", c.ID(), "", detail, err)))
 	}
 }
 

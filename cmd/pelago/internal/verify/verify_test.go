@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -219,6 +220,30 @@ func TestFlat(t *testing.T) {
 		outcomes, err := a.Run(t.Context())
 		if err != nil || Count(outcomes, Failed) != failed || Count(outcomes, Skipped) != 4 {
 			t.Errorf("source %s: %v, %+v", source, err, outcomes)
+		}
+	}
+}
+
+// Each cluster measures towards each, its own too; a pair that fails is named beside the others.
+func TestBenchmark(t *testing.T) {
+	w := &wire{change: func(from *Cluster, p Probe, r *Reply) {
+		r.Down, r.Up, r.Requests, r.P50, r.P99, r.Slowest = 9e8, 8e8, 100, 300*time.Microsecond, time.Millisecond, 2*time.Millisecond
+		if from.ID() == "g2" && strings.HasPrefix(p.Address, "web-g1") {
+			r.Err = "i/o timeout"
+		}
+	}}
+	for kind, want := range map[Kind]string{
+		Flood:   "FROM   TO   DOWN Mbit/s   UP Mbit/s\ng1     g1   900           800\ng1     g2   900           800\ng2     g1   failed        -\ng2     g2   900           800\n\n",
+		Latency: "FROM   TO   REQUESTS   P50     P99   SLOWEST\ng1     g1   100        300µs   1ms   2ms\ng1     g2   100        300µs   1ms   2ms\ng2     g1   failed     -       -     -\ng2     g2   100        300µs   1ms   2ms\n\n",
+	} {
+		a := Acceptance{Clusters: []*Cluster{testCluster(t, 1), testCluster(t, 2)}, Exec: w.exec, Progress: quiet}
+		all, err := a.Benchmark(t.Context(), kind, time.Second)
+		if err == nil || !strings.Contains(err.Error(), "from g2 to g1: i/o timeout") {
+			t.Errorf("%s: error %v", kind, err)
+		}
+		var out bytes.Buffer
+		if err := view.PrintTables(&out, "table", Measurements(kind, all)); err != nil || out.String() != want {
+			t.Errorf("%s: %v\n%s", kind, err, &out)
 		}
 	}
 }
