@@ -130,7 +130,8 @@ func (u *upgrade) upgrade(ctx context.Context, args []string, out, errOut io.Wri
 	}
 	begun := slices.ContainsFunc(steps, func(s upgradeStep) bool { return s.begun })
 	if errs := result.Count(check.Error); errs > 0 && !u.skipChecks && !begun {
-		return errors.Join(result.Print(errOut, "table"), fmt.Errorf("%d checks find errors before the upgrade: mend them, or give --skip-checks", errs))
+		return errors.Join(result.Print(errOut, "table"),
+			fmt.Errorf("%d checks find errors before the upgrade: mend them, or give --skip-checks", errs))
 	}
 	return runSteps(ctx, steps, run, checked, u.skipChecks, settleWithin, progress)
 }
@@ -158,7 +159,8 @@ func runSteps(
 			err = awaitChecks(ctx, checked, settle, progress)
 		}
 		if err != nil {
-			return fmt.Errorf("upgrade of %s, step %d of %d: %w: the later steps are not begun; mend it and run `pelago upgrade` again", s.Cluster, i+1, len(steps), err)
+			return fmt.Errorf("upgrade of %s, step %d of %d: %w: the later steps are not begun; mend it and run `pelago upgrade` again",
+				s.Cluster, i+1, len(steps), err)
 		}
 	}
 	progress("All clusters run the image")
@@ -226,13 +228,15 @@ func (u *upgrade) steps(set *check.Set, info string, given bool) ([]upgradeStep,
 			if u.hubKubeconfig != "" && c.Context == "hub" {
 				at = []string{"--kubeconfig", u.hubKubeconfig}
 			}
-			s := upgradeStep{Cluster: c.Name(), To: to, Note: "definitions, rights and policies", Args: append([]string{"deploy-broker", "--output", info}, at...)}
+			s := upgradeStep{Cluster: c.Name(), To: to, Note: "definitions, rights and policies",
+				Args: append([]string{"deploy-broker", "--output", info}, at...)}
 			if given {
 				s.Args[2] = filepath.Join(filepath.Dir(info), "broker-info.next.subm")
 			}
 			steps = append(steps, s)
 			if c.Propagates() && u.hostContext == "" {
-				steps = append(steps, upgradeStep{Cluster: c.Name(), To: to, Note: "run `pelago init` there with your flags, and the new pelago-hub where it runs as a process"})
+				steps = append(steps, upgradeStep{Cluster: c.Name(), To: to,
+					Note: "run `pelago init` there with your flags, and the new pelago-hub where it runs as a process"})
 			}
 		}
 		if !c.Member {
@@ -243,7 +247,8 @@ func (u *upgrade) steps(set *check.Set, info string, given bool) ([]upgradeStep,
 			return nil, err
 		}
 		if s.Note == "" {
-			s.Args = append([]string{"join", info, "--clusterid", c.Name(), "--image", u.image, "--timeout", u.timeout.String(), "--keep-registration"}, flags(c.Context)...)
+			s.Args = append([]string{"join", info, "--clusterid", c.Name(), "--image", u.image, "--timeout", u.timeout.String(),
+				"--keep-registration"}, flags(c.Context)...)
 			if c.Config.WorkloadsOnly {
 				s.Args = append(s.Args, "--workloads-only")
 			}
@@ -251,7 +256,8 @@ func (u *upgrade) steps(set *check.Set, info string, given bool) ([]upgradeStep,
 		members = append(members, s)
 	}
 	if !hub {
-		return nil, errors.New("no hub with a broker is among the contexts: name it by --contexts or --hub-kubeconfig, or give a broker-info.subm")
+		return nil, errors.New("no hub with a broker is among the contexts: name it by --contexts or --hub-kubeconfig, or give a " +
+			"broker-info.subm")
 	}
 	slices.SortStableFunc(members, func(a, b upgradeStep) int { // those that an earlier run has begun first
 		return cmp.Compare(map[bool]int{true: 0, false: 1}[a.begun], map[bool]int{true: 0, false: 1}[b.begun])

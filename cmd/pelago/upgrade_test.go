@@ -82,7 +82,7 @@ func TestUpgradePlan(t *testing.T) {
 	}
 }
 
-// A step that fails, or whose checks do, ends the run; what is begun is finished before checks count.
+// A step that fails, or whose checks do, ends the run; checks count once what was begun is done.
 func TestUpgradeSteps(t *testing.T) {
 	steps := []upgradeStep{{Cluster: "hub", Args: []string{"deploy-broker"}}, {Cluster: "g1", Args: []string{"join", "g1"}}, {Cluster: "g2", Args: []string{"join", "g2"}},
 		{Cluster: "g3", Note: "runs the image already"}}

@@ -118,7 +118,7 @@ comparison, no limit of the network.`,
 		name, short string
 		kind        verify.Kind
 	}{
-		{"throughput", "Bytes in a time on one connection, down, then up", verify.Flood},
+		{"throughput", "Bytes in a time on one connection, down, then up", verify.Throughput},
 		{"latency", "Times of requests, one after the other on one connection", verify.Latency},
 	} {
 		var v acceptance

@@ -58,8 +58,8 @@ type Cluster struct {
 	Context string
 	// Err: nothing could be read.
 	Err error
-	// Member: Pelago has joined the cluster; Hub: it is a hub; Joining: it is to join; Hosting: it is to
-	// be a hub.
+	// Member: Pelago has joined the cluster; Hub: it is a hub; Joining: it is to join; Hosting: it is
+	// to be a hub.
 	Member, Hub, Joining, Hosting bool
 	// Broker: members of the network register at the hub.
 	Broker bool
@@ -336,7 +336,8 @@ const maxReads = 8
 type Target struct {
 	Context string
 	Open    func() (view.Member, error)
-	// Joining: the cluster is to join, the clusterset of Info if that is set; Hosting: it is to be a hub.
+	// Joining: the cluster is to join, the clusterset of Info if that is set; Hosting: it is to be a
+	// hub.
 	Joining, Hosting bool
 	Info             *broker.Info
 	// Nodes are facts that pods on the nodes have found, if any were run.

@@ -87,7 +87,7 @@ func TestStatus(t *testing.T) {
 	away := Target{Context: "away", Open: func() (view.Member, error) { return view.Member{}, errors.New("connection refused") }}
 	set := Read(t.Context(), []Target{w.target(t, "g1"), w.target(t, "g2"), w.target(t, "hub"), away}, time.Minute, false, Selection{})
 	s := NewStatus(set, Run(set, Selection{}))
-	for _, form := range []string{"table", "wide", "json", "yaml"} {
+	for _, form := range []string{"table", "wide", "json"} {
 		var out bytes.Buffer
 		if err := s.Print(&out, form); err != nil {
 			t.Fatal(err)

@@ -39,7 +39,7 @@ type ClusterStatus struct {
 	Context string `json:"context,omitempty"`
 	// Planes are what the cluster takes part in: hub, network, workloads.
 	Planes []string `json:"planes"`
-	// Accepted and Ready are nil where nothing tells.
+	// Accepted and Ready are nil if they are not known.
 	Accepted   *bool  `json:"accepted,omitempty"`
 	Ready      *bool  `json:"ready,omitempty"`
 	Kubernetes string `json:"kubernetes,omitempty"`

@@ -26,8 +26,8 @@ type Measurement struct {
 	Error    string        `json:"error,omitempty"`
 }
 
-// Benchmark has the client of each cluster measure Flood or Latency towards each cluster, its own
-// included, one pair after the other. The caller calls Cleanup in any case.
+// Benchmark has the client of each cluster measure Throughput or Latency towards each cluster, its
+// own included, one pair after the other. The caller calls Cleanup in any case.
 func (a *Acceptance) Benchmark(ctx context.Context, kind Kind, lasting time.Duration) ([]Measurement, error) {
 	if err := a.prepare(ctx); err != nil {
 		return nil, err

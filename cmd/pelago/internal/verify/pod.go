@@ -32,12 +32,12 @@ type Kind string
 
 // Kinds of probes.
 const (
-	Request  Kind = "request"  // one HTTP request on a new connection
-	Datagram Kind = "datagram" // UDP datagrams of some sizes, one after the other
-	Transfer Kind = "transfer" // Bytes down, then up, by HTTP
-	Flood    Kind = "flood"    // as many bytes as pass in For, down, then up, by HTTP
-	Latency  Kind = "latency"  // one HTTP request after the other on a connection, for For
-	Hold     Kind = "hold"     // connections with a request every 100 ms until the input ends
+	Request    Kind = "request"    // one HTTP request on a new connection
+	Datagram   Kind = "datagram"   // UDP datagrams of some sizes, one after the other
+	Transfer   Kind = "transfer"   // Bytes down, then up, by HTTP
+	Throughput Kind = "throughput" // as many bytes as pass in For, down, then up, by HTTP
+	Latency    Kind = "latency"    // one HTTP request after the other on a connection, for For
+	Hold       Kind = "hold"       // connections with a request every 100 ms until the input ends
 )
 
 // Probe is one thing that a client pod tries.
@@ -46,7 +46,7 @@ type Probe struct {
 	// Address is HOST:PORT.
 	Address string `json:"address"`
 	Bytes   int64  `json:"bytes,omitempty"`
-	// For is how long Flood (each way) and Latency last.
+	// For is how long Throughput (each way) and Latency last.
 	For time.Duration `json:"for,omitempty"`
 	// Within is how long a failing probe is repeated: names and tables take seconds to arrive.
 	Within time.Duration `json:"within"`
@@ -203,7 +203,7 @@ func Run(ctx context.Context, probes []Probe, input io.Reader) []Reply {
 	var wg sync.WaitGroup
 	for i, p := range probes {
 		switch p.Kind {
-		case Transfer, Flood, Latency:
+		case Transfer, Throughput, Latency:
 			replies[i] = repeat(ctx, p)
 		case Hold:
 			wg.Go(func() { replies[i] = hold(held, p) })
@@ -252,8 +252,8 @@ func (p Probe) try(ctx context.Context) (r Reply, err error) {
 		return datagrams(ctx, p.Address)
 	case Transfer:
 		return transfer(ctx, p)
-	case Flood:
-		return flood(ctx, p)
+	case Throughput:
+		return throughput(ctx, p)
 	case Latency:
 		return latency(ctx, p)
 	default:
@@ -267,8 +267,8 @@ func newClient(timeout time.Duration) *http.Client {
 	return &http.Client{Timeout: timeout, Transport: &http.Transport{MaxConnsPerHost: 1}}
 }
 
-// get makes a request, and returns the address of the server that it used; reused, if not nil, gets
-// whether its connection was open before.
+// get makes a request, and returns the address of the server that it used; reused, if not nil, is
+// set to whether its connection was open before.
 func get(ctx context.Context, c *http.Client, url string, reused *bool) (a Answer, remote string, err error) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
 		remote = info.Conn.RemoteAddr().String()
@@ -393,8 +393,8 @@ func rate(bytes int64, since time.Time) float64 {
 	return float64(bytes) * 8 / max(time.Since(since).Seconds(), 1e-9)
 }
 
-// flood reads, then writes, for the time of a probe.
-func flood(ctx context.Context, p Probe) (r Reply, err error) {
+// throughput reads, then writes, for the time of a probe.
+func throughput(ctx context.Context, p Probe) (r Reply, err error) {
 	c := newClient(2*p.For + transferTimeout)
 	defer c.CloseIdleConnections()
 	url := "http://" + p.Address + "/bytes"

@@ -63,10 +63,10 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// Flood and latency measure for the time that they are given.
+// Throughput and latency measure for the time that they are given.
 func TestMeasures(t *testing.T) {
 	at := server(t, Answer{Cluster: "g2"})
-	replies := Run(t.Context(), []Probe{{Kind: Flood, Address: at, For: 50 * time.Millisecond}, {Kind: Latency, Address: at, For: 50 * time.Millisecond}}, strings.NewReader(""))
+	replies := Run(t.Context(), []Probe{{Kind: Throughput, Address: at, For: 50 * time.Millisecond}, {Kind: Latency, Address: at, For: 50 * time.Millisecond}}, strings.NewReader(""))
 	if r := replies[0]; r.Err != "" || r.Down <= 0 || r.Up <= 0 || r.Answer.Received == 0 {
 		t.Errorf("flood: %+v", r)
 	}

@@ -233,8 +233,8 @@ func TestBenchmark(t *testing.T) {
 		}
 	}}
 	for kind, want := range map[Kind]string{
-		Flood:   "FROM   TO   DOWN Mbit/s   UP Mbit/s\ng1     g1   900           800\ng1     g2   900           800\ng2     g1   failed        -\ng2     g2   900           800\n\n",
-		Latency: "FROM   TO   REQUESTS   P50     P99   SLOWEST\ng1     g1   100        300µs   1ms   2ms\ng1     g2   100        300µs   1ms   2ms\ng2     g1   failed     -       -     -\ng2     g2   100        300µs   1ms   2ms\n\n",
+		Throughput: "FROM   TO   DOWN Mbit/s   UP Mbit/s\ng1     g1   900           800\ng1     g2   900           800\ng2     g1   failed        -\ng2     g2   900           800\n\n",
+		Latency:    "FROM   TO   REQUESTS   P50     P99   SLOWEST\ng1     g1   100        300µs   1ms   2ms\ng1     g2   100        300µs   1ms   2ms\ng2     g1   failed     -       -     -\ng2     g2   100        300µs   1ms   2ms\n\n",
 	} {
 		a := Acceptance{Clusters: []*Cluster{testCluster(t, 1), testCluster(t, 2)}, Exec: w.exec, Progress: quiet}
 		all, err := a.Benchmark(t.Context(), kind, time.Second)
