@@ -16,8 +16,10 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/check"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/verify"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
 const (
@@ -37,6 +39,8 @@ type checks struct {
 	hubKubeconfig string
 	selected      check.Selection
 	pre, wait     bool
+	hub, nodePods bool
+	image         string
 	timeout       time.Duration
 	explain       string
 }
@@ -51,7 +55,7 @@ what is wrong: a stable code, the object, the reason and the remedy. --explain C
 about a code. It writes nothing and needs no access to nodes.
 
 With --pre it checks a cluster before it joins; with a broker-info.subm also whether the
-cluster fits that clusterset.
+cluster fits that clusterset. With --pre --hub it checks an API server before it becomes a hub.
 
 Exit status: 0 nothing is wrong, or only warnings; 1 errors; 3 no errors, but something
 could not be read.`,
@@ -60,6 +64,8 @@ could not be read.`,
   pelago check --only N,D -o wide
   pelago check -o junit > check.xml
   pelago check --pre broker-info.subm --context c3
+  pelago check --pre --node-pods --context c3
+  pelago check --pre --hub --context hub
   pelago check --explain PLG-N013`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -69,6 +75,12 @@ could not be read.`,
 			if len(args) > 0 && !c.pre {
 				return errors.New("a broker-info.subm has an effect with --pre only")
 			}
+			if c.nodePods && (!c.pre || c.hub) {
+				return errors.New("--node-pods: give --pre, without --hub")
+			}
+			if c.hub && (!c.pre || len(args) > 0) {
+				return errors.New("--hub: give --pre, and no broker-info.subm")
+			}
 			return c.run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -76,16 +88,24 @@ could not be read.`,
 	c.addCheckFlags(f)
 	f.StringSliceVar(&c.selected.Only, "only", nil, "areas (N network, D discovery, H hub, P before a join) or codes")
 	f.BoolVar(&c.pre, "pre", false, "check a cluster before it joins")
+	f.BoolVar(&c.hub, "hub", false, "with --pre: check an API server before it becomes a hub")
+	f.BoolVar(&c.nodePods, "node-pods", false, "with --pre: also look at MTUs and UDP ports, by a pod in the network of each node, which is removed")
+	f.StringVar(&c.image, "image", manifests.DefaultImage, "image of these pods")
 	f.StringVar(&c.explain, "explain", "", "print what a code means, and exit")
 	cmd.MarkFlagsMutuallyExclusive("pre", "wait")
 	return cmd
 }
 
-func (c *checks) addCheckFlags(f *pflag.FlagSet) {
+// addTargetFlags adds the flags that name clusters.
+func (c *checks) addTargetFlags(f *pflag.FlagSet) {
 	c.addFlags(f)
-	view.AddOutputFlag(f, &c.output, "junit")
 	f.StringSliceVar(&c.named, "contexts", nil, "contexts of the kubeconfig (default: all)")
 	f.StringVar(&c.hubKubeconfig, "hub-kubeconfig", "", "another kubeconfig, whose current context is the hub")
+}
+
+func (c *checks) addCheckFlags(f *pflag.FlagSet) {
+	c.addTargetFlags(f)
+	view.AddOutputFlag(f, &c.output, "junit")
 	f.BoolVar(&c.wait, "wait", false, "wait until nothing is wrong, except warnings")
 	f.DurationVar(&c.timeout, "timeout", 5*time.Minute, "how long --wait waits")
 }
@@ -150,17 +170,17 @@ func (c *checks) run(ctx context.Context, args []string, out, errOut io.Writer) 
 	if err != nil {
 		return err
 	}
-	all := c.pre || len(c.named) > 0
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	if c.nodePods {
+		if err := c.runNodePods(ctx, targets, errOut); err != nil {
+			return err
+		}
+	}
 	deadline := time.Now().Add(c.timeout)
 	var result check.Result
 	for said := ""; ; {
-		set := check.Read(ctx, targets, checkTimeout, all, c.selected)
-		if len(set.Clusters) == 0 {
-			return errors.New("none of the contexts is a hub or a cluster in which Pelago runs: name them with --contexts, or check one before it joins with --pre")
+		if _, result, err = c.read(ctx, targets); err != nil {
+			return err
 		}
-		result = check.Run(set, c.selected)
 		if !c.wait || result.Count(check.Error)+result.Count(check.Unknown) == 0 || time.Now().Add(checkInterval).After(deadline) {
 			break
 		}
@@ -178,6 +198,30 @@ func (c *checks) run(ctx context.Context, args []string, out, errOut io.Writer) 
 		return err
 	}
 	return checkStatus(result)
+}
+
+// runNodePods adds to the targets what a pod on each node finds.
+func (c *checks) runNodePods(ctx context.Context, targets []check.Target, errOut io.Writer) error {
+	for i := range targets {
+		m, err := targets[i].Open()
+		if err != nil {
+			return fmt.Errorf("context %s: %w", targets[i].Context, err)
+		}
+		if targets[i].Nodes, err = verify.Nodes(ctx, m, c.image, newProgress(errOut)); err != nil {
+			return fmt.Errorf("context %s: run pods on the nodes: %w", targets[i].Context, err)
+		}
+	}
+	return nil
+}
+
+// read reads the clusters once and evaluates the selected checks.
+func (c *checks) read(ctx context.Context, targets []check.Target) (*check.Set, check.Result, error) {
+	set := check.Read(ctx, targets, checkTimeout, c.pre || len(c.named) > 0, c.selected)
+	if len(set.Clusters) == 0 {
+		return nil, check.Result{}, errors.New("none of the contexts is a hub or a cluster in which Pelago runs: name them with --contexts, " +
+			"or check one before it joins with `pelago check --pre`")
+	}
+	return set, check.Run(set, c.selected), nil
 }
 
 // checkStatus is the error with the exit status of a result; nil for 0.
@@ -214,10 +258,10 @@ func (c *checks) targets(args []string) ([]check.Target, error) {
 		}
 		info = &read
 	}
-	joining := c.pre || slices.Contains([]string{"cni", "kube-proxy-mode"}, c.selected.Topic)
+	joining := c.pre && !c.hub || slices.Contains([]string{"cni", "kube-proxy-mode"}, c.selected.Topic)
 	var out []check.Target
 	for _, name := range names {
-		out = append(out, check.Target{Context: name, Joining: joining, Info: info, Open: func() (view.Member, error) { return openQuick(&c.access, name) }})
+		out = append(out, check.Target{Context: name, Joining: joining, Hosting: c.pre && c.hub, Info: info, Open: func() (view.Member, error) { return openQuick(&c.access, name) }})
 		if name == "" {
 			if raw, err := c.loader("").RawConfig(); err == nil {
 				out[len(out)-1].Context = raw.CurrentContext

@@ -20,6 +20,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	k8stesting "k8s.io/client-go/testing"
@@ -91,6 +93,10 @@ func TestCheckStatus(t *testing.T) {
 	if !errors.As(err, &status) || status.Code != statusUnknown || !strings.Contains(out, "context a") {
 		t.Errorf("%v\n%s", err, out)
 	}
+	out, err = execute(t, "status", "--kubeconfig", file)
+	if !errors.As(err, &status) || status.Code != statusUnknown || !strings.Contains(out, "CLUSTER   PLANES") || !strings.Contains(out, "PLG-N000") {
+		t.Errorf("status: %v\n%s", err, out)
+	}
 	for verdict, code := range map[check.Verdict]int{check.OK: 0, check.Warning: 0, check.Error: 1, check.Unknown: 3} {
 		err := checkStatus(check.Result{Outcomes: []check.Outcome{{Verdict: verdict}}})
 		status := inspect.Status{}
@@ -132,6 +138,56 @@ func TestPreflight(t *testing.T) {
 		t.Errorf("Cilium 1.20.2: %v, %q", err, said)
 	}
 }
+
+// init and deploy-broker refuse an API server that cannot be a hub; in a host cluster only its
+// readiness counts.
+func TestPreflightHub(t *testing.T) {
+	ready := "[+]ping ok\n"
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(map[string]string{"/version": `{"gitVersion":"v1.36.0"}`, "/readyz": ready}[r.URL.Path])) // a test server's connection
+	}))
+	t.Cleanup(s.Close)
+	scheme, err := manifests.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := &rest.Config{Host: s.URL}
+	real, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	denies := fake.NewClientset()
+	denies.PrependReactor("create", "selfsubjectaccessreviews", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, &authorizationv1.SelfSubjectAccessReview{}, nil
+	})
+	m := view.Member{Config: cfg, Client: ctrlfake.NewClientBuilder().WithScheme(scheme).Build(), Typed: reviewer{denies, real}}
+	quiet := func(string, ...any) {}
+	err = preflightHub(t.Context(), m, quiet)
+	for _, want := range []string{"PLG-P020", "may not create namespaces", "PLG-P022", "--skip-checks"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v lacks %q", err, want)
+		}
+	}
+	if err := preflightHost(t.Context(), m, quiet); err != nil {
+		t.Errorf("a host cluster: %v", err)
+	}
+	ready = "[-]etcd failed\n"
+	if err := preflightHost(t.Context(), m, quiet); err == nil || !strings.Contains(err.Error(), "PLG-P021") {
+		t.Errorf("a host cluster that is not ready: %v", err)
+	}
+	if _, err := execute(t, "check", "--hub"); err == nil || !strings.Contains(err.Error(), "--pre") {
+		t.Errorf("--hub without --pre: %v", err)
+	}
+}
+
+// reviewer answers requests for raw paths by a server, all others, such as reviews of rights, by
+// a fake.
+type reviewer struct {
+	kubernetes.Interface
+	raw kubernetes.Interface
+}
+
+func (r reviewer) Discovery() discovery.DiscoveryInterfaces { return r.raw.Discovery() }
 
 // Warnings of the API server are written once each where the command asks for them.
 func TestAPIWarnings(t *testing.T) {
@@ -225,7 +281,7 @@ func (c clusterset) testCheck(t *testing.T, secrets ...map[string][]byte) {
 	}
 	for name, want := range map[string]check.Verdict{
 		"g1 PLG-N001": check.Error, "g1 PLG-N004": check.OK, "g1 PLG-N010": check.Error, "g1 PLG-N040": check.OK, "g1 PLG-N041": check.Error,
-		"g1 PLG-N043": check.Warning, "g1 PLG-D002": check.OK, "hub PLG-H001": check.OK, "hub PLG-H003": check.OK, "hub PLG-H004": check.OK, "hub PLG-N042": check.OK,
+		"g1 PLG-N043": check.Warning, "g1 PLG-D002": check.OK, "hub PLG-H001": check.OK, "hub PLG-H003": check.OK, "hub PLG-H004": check.OK, "hub PLG-H011": check.OK, "hub PLG-H012": check.OK, "hub PLG-N042": check.OK,
 	} {
 		if verdicts[name] != want {
 			t.Errorf("%s is %q, want %q", name, verdicts[name], want)

@@ -29,6 +29,8 @@ type deployBroker struct {
 	pskFrom string
 	caFile  string
 	file    string
+	// skipChecks leaves out preflightHub.
+	skipChecks bool
 }
 
 func deployBrokerCommand() *cobra.Command {
@@ -69,6 +71,7 @@ themselves: those that do not follow yet are listed.`,
 	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the pre-shared key of the cables between gateways from this broker-info.subm instead of generating one")
 	f.StringVar(&d.caFile, "broker-ca", "", "PEM file with CAs of --broker-url that members trust besides that of the kubeconfig (default: those announced before)")
 	f.StringVar(&d.file, "output", broker.InfoFile, "file to write")
+	f.BoolVar(&d.skipChecks, "skip-checks", false, "do not run the checks of pelago check --pre --hub, by which deploy-broker refuses an API server that cannot be a hub")
 	return cmd
 }
 
@@ -82,6 +85,11 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	}
 	if err != nil {
 		return names.Error(cmp.Or(invalid, err))
+	}
+	if !d.skipChecks {
+		if err := preflightHub(ctx, hub.Member, progress); err != nil {
+			return err
+		}
 	}
 	if plan.PSK, err = d.psk(); err != nil {
 		return err

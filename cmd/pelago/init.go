@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
@@ -23,6 +24,8 @@ type initHub struct {
 	hosted    install.Hosted
 	local     install.Local
 	dryRun    bool
+	// skipChecks leaves out preflightHub and preflightHost.
+	skipChecks bool
 }
 
 func initCommand() *cobra.Command {
@@ -79,7 +82,7 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 		}
 		switch {
 		case i.hosted.Context != "":
-			return i.hosted.Init(cmd.Context(), i.Open, i.dryRun, i.file, cmd.OutOrStdout())
+			return i.hosted.Init(cmd.Context(), i.openHost(cmd.Context(), newProgress(cmd.ErrOrStderr())), i.dryRun, i.file, cmd.OutOrStdout())
 		case i.local.On:
 			return i.local.Init(cmd.Context(), i.file, cmd.OutOrStdout())
 		}
@@ -92,6 +95,7 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 	f.StringVar(&i.file, "output", "pelago-hub.kubeconfig", "kubeconfig to write: of the hub's administrator with --host-context and "+
 		"--local, else of pelago-hub, where it does not run as a Deployment")
 	f.BoolVar(&i.dryRun, "dry-run", false, "with --host-context: print the objects as YAML, without Secrets, and write nothing")
+	f.BoolVar(&i.skipChecks, "skip-checks", false, "do not run the checks of pelago check --pre --hub, by which init refuses an API server that cannot be a hub")
 	i.hosted.Add(f)
 	i.hosted.AddHost(f)
 	i.local.AddDir(f)
@@ -101,6 +105,17 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 	}
 	i.hosted.ExcludeLocal(cmd)
 	return cmd
+}
+
+// openHost opens the host cluster, and checks it unless nothing is written.
+func (i *initHub) openHost(ctx context.Context, progress manifests.Progress) func(string) (view.Member, string, error) {
+	return func(name string) (view.Member, string, error) {
+		m, namespace, err := i.Open(name)
+		if err == nil && !i.skipChecks && !i.dryRun {
+			err = preflightHost(ctx, m, progress)
+		}
+		return m, namespace, err
+	}
 }
 
 func (i *initHub) install(ctx context.Context, c *cluster, _ []string, out io.Writer) error {
@@ -114,6 +129,11 @@ func (i *initHub) install(ctx context.Context, c *cluster, _ []string, out io.Wr
 	progress := newProgress(out)
 	if err := hub.RefuseKarmada(ctx, c.Client); err != nil {
 		return err
+	}
+	if !i.skipChecks {
+		if err := preflightHub(ctx, c.Member, progress); err != nil {
+			return err
+		}
 	}
 	progress("Checking whether %s runs workloads", c.Config.Host)
 	runs, err := hub.RunsWorkloads(ctx, c.Client)

@@ -28,7 +28,7 @@ func TestEveryFlagIsOfTheSpec(t *testing.T) {
 	}{
 		"join": {new(join).command(), spec.Flags(spec.Member{}), []string{"cluster-provider", "cluster-region", "cluster-zones", "cluster-kubeconfig",
 			"cluster-context", "wait", "timeout", "dry-run", "output", "components", "keep-registration", "discovery-only", "yes", "skip-checks"}},
-		"deploy-broker": {deployBrokerCommand(), spec.Flags(spec.Broker{}), []string{"ipsec-psk-from", "broker-ca", "output"}},
+		"deploy-broker": {deployBrokerCommand(), spec.Flags(spec.Broker{}), []string{"ipsec-psk-from", "broker-ca", "output", "skip-checks"}},
 	} {
 		flags := slices.Collect(maps.Values(tt.fields))
 		tt.cmd.Flags().VisitAll(func(f *pflag.Flag) {

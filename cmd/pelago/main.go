@@ -19,6 +19,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
@@ -28,7 +29,8 @@ import (
 )
 
 func main() {
-	ctrllog.SetLogger(logr.Discard()) // the library also logs the errors that we return
+	ctrllog.SetLogger(logr.Discard()) // the libraries also log the errors that we return
+	klog.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := root(filepath.Base(os.Args[0])).ExecuteContext(ctx); err != nil {
@@ -69,14 +71,14 @@ one hub propagates workloads to all of them.
 		}
 	}
 	open := func() install.Access { return &access{} }
-	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), new(join).command(), registerCommand(), tokenCommand(),
+	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), new(join).command(), upgradeCommand(), registerCommand(), tokenCommand(),
 		unjoinCommand(), gatewayCommand(), migrate.Command(open))...)
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), view.InterpretCommand())
 	add("member", "One cluster, through the hub:", append(inspect.MemberCommands(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}),
 		promoteCommand())...)
-	add("inspection", "Inspection:", append(append([]*cobra.Command{checkCommand(), diagnoseCommand(), analyzeCommand(), gatherCommand(), showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), view.VersionCommand(version))...)
+	add("inspection", "Inspection:", append(append([]*cobra.Command{statusCommand(), checkCommand(), diagnoseCommand(), verifyCommand(), benchmarkCommand(), verifyPodCommand(), analyzeCommand(), gatherCommand(), showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), view.VersionCommand(version))...)
 	refuseUnknown(cmd)
 	view.CompleteChoices(cmd)
 	completeContexts(cmd)

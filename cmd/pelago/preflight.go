@@ -14,8 +14,30 @@ import (
 
 // preflight checks a cluster before it joins. Errors refuse it; the rest is reported.
 func preflight(ctx context.Context, m view.Member, progress manifests.Progress) error {
-	selected := check.Selection{Only: []string{"P"}, OfJoin: true}
-	target := check.Target{Context: m.Config.Host, Joining: true, Open: func() (view.Member, error) { return m, nil }}
+	return refuse(ctx, check.Target{Context: m.Config.Host, Joining: true, Open: opened(m)}, check.Selection{Only: []string{"P"}, OfJoin: true},
+		"the cluster does not join: --skip-checks joins it all the same", progress)
+}
+
+// preflightHub checks an API server before it is made a hub, or before a hub is updated.
+func preflightHub(ctx context.Context, m view.Member, progress manifests.Progress) error {
+	return refuse(ctx, check.Target{Context: m.Config.Host, Hosting: true, Open: opened(m)}, check.Selection{Only: []string{"P", "PLG-N042", "PLG-N043"}},
+		"the hub is not made: --skip-checks makes it all the same", progress)
+}
+
+// preflightHost checks the cluster that a hub is to run in as pods: the hub has an API server and a
+// store of its own.
+func preflightHost(ctx context.Context, m view.Member, progress manifests.Progress) error {
+	return refuse(ctx, check.Target{Context: m.Config.Host, Hosting: true, Open: opened(m)}, check.Selection{Only: []string{"PLG-P021", "PLG-N042", "PLG-N043"}},
+		"the hub is not made: --skip-checks makes it all the same", progress)
+}
+
+func opened(m view.Member) func() (view.Member, error) {
+	return func() (view.Member, error) { return m, nil }
+}
+
+// refuse runs the selected checks of a cluster. Errors are returned, with remedy; the rest is
+// reported.
+func refuse(ctx context.Context, target check.Target, selected check.Selection, remedy string, progress manifests.Progress) error {
 	var refused []error
 	for _, f := range check.Run(check.Read(ctx, []check.Target{target}, checkTimeout, true, selected), selected).Findings() {
 		if f.Verdict == check.Error {
@@ -25,7 +47,7 @@ func preflight(ctx context.Context, m view.Member, progress manifests.Progress) 
 		progress("Warning: %s", refusal{f})
 	}
 	if len(refused) > 0 {
-		return errors.Join(append(refused, errors.New("the cluster does not join: --skip-checks joins it all the same"))...)
+		return errors.Join(append(refused, errors.New(remedy))...)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -53,6 +54,26 @@ func awaitPolicies(ctx context.Context, canaries map[string]func(context.Context
 		}
 	}
 	return nil
+}
+
+// Unrefused makes the forbidden request of each policy, of the broker and of propagation, as a dry
+// run, and returns the policies that did not refuse it, by name, with the answer that came instead;
+// nil: the request was accepted.
+func Unrefused(ctx context.Context, c client.Client, broker, propagation bool) map[string]error {
+	canaries := map[string]func(context.Context) error{}
+	if broker {
+		maps.Copy(canaries, brokerCanaries(c))
+	}
+	if propagation {
+		maps.Copy(canaries, propagationCanaries(c))
+	}
+	out := map[string]error{}
+	for policy, request := range canaries {
+		if err := request(ctx); !refusedBy(err, policy) && !errors.Is(err, errNotServed) {
+			out[policy] = err
+		}
+	}
+	return out
 }
 
 // refusedBy reports whether err is the refusal of the policy. RBAC refuses with the same reason;

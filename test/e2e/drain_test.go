@@ -55,3 +55,40 @@ func testUpgrade(t *testing.T, s *clusterset) {
 	onlyBrokenOf(t, connections)
 	nothingLost(t, datagrams)
 }
+
+// testUpgradeCommand: `pelago upgrade` to an image that is not there stops in g1 and leaves g2 as it
+// was; run again with one that is there, it upgrades both. No connection of other pods notices.
+func testUpgradeCommand(t *testing.T, s *clusterset) {
+	ctx := t.Context()
+	const image, next, missing = "localhost/pelago:dev", "localhost/pelago:next", "localhost/pelago:missing"
+	upgrade := func(image string) (string, error) {
+		return s.Pelago(ctx, "upgrade", "--contexts", "g1,g2,hub", "--image", image, "--timeout", "20s")
+	}
+	runs := func(cluster string) string {
+		return s.kubectl(t, cluster, "-n", "pelago-system", "get", "daemonset", "pelago-node", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+	}
+	for _, cluster := range s.Members() {
+		for _, node := range s.nodes(t, cluster) {
+			s.node(t, node, "ctr", "-n", "k8s.io", "images", "tag", "--force", image, next)
+		}
+	}
+	l := s.needLoad(t)
+	connections := s.hold(t, l.client, 100, l.web.String()+":80")
+	datagrams := s.ping(t, l.client, 1000, l.sink.String()+":7")
+	if _, err := upgrade(missing); err == nil || !strings.Contains(err.Error(), "upgrade of g1") {
+		t.Errorf("an image that is not there: %v", err)
+	}
+	if g1, g2 := runs("g1"), runs("g2"); g1 != missing || g2 != image {
+		t.Errorf("g1 has %s, g2 %s", g1, g2)
+	}
+	for _, to := range []string{next, image} {
+		if _, err := upgrade(to); err != nil {
+			t.Fatal(err)
+		}
+		if g1, g2 := runs("g1"), runs("g2"); g1 != to || g2 != to {
+			t.Errorf("g1 has %s, g2 %s, want %s", g1, g2, to)
+		}
+	}
+	onlyBrokenOf(t, connections)
+	nothingLost(t, datagrams)
+}

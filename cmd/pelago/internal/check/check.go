@@ -32,8 +32,11 @@ type Of int
 const (
 	Members Of = iota // a cluster that has joined
 	Hubs
-	Any       // any API server
-	Joining   // a cluster before it joins
+	Any     // any API server
+	Joining // a cluster before it joins
+	Hosting // an API server before it is a hub
+	// JoiningNodes is a cluster before it joins on whose nodes pods have been run.
+	JoiningNodes
 	Manifests // files
 )
 
@@ -178,6 +181,10 @@ func (c *Check) applies(of *Cluster) bool {
 		return of.Hub
 	case Joining:
 		return of.Joining
+	case JoiningNodes:
+		return of.Joining && len(of.Before.Nodes) > 0
+	case Hosting:
+		return of.Hosting
 	case Manifests:
 		return of.Files != nil
 	}

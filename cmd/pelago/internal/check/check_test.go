@@ -1,6 +1,7 @@
 package check
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"flag"
@@ -19,15 +20,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -38,6 +42,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
@@ -49,6 +54,9 @@ const system = manifests.SystemNamespace
 type world struct {
 	objects map[string][]client.Object // by context
 	now     time.Time
+	// idle is an admission policy that refuses nothing; answer is that to its request, nil: accepted.
+	idle   string
+	answer error
 }
 
 func at(ns, name string) metav1.ObjectMeta {
@@ -183,12 +191,12 @@ func crds(t *testing.T, of func() ([]*unstructured.Unstructured, error)) (out []
 
 func admissionPolicies(t *testing.T) (out []client.Object) {
 	t.Helper()
-	broker, errBroker := hubObjects()
+	atBroker, errBroker := hubObjects()
 	propagation, errPropagation := propagationObjects()
 	if errBroker != nil || errPropagation != nil {
 		t.Fatal(errBroker, errPropagation)
 	}
-	for _, o := range slices.Concat(broker, propagation) {
+	for _, o := range slices.Concat(atBroker, propagation) {
 		if o.GetKind() == "ValidatingAdmissionPolicy" {
 			binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: o.GetName()}}
 			binding.Spec.PolicyName = o.GetName()
@@ -231,7 +239,32 @@ func (w *world) client(t *testing.T, context string) client.Client {
 		}
 		mapper.Add(gvk, meta.RESTScopeNamespace)
 	}
-	return ctrlfake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(w.objects[context]...).Build()
+	return ctrlfake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(w.objects[context]...).WithInterceptorFuncs(w.refuses()).Build()
+}
+
+// refuses answers dry runs as the admission policies do, but those that are idle.
+func (w *world) refuses() interceptor.Funcs {
+	text := ""
+	for _, o := range w.objects["hub"] {
+		if _, ok := o.(*admissionv1.ValidatingAdmissionPolicy); ok && o.GetName() != w.idle {
+			text += "ValidatingAdmissionPolicy '" + o.GetName() + "' denied request; "
+		}
+	}
+	refusal := apierrors.NewForbidden(schema.GroupResource{Resource: "objects"}, "canary", errors.New(text))
+	return interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if slices.Contains(opts, client.CreateOption(client.DryRunAll)) {
+				if w.idle == "pelago-deletion-protected" && o.GetName() == "pelago-hub-canary" {
+					return w.answer
+				}
+				return refusal
+			}
+			return c.Create(ctx, o, opts...)
+		},
+		SubResourceCreate: func(context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceCreateOption) error {
+			return refusal
+		},
+	}
 }
 
 // target opens a context of the world.
@@ -386,6 +419,12 @@ func TestFaults(t *testing.T) {
 				}
 			}
 		}, "PLG-N002 warning", "registry/pelago:v0", "--image"},
+		"gateway setting": {func(w *world) {
+			set(&node(w).Status.Conditions, isFalse(pelagov1alpha1.NodeSettings, "InvalidSetting", "gateway.submariner.io/udp-port: 70000"))
+		}, "PLG-N016 warning", "70000", "annotations gateway.submariner.io"},
+		"XDP not attached": {func(w *world) {
+			set(&node(w).Status.Conditions, isFalse(pelagov1alpha1.NodeXDP, "NotSupported", "eth0 has no native XDP"))
+		}, "PLG-N023 warning", "eth0", "--xdp off"},
 		"missing definition": {func(w *world) {
 			without[*apiextensionsv1.CustomResourceDefinition](w, "g1", "peers.pelago.io")
 		}, "PLG-N004 error", "peers.pelago.io", "--keep-registration"},
@@ -468,6 +507,25 @@ func TestFaults(t *testing.T) {
 		"cluster unreachable by gateways": {func(w *world) {
 			set(&get[*clusterv1alpha1.Cluster](w, "hub", "g2").Status.Conditions, isFalse("DataPlaneReachable", "NoPeerReaches", ""))
 		}, "PLG-H007 error", "g2", "PLG-N010"},
+		"an idle admission policy": {func(w *world) { w.idle = "pelago-deletion-protected" }, "PLG-H011 error", "pelago-deletion-protected", "typeChecking"},
+		"an admission policy that cannot be tried": {func(w *world) {
+			w.idle, w.answer = "pelago-deletion-protected", apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", errors.New("no right to create"))
+		}, "PLG-H011 unknown", "no right to create", "may create"},
+		"removal of a cluster": {func(w *world) {
+			set(&get[*clusterv1alpha1.Cluster](w, "hub", "g2").Status.Conditions, isFalse("Removed", "WorksLeft", "3 Works are left"))
+		}, "PLG-H008 warning", "3 Works are left", "pelago unjoin --force"},
+		"kinds not known": {func(w *world) {
+			set(&get[*clusterv1alpha1.Cluster](w, "hub", "g2").Status.Conditions, isFalse("CompleteAPIEnablements", "PartialAPIEnablements", "metrics.k8s.io/v1beta1"))
+		}, "PLG-H009 warning", "metrics.k8s.io", "kubectl get apiservices"},
+		"hub moves": {func(w *world) {
+			follows := &coordinationv1.Lease{ObjectMeta: at(manifests.BrokerNamespace, broker.AccountName("g1")), Spec: coordinationv1.LeaseSpec{
+				HolderIdentity: ptr.To("https://next:6443")}}
+			stays := &coordinationv1.Lease{ObjectMeta: at(manifests.BrokerNamespace, broker.AccountName("g2")), Spec: coordinationv1.LeaseSpec{
+				HolderIdentity: ptr.To("https://hub:6443")}}
+			stays.Annotations = map[string]string{pelagov1alpha1.AnnotationHubProblem: "https://next:6443 does not answer"}
+			w.objects["hub"] = append(w.objects["hub"], follows, stays, &corev1.ConfigMap{
+				ObjectMeta: at(manifests.BrokerNamespace, config.ClustersetConfigMap), Data: map[string]string{config.KeySetServer: "https://next:6443"}})
+		}, "PLG-H010 warning", "https://next:6443 does not answer", "broker-info.subm"},
 		"Work not applied": {func(w *world) {
 			set(&get[*workv1alpha1.Work](w, "hub", "web").Status.Conditions, isFalse("Applied", "AppliedFailed", "forbidden: exceeded quota"))
 		}, "PLG-H020 error", "exceeded quota", "pelago explain"},

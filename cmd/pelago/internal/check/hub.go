@@ -22,8 +22,8 @@ func serviceExists(e *mcs.ServiceExport) bool {
 	return meta.IsStatusConditionTrue(e.Status.Conditions, string(mcs.ServiceExportConditionValid))
 }
 
-// propagates reports whether the hub propagates workloads, by its definitions.
-func (c *Cluster) propagates() bool { return c.defines("clusters.cluster.karmada.io") }
+// Propagates reports whether the hub propagates workloads, by its definitions.
+func (c *Cluster) Propagates() bool { return c.defines("clusters.cluster.karmada.io") }
 
 func (c *Cluster) defines(name string) bool {
 	return slices.ContainsFunc(c.CRDs, func(d apiextensionsv1.CustomResourceDefinition) bool { return d.Name == name })
@@ -36,7 +36,7 @@ func readyz(_ *Set, c *Cluster, r *report) {
 }
 
 func hubLease(s *Set, c *Cluster, r *report) {
-	if c.propagates() {
+	if c.Propagates() {
 		leads(s, c, r, manifests.HubName)
 	}
 }
@@ -55,7 +55,7 @@ func admission(_ *Set, c *Cluster, r *report) {
 			}
 		}
 	}
-	if c.propagates() {
+	if c.Propagates() {
 		objs, err := propagationObjects()
 		if err != nil {
 			r.add(Unknown, "", "", "read the manifests of this program: %v", err)
@@ -74,12 +74,44 @@ func admission(_ *Set, c *Cluster, r *report) {
 	}
 }
 
+func refusals(_ *Set, c *Cluster, r *report) {
+	var untried []string
+	for _, policy := range sortedKeys(c.Unrefused) {
+		switch {
+		case !slices.Contains(c.Admission, policy): // PLG-H003 reports it
+		case c.Unrefused[policy] != nil:
+			untried = append(untried, policy)
+		default:
+			r.fail("ValidatingAdmissionPolicy "+policy, "a request that it forbids is accepted")
+		}
+	}
+	if len(untried) > 0 { // one finding: a user without the rights has none for all of them
+		r.add(Unknown, "ValidatingAdmissionPolicy "+untried[0], "use a context that may create the objects that the policies match",
+			"whether it and %d other policies refuse is not known: %v", len(untried)-1, c.Unrefused[untried[0]])
+	}
+}
+
+// quotaOfStore is the quota of etcd in a hub of `pelago init`, in bytes.
+const quotaOfStore = 8 << 30
+
+func stored(_ *Set, c *Cluster, r *report) {
+	if percent := c.Stored * 100 / quotaOfStore; percent >= poolNearEnd {
+		r.warn("etcd", "it stores %.1f GiB; its quota in a hub of `pelago init` is %d GiB, beyond which it accepts no writes", c.Stored/(1<<30), quotaOfStore>>30)
+	}
+}
+
+func servesAdmission(_ *Set, c *Cluster, r *report) {
+	if !c.Before.Admission {
+		r.fail("", "the API server does not serve ValidatingAdmissionPolicies of admissionregistration.k8s.io/v1")
+	}
+}
+
 func hubDefinitions(_ *Set, c *Cluster, r *report) {
 	if c.Broker {
 		want, err := hubCRDs()
 		definitions(c, r, want, err)
 	}
-	if c.propagates() {
+	if c.Propagates() {
 		want, err := propagationCRDs()
 		definitions(c, r, want, err)
 	}

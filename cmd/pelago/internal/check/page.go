@@ -29,9 +29,12 @@ func Pages() string {
 | command | |
 |---|---|
 ` + "| `pelago check` | all members and hubs of the kubeconfig; `--contexts` narrows it down, `--hub-kubeconfig` adds a hub |\n" +
+		"| `pelago status` | the clusterset on one screen, with the findings of all checks; `--watch` repeats it |\n" +
 		"| `pelago check --only N,D` | areas or codes |\n" +
 		"| `pelago check --wait` | until nothing is wrong except warnings |\n" +
 		"| `pelago check --pre` | a cluster before it joins; `pelago join` runs it, and `--skip-checks` leaves it out |\n" +
+		"| `pelago check --pre --node-pods` | also MTUs and UDP ports of the nodes, by a pod in the network of each |\n" +
+		"| `pelago check --pre --hub` | an API server before it is a hub; `pelago init` and `pelago deploy-broker` run it |\n" +
 		"| `pelago analyze -f DIR` | manifests, without a cluster |\n" +
 		"| `pelago gather` | one archive for a report: objects, logs, the result of the checks |\n" +
 		"| `pelago diagnose cni`, … | the checks of a topic, by the words of Submariner's tool |\n" + `

@@ -46,8 +46,12 @@ type before struct {
 	// Registered are the clusters at the hub of the broker-info.subm, if one was given.
 	Registered []submarinerv1.Cluster
 
+	// Nodes are facts that pods on the nodes have found; nil: none were run.
+	Nodes []NodeFacts
 	// Denied are the rights that are missing, as `verb resource`.
 	Denied []string
+	// Admission: ValidatingAdmissionPolicies are served.
+	Admission bool
 }
 
 // readCNI reads what decides how the CNI plugin passes packets on.
@@ -177,8 +181,26 @@ var neededRights = [][4]string{
 	{"create", "", "secrets", manifests.SystemNamespace}, {"create", "", "configmaps", manifests.SystemNamespace},
 }
 
+// hubRights are rights without which init and deploy-broker stop half-way.
+var hubRights = [][4]string{
+	{"create", "", "namespaces", ""}, {"create", "apiextensions.k8s.io", "customresourcedefinitions", ""},
+	{"create", "rbac.authorization.k8s.io", "clusterroles", ""}, {"create", "rbac.authorization.k8s.io", "clusterrolebindings", ""},
+	{"create", "admissionregistration.k8s.io", "validatingadmissionpolicies", ""},
+	{"create", "", "secrets", manifests.BrokerNamespace}, {"create", "", "configmaps", manifests.BrokerNamespace},
+	{"create", "", "serviceaccounts", manifests.BrokerNamespace},
+}
+
 func readRights(ctx context.Context, m view.Member, c *Cluster) error {
-	for _, r := range neededRights {
+	needed := neededRights
+	if c.Hosting {
+		needed = hubRights
+		_, err := m.Client.RESTMapper().RESTMapping(schema.GroupKind{Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicy"}, "v1")
+		if err != nil && !meta.IsNoMatchError(err) {
+			return fmt.Errorf("find kind ValidatingAdmissionPolicy: %w", err)
+		}
+		c.Before.Admission = err == nil
+	}
+	for _, r := range needed {
 		review, err := m.Typed.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
 				Verb: r[0], Group: r[1], Resource: r[2], Namespace: r[3]}},
@@ -352,6 +374,56 @@ func reachable(_ *Set, c *Cluster, r *report) {
 func submariner(_ *Set, c *Cluster, r *report) {
 	if c.Before.Submariner != "" {
 		r.warn("Lease submariner-operator/submariner-gateway-lock", "Submariner's gateway %s holds it: it runs, or has run here", c.Before.Submariner)
+	}
+}
+
+// NodeFacts are what a pod in the network of a node finds there.
+type NodeFacts struct {
+	Node string `json:"node"`
+	// Device has the node's address, MTU is its own, in bytes.
+	Device string `json:"device"`
+	MTU    int    `json:"mtu"`
+	// UDP are the ports on which a process of the node listens.
+	UDP []uint16 `json:"udp,omitempty"`
+}
+
+// smallestMTU is that of an uplink, in bytes, below which little is left for packets of pods.
+const smallestMTU = 1400
+
+func uplinks(_ *Set, c *Cluster, r *report) {
+	largest := 0
+	for _, n := range c.Before.Nodes {
+		largest = max(largest, n.MTU)
+	}
+	for _, n := range c.Before.Nodes {
+		switch {
+		case n.MTU < smallestMTU:
+			r.fail("Node "+n.Node, "its uplink %s has an MTU of %d", n.Device, n.MTU)
+		case n.MTU < largest:
+			r.warn("Node "+n.Node, "its uplink %s has an MTU of %d, that of another node %d: larger packets between the two may be lost", n.Device, n.MTU, largest)
+		}
+	}
+}
+
+// portsOfGateways are UDP ports that each node which may become a gateway needs free, and
+// portOfNodes that of every node (docs/network.md).
+var portsOfGateways = []uint16{4490, 4500, 4504}
+
+const portOfNodes = 4800
+
+func udpPorts(_ *Set, c *Cluster, r *report) {
+	if c.Member {
+		return // its own
+	}
+	for _, n := range c.Before.Nodes {
+		for _, port := range n.UDP {
+			switch {
+			case port == portOfNodes:
+				r.fail("Node "+n.Node, "a process listens on UDP %d", port)
+			case slices.Contains(portsOfGateways, port):
+				r.warn("Node "+n.Node, "a process listens on UDP %d, which the node needs as a gateway", port)
+			}
+		}
 	}
 }
 

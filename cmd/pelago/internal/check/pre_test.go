@@ -1,6 +1,7 @@
 package check
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -8,12 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	k8stesting "k8s.io/client-go/testing"
@@ -145,6 +148,77 @@ func TestPre(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What pods on the nodes have found: MTUs that are small or differ, and ports that are taken.
+func TestPreNodes(t *testing.T) {
+	c := Cluster{Context: "c", Joining: true}
+	only := Selection{Only: []string{"PLG-P010", "PLG-P011"}}
+	if r := Run(&Set{Clusters: []Cluster{c}}, only); len(r.Outcomes) != 0 {
+		t.Errorf("without pods: %+v", r)
+	}
+	c.Before.Nodes = []NodeFacts{{Node: "a", Device: "eth0", MTU: 1500, UDP: []uint16{53, 68}}, {Node: "b", Device: "eth0", MTU: 1500}}
+	if r := Run(&Set{Clusters: []Cluster{c}}, only); r.Verdict != OK || len(r.Outcomes) != 2 {
+		t.Errorf("as it should be: %+v", r)
+	}
+	c.Before.Nodes = []NodeFacts{{Node: "a", Device: "eth0", MTU: 1500, UDP: []uint16{4500, 4800}}, {Node: "b", Device: "ens3", MTU: 1380}, {Node: "c", Device: "eth0", MTU: 1450}}
+	var got []string
+	for _, f := range Run(&Set{Clusters: []Cluster{c}}, only).Findings() {
+		got = append(got, f.Code+" "+string(f.Verdict)+" "+f.Object+": "+f.Reason)
+	}
+	if diff := cmp.Diff([]string{"PLG-P010 error Node b: its uplink ens3 has an MTU of 1380", "PLG-P011 error Node a: a process listens on UDP 4800",
+		"PLG-P010 warning Node c: its uplink eth0 has an MTU of 1450, that of another node 1500: larger packets between the two may be lost",
+		"PLG-P011 warning Node a: a process listens on UDP 4500, which the node needs as a gateway"}, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	c.Member = true // its own ports
+	if r := Run(&Set{Clusters: []Cluster{c}}, Selection{Only: []string{"PLG-P011"}}); r.Verdict != OK {
+		t.Errorf("a cluster that has joined: %+v", r)
+	}
+}
+
+// An API server before it is a hub: what deploy-broker and init need.
+func TestPreHub(t *testing.T) {
+	answers := map[string]string{"/version": `{"gitVersion":"v1.36.0"}`, "/readyz": "[+]ping ok\n[-]etcd failed: reason withheld\n",
+		"/metrics": "# TYPE apiserver_storage_size_bytes gauge\napiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\"} 7.5e+09\n"}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(answers[r.URL.Path])) // a test server's connection
+	}))
+	t.Cleanup(server.Close)
+	cfg := &rest.Config{Host: server.URL}
+	typed, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Cluster{Context: "hub", Hosting: true, unread: map[source]error{}}
+	m := view.Member{Config: cfg, Typed: typed}
+	if err := errors.Join(readReadyz(t.Context(), m, &c), readStored(t.Context(), m, &c)); err != nil {
+		t.Fatal(err)
+	}
+	c.Before.Denied = []string{"create secrets"}
+	want := []string{"PLG-P020 error: the user may not create secrets", "PLG-P021 error: check etcd failed: reason withheld fails",
+		"PLG-P022 error: the API server does not serve ValidatingAdmissionPolicies of admissionregistration.k8s.io/v1",
+		"PLG-P023 warning: it stores 7.0 GiB; its quota in a hub of `pelago init` is 8 GiB, beyond which it accepts no writes"}
+	var got []string
+	for _, f := range Run(&Set{Clusters: []Cluster{c}}, Selection{Only: []string{"P"}}).Findings() {
+		got = append(got, f.Code+" "+string(f.Verdict)+": "+f.Reason)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	c.Hub, c.Hosting = true, false
+	if r := Run(&Set{Clusters: []Cluster{c}}, Selection{Only: []string{"PLG-H012"}}); r.Verdict != Warning {
+		t.Errorf("a hub that is nearly full: %+v", r)
+	}
+	answers = map[string]string{"/readyz": "[+]ping ok\n", "/metrics": "apiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\"} 1.2e+07\n"}
+	c = Cluster{Context: "hub", Hosting: true, unread: map[source]error{}}
+	c.Before.Admission = true
+	if err := errors.Join(readReadyz(t.Context(), m, &c), readStored(t.Context(), m, &c)); err != nil || c.Stored != 1.2e7 {
+		t.Errorf("%v, %g bytes are stored", err, c.Stored)
+	}
+	if r := Run(&Set{Clusters: []Cluster{c}}, Selection{Only: []string{"P"}}); r.Verdict != OK || len(r.Outcomes) != 4 {
+		t.Errorf("an API server that can be a hub: %+v", r)
 	}
 }
 

@@ -112,31 +112,34 @@ type (
 	}
 )
 
-// junit writes errors as failures, what is unknown as skipped, and warnings as output.
-func (r Result) junit(out io.Writer) error {
+// Case is a test case of JUnit's XML, in the suite of a cluster.
+type Case struct {
+	Suite, Class, Name string
+	// Failure and Skipped are messages, empty unless the case failed or was skipped; Text is more
+	// about either.
+	Failure, Skipped, Text string
+	Output                 string
+}
+
+// WriteJUnit writes cases, those of one suite in a row.
+func WriteJUnit(out io.Writer, cases []Case) error {
 	var all junitSuites
-	for _, o := range r.Outcomes {
-		if n := len(all.Suites); n == 0 || all.Suites[n-1].Name != o.Cluster {
-			all.Suites = append(all.Suites, junitSuite{Name: o.Cluster})
+	for _, c := range cases {
+		if n := len(all.Suites); n == 0 || all.Suites[n-1].Name != c.Suite {
+			all.Suites = append(all.Suites, junitSuite{Name: c.Suite})
 		}
 		s := &all.Suites[len(all.Suites)-1]
-		c := junitCase{Class: o.Code, Name: o.Title}
-		text := ""
-		for _, f := range o.Findings {
-			text += fmt.Sprintf("%s: %s: %s; %s\n", f.Verdict, dash(f.Object), f.Reason, f.Remedy)
-		}
+		written := junitCase{Class: c.Class, Name: c.Name, Output: c.Output}
 		s.Tests++
-		switch o.Verdict {
-		case Error:
+		switch {
+		case c.Failure != "":
 			s.Failures++
-			c.Failure = &junitMessage{o.Findings[0].Reason, text}
-		case Unknown:
+			written.Failure = &junitMessage{c.Failure, c.Text}
+		case c.Skipped != "":
 			s.Skipped++
-			c.Skipped = &junitMessage{o.Findings[0].Reason, text}
-		case Warning:
-			c.Output = text
+			written.Skipped = &junitMessage{c.Skipped, c.Text}
 		}
-		s.Cases = append(s.Cases, c)
+		s.Cases = append(s.Cases, written)
 	}
 	if _, err := io.WriteString(out, xml.Header); err != nil {
 		return err
@@ -148,4 +151,26 @@ func (r Result) junit(out io.Writer) error {
 	}
 	_, err := io.WriteString(out, "\n")
 	return err
+}
+
+// junit writes errors as failures, what is unknown as skipped, and warnings as output.
+func (r Result) junit(out io.Writer) error {
+	var cases []Case
+	for _, o := range r.Outcomes {
+		c := Case{Suite: o.Cluster, Class: o.Code, Name: o.Title}
+		text := ""
+		for _, f := range o.Findings {
+			text += fmt.Sprintf("%s: %s: %s; %s\n", f.Verdict, dash(f.Object), f.Reason, f.Remedy)
+		}
+		switch o.Verdict {
+		case Error:
+			c.Failure, c.Text = o.Findings[0].Reason, text
+		case Unknown:
+			c.Skipped, c.Text = o.Findings[0].Reason, text
+		case Warning:
+			c.Output = text
+		}
+		cases = append(cases, c)
+	}
+	return WriteJUnit(out, cases)
 }

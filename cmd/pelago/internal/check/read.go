@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -57,8 +58,9 @@ type Cluster struct {
 	Context string
 	// Err: nothing could be read.
 	Err error
-	// Member: Pelago has joined the cluster; Hub: it is a hub; Joining: it is to join.
-	Member, Hub, Joining bool
+	// Member: Pelago has joined the cluster; Hub: it is a hub; Joining: it is to join; Hosting: it is
+	// to be a hub.
+	Member, Hub, Joining, Hosting bool
 	// Broker: members of the network register at the hub.
 	Broker bool
 	Config config.Config
@@ -109,6 +111,10 @@ type Cluster struct {
 	Overrides  []conditioned
 	Quotas     []policyv1alpha1.FederatedResourceQuota
 	Admission  []string // names of ValidatingAdmissionPolicies with a binding
+	// Unrefused are policies that did not refuse a forbidden request, with the answer; nil: accepted.
+	Unrefused map[string]error
+	// Stored is the size of the store of the API server, in bytes; 0: not known.
+	Stored float64
 
 	// Of a cluster that is to join.
 	Before before
@@ -175,6 +181,8 @@ const (
 	fromBindings   source = "bindings"
 	fromPolicies   source = "policies and quotas"
 	fromAdmission  source = "ValidatingAdmissionPolicies"
+	fromCanaries   source = "dry runs of forbidden requests"
+	fromMetrics    source = "metrics of the API server"
 	fromCNI        source = "DaemonSets and ConfigMaps of the CNI plugin"
 	fromRanges     source = "ranges of pods and services"
 	fromRights     source = "own rights"
@@ -206,7 +214,7 @@ var readers = []reader{
 		c.Pods, err = list[corev1.Pod](ctx, m, &corev1.PodList{}, client.InNamespace(config.SystemNamespace))
 		return err
 	}},
-	{isMember, fromComponents, func(ctx context.Context, m view.Member, c *Cluster) (err error) {
+	{func(c *Cluster) bool { return c.Member }, fromComponents, func(ctx context.Context, m view.Member, c *Cluster) (err error) {
 		c.Components, err = rollout.Installed(ctx, m.Typed, c.Config.WorkloadsOnly)
 		if apierrors.IsNotFound(err) {
 			c.Missing = err.Error()
@@ -257,7 +265,7 @@ var readers = []reader{
 		return err
 	}},
 	{isMember, fromToken, readToken},
-	{isHub, fromReadyz, readReadyz},
+	{func(c *Cluster) bool { return c.Hub || c.Hosting }, fromReadyz, readReadyz},
 	{isHub, fromClusters, func(ctx context.Context, m view.Member, c *Cluster) (err error) {
 		if c.Workloads, err = list[clusterv1alpha1.Cluster](ctx, m, &clusterv1alpha1.ClusterList{}); err != nil {
 			return err
@@ -288,9 +296,15 @@ var readers = []reader{
 		}
 		return err
 	}},
+	{isHub, fromCanaries, func(ctx context.Context, m view.Member, c *Cluster) error {
+		_, err := m.Client.RESTMapper().RESTMapping(schema.GroupKind{Group: workv1alpha2.GroupVersion.Group, Kind: "ResourceBinding"})
+		c.Unrefused = manifests.Unrefused(ctx, m.Client, c.Broker, err == nil)
+		return nil
+	}},
+	{func(c *Cluster) bool { return c.Hub || c.Hosting }, fromMetrics, readStored},
 	{isJoining, fromCNI, readCNI},
 	{isJoining, fromRanges, readRanges},
-	{isJoining, fromRights, readRights},
+	{func(c *Cluster) bool { return c.Joining || c.Hosting }, fromRights, readRights},
 }
 
 // list returns the objects of a list; none of a kind that is not served.
@@ -322,9 +336,12 @@ const maxReads = 8
 type Target struct {
 	Context string
 	Open    func() (view.Member, error)
-	// Joining: the cluster is to join, the clusterset of Info if that is set.
-	Joining bool
-	Info    *broker.Info
+	// Joining: the cluster is to join, the clusterset of Info if that is set; Hosting: it is to be a
+	// hub.
+	Joining, Hosting bool
+	Info             *broker.Info
+	// Nodes are facts that pods on the nodes have found, if any were run.
+	Nodes []NodeFacts
 }
 
 // Read reads what the selected checks need of the clusters, in parallel, each for at most timeout.
@@ -355,14 +372,14 @@ func Read(ctx context.Context, targets []Target, timeout time.Duration, all bool
 			select { // discovery has no context
 			case s.Clusters[i] = <-done:
 			case <-time.After(grace):
-				s.Clusters[i] = Cluster{Context: t.Context, Joining: t.Joining, Err: errLate}
+				s.Clusters[i] = Cluster{Context: t.Context, Joining: t.Joining, Hosting: t.Hosting, Err: errLate}
 			}
 			return nil
 		})
 	}
 	_ = group.Wait() // the functions return nil
 	if !all {
-		s.Clusters = slices.DeleteFunc(s.Clusters, func(c Cluster) bool { return c.Err == nil && !c.Member && !c.Hub && !c.Joining })
+		s.Clusters = slices.DeleteFunc(s.Clusters, func(c Cluster) bool { return c.Err == nil && !c.Member && !c.Hub && !c.Joining && !c.Hosting })
 	}
 	slices.SortStableFunc(s.Clusters, func(a, b Cluster) int { return strings.Compare(a.Name(), b.Name()) })
 	return s
@@ -370,7 +387,8 @@ func Read(ctx context.Context, targets []Target, timeout time.Duration, all bool
 
 // readCluster reads one cluster. Sources that do not answer before the deadline are unread.
 func readCluster(ctx context.Context, t Target, needed map[source]bool) Cluster {
-	c := Cluster{Context: t.Context, Joining: t.Joining, info: t.Info, unread: map[source]error{}}
+	c := Cluster{Context: t.Context, Joining: t.Joining, Hosting: t.Hosting, info: t.Info, unread: map[source]error{}}
+	c.Before.Nodes = t.Nodes
 	m, err := t.Open()
 	if err != nil {
 		c.Err = err
@@ -618,6 +636,29 @@ func readReadyz(ctx context.Context, m view.Member, c *Cluster) error {
 	}
 	if len(c.Ready) > 0 {
 		return nil
+	}
+	return err
+}
+
+// readStored reads the size of the store from the metrics, which few users may read: then it is not
+// known.
+func readStored(ctx context.Context, m view.Member, c *Cluster) error {
+	if m.Config == nil {
+		return nil
+	}
+	raw, err := m.Typed.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	for line := range strings.Lines(string(raw)) {
+		if !strings.HasPrefix(line, "apiserver_storage_size_bytes{") {
+			continue
+		}
+		_, value, _ := strings.Cut(line, "} ")
+		// a value that cannot be read is not known
+		if n, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil {
+			c.Stored = max(c.Stored, n)
+		}
 	}
 	return err
 }

@@ -15,9 +15,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
@@ -61,6 +66,43 @@ func TestPrint(t *testing.T) {
 			t.Fatal(err)
 		}
 		golden(t, filepath.Join("testdata", "result."+form), out.String())
+	}
+}
+
+// One screen of a clusterset with a lost connection, a service that is not ready, a binding without
+// a decision, a member without a context and one that does not answer.
+func TestStatus(t *testing.T) {
+	w := newWorld(t)
+	g := get[*submarinerv1.Gateway](w, "g1", "g1-n1")
+	for i := range g.Status.Connections {
+		g.Status.Connections[i].Status, g.Status.Connections[i].StatusMessage = submarinerv1.ConnectionError, "probes are not answered"
+	}
+	last := get[*submarinerv1.Gateway](w, "g1", "g1-n2")
+	last.Status.Connections[1].LatencyRTT.Average, last.Status.Connections[1].LossPercent = "12.345678ms", 4
+	meta.SetStatusCondition(&get[*mcs.ServiceExport](w, "g2", "web").Status.Conditions, isFalse("Ready", "Failed", "the hub refuses it"))
+	meta.SetStatusCondition(&get[*workv1alpha2.ResourceBinding](w, "hub", "web-deployment").Status.Conditions, isFalse("Scheduled", "NoClusterFit", "no cluster fits"))
+	w.objects["hub"] = append(w.objects["hub"], &clusterv1alpha1.Cluster{ObjectMeta: at("", "p3"), Spec: clusterv1alpha1.ClusterSpec{
+		Taints: []clusterv1alpha1.Taint{{Key: clusterv1alpha1.TaintUnapproved, Effect: "NoSchedule"}}},
+		Status: clusterv1alpha1.ClusterStatus{KubernetesVersion: "v1.34.2", Conditions: []metav1.Condition{isFalse("Ready", "ClusterNotReachable", "no answer")}}})
+	away := Target{Context: "away", Open: func() (view.Member, error) { return view.Member{}, errors.New("connection refused") }}
+	set := Read(t.Context(), []Target{w.target(t, "g1"), w.target(t, "g2"), w.target(t, "hub"), away}, time.Minute, false, Selection{})
+	s := NewStatus(set, Run(set, Selection{}))
+	for _, form := range []string{"table", "wide", "json"} {
+		var out bytes.Buffer
+		if err := s.Print(&out, form); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, filepath.Join("testdata", "status."+form), out.String())
+	}
+}
+
+// What could not be read is not counted as none.
+func TestStatusUnread(t *testing.T) {
+	set := Read(t.Context(), []Target{newWorld(t).target(t, "g1")}, time.Minute, false, Selection{})
+	set.Clusters[0].unread[fromExports] = errLate
+	c := NewStatus(set, Run(set, Selection{})).Clusters[0]
+	if c.Exports != nil || c.Imports == nil || c.Imports.All != 1 {
+		t.Errorf("exports %s, imports %s", c.Exports, c.Imports)
 	}
 }
 

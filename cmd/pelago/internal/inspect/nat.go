@@ -57,7 +57,8 @@ func (n *nat) source() (view.NAT, error) {
 	return view.NAT{Member: m, Nodes: n.nodes}, nil
 }
 
-// show reads rows of what the flags name, and prints them.
+// show reads rows of what the flags name, and prints them, also if some nodes do not answer: the
+// error names those.
 func show[R any](
 	cmd *cobra.Command, n *nat, read func(view.NAT, context.Context) ([]R, error), write func(io.Writer, string, []R) error,
 ) error {
@@ -66,20 +67,18 @@ func show[R any](
 		return err
 	}
 	rows, err := read(source, cmd.Context())
-	if err != nil {
+	if err != nil && len(rows) == 0 {
 		return err
 	}
-	return write(cmd.OutOrStdout(), n.output, rows)
+	return errors.Join(err, write(cmd.OutOrStdout(), n.output, rows))
 }
 
-// flows are those that match.
-func (n *nat) flows(ctx context.Context, match func(view.Flow) bool) ([]view.Flow, error) {
-	source, err := n.source()
-	if err != nil {
-		return nil, err
+// matching reads the flows that match.
+func matching(match func(view.Flow) bool) func(view.NAT, context.Context) ([]view.Flow, error) {
+	return func(source view.NAT, ctx context.Context) ([]view.Flow, error) {
+		flows, err := source.Flows(ctx)
+		return slices.DeleteFunc(flows, func(f view.Flow) bool { return !match(f) }), err
 	}
-	flows, err := source.Flows(ctx)
-	return slices.DeleteFunc(flows, func(f view.Flow) bool { return !match(f) }), err
 }
 
 func natListCommand(open func() Access) *cobra.Command {
@@ -95,13 +94,9 @@ pelago.io/nat-mapping of the egress object): what its source shows to all other 
   pelago nat list --local -o wide            # on a node`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			flows, err := n.flows(cmd.Context(), func(f view.Flow) bool {
+			return show(cmd, &n, matching(func(f view.Flow) bool {
 				return (role == "" || string(f.Role) == role) && (protocol == "" || f.Protocol == protocol)
-			})
-			if err != nil {
-				return err
-			}
-			return view.PrintFlows(cmd.OutOrStdout(), n.output, flows)
+			}), view.PrintFlows)
 		},
 	}
 	n.add(cmd)
@@ -130,14 +125,13 @@ func natGetCommand(open func() Access) *cobra.Command {
 				before := match
 				match = func(f view.Flow) bool { return before(f) && occurs(f) }
 			}
-			flows, err := n.flows(cmd.Context(), match)
-			if err != nil {
-				return err
-			}
-			if len(flows) == 0 {
-				return fmt.Errorf("no flow with %s on these nodes", strings.Join(args, " and "))
-			}
-			return view.PrintFlows(cmd.OutOrStdout(), n.output, flows)
+			return show(cmd, &n, func(source view.NAT, ctx context.Context) ([]view.Flow, error) {
+				flows, err := matching(match)(source, ctx)
+				if len(flows) == 0 && err == nil {
+					err = fmt.Errorf("no flow with %s on these nodes", strings.Join(args, " and "))
+				}
+				return flows, err
+			}, view.PrintFlows)
 		},
 	}
 	n.add(cmd)

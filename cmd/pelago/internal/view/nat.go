@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -203,8 +204,16 @@ type nodeMaps interface {
 	Close() error
 }
 
-// gather reads rows from this machine's maps, or runs the same command on every node. A node that
-// cannot be reached is an error: a partial list of flows looks like a complete one.
+const (
+	// nodeTimeout bounds the time for one node: the pods of a node that is down count as running.
+	nodeTimeout = 10 * time.Second
+	// maxNodes bounds the nodes that are read at once.
+	maxNodes = 16
+)
+
+// gather reads rows from this machine's maps, or runs the same command on every node. Each node
+// that cannot be reached is an error beside the rows of the others: a partial list of flows looks
+// like a complete one.
 func gather[R, T any](
 	ctx context.Context, n NAT, command string, read func(nodeMaps) ([]R, error), row func(node string, r R) T,
 ) ([]T, error) {
@@ -229,23 +238,56 @@ func gather[R, T any](
 	if len(nodes) == 0 {
 		nodes = slices.Sorted(maps.Keys(pods))
 	}
-	var errs []error
-	for _, node := range nodes {
+	return eachNode(ctx, nodes, nodeTimeout, func(ctx context.Context, node string) (some []T, err error) {
 		if pods[node] == "" {
-			errs = append(errs, NoDaemon(node))
-			continue
+			return nil, NoDaemon(node)
 		}
 		var out bytes.Buffer
-		err := n.Run(ctx, pods[node], nil, &out, slices.Concat([]string{"pelago"}, strings.Fields(command), []string{"--local", "-o", "json"})...)
+		err = n.Run(ctx, pods[node], nil, &out, slices.Concat([]string{"pelago"}, strings.Fields(command), []string{"--local", "-o", "json"})...)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("node %s: %w", node, err))
-			continue
+			return nil, fmt.Errorf("node %s: %w", node, err)
 		}
-		var some []T
 		if err := json.Unmarshal(out.Bytes(), &some); err != nil {
-			errs = append(errs, fmt.Errorf("read the answer of node %s: %w (is its pelago of another version?)", node, err))
+			return some, fmt.Errorf("read the answer of node %s: %w (is its pelago of another version?)", node, err)
 		}
-		rows = append(rows, some...)
+		return some, nil
+	})
+}
+
+// eachNode reads rows of nodes in parallel, each for at most timeout, and returns them in the order
+// of the nodes with one error for each node that failed.
+func eachNode[T any](ctx context.Context, nodes []string, timeout time.Duration, read func(ctx context.Context, node string) ([]T, error)) ([]T, error) {
+	type answer struct {
+		rows []T
+		err  error
+	}
+	answers := make([]answer, len(nodes))
+	var group errgroup.Group
+	group.SetLimit(maxNodes)
+	for i, node := range nodes {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			done := make(chan answer, 1)
+			go func() {
+				rows, err := read(ctx, node)
+				done <- answer{rows, err}
+			}()
+			select {
+			case answers[i] = <-done:
+			case <-ctx.Done(): // dialling may ignore the context
+				answers[i].err = ctx.Err()
+			}
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) && answers[i].err != nil {
+				answers[i].err = fmt.Errorf("node %s: no answer within %s: does its kubelet run? --node leaves it out", node, timeout)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the functions return nil
+	rows, errs := []T{}, []error{}
+	for _, a := range answers {
+		rows, errs = append(rows, a.rows...), append(errs, a.err)
 	}
 	return rows, errors.Join(errs...)
 }

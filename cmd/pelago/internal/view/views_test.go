@@ -3,8 +3,11 @@ package view
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -216,5 +219,27 @@ n2     tcp     120.2.0.20:80   10.7.2.10:8080   -                  none
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
+	}
+}
+
+// A node that does not answer costs its own time only: the rows of the others come, in the order of
+// the nodes, and the error names the node.
+func TestEachNode(t *testing.T) {
+	released := make(chan struct{})
+	t.Cleanup(func() { close(released) })
+	rows, err := eachNode(t.Context(), []string{"a", "b", "c", "d"}, 100*time.Millisecond, func(_ context.Context, node string) ([]string, error) {
+		switch node {
+		case "b":
+			<-released // ignores its context
+		case "c":
+			return []string{"c1"}, errors.New("node c: cut off")
+		}
+		return []string{node + "1", node + "2"}, nil
+	})
+	if diff := cmp.Diff([]string{"a1", "a2", "c1", "d1", "d2"}, rows); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if err == nil || !strings.Contains(err.Error(), "node b: no answer within 100ms") || !strings.Contains(err.Error(), "node c: cut off") {
+		t.Errorf("error %v", err)
 	}
 }
