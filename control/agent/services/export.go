@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -307,8 +308,16 @@ func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request, o out
 // withOwn replaces a cluster's contribution by the one that it has just published (nil: none): the
 // cache may be behind.
 func withOwn(contributions []v1alpha1.ServiceContribution, id string, own *v1alpha1.ServiceContribution) []v1alpha1.ServiceContribution {
-	out := slices.DeleteFunc(slices.Clone(contributions), func(c v1alpha1.ServiceContribution) bool { return c.Spec.Cluster == id })
+	var created metav1.Time // of the former one; zero: none is cached yet
+	out := slices.DeleteFunc(slices.Clone(contributions), func(c v1alpha1.ServiceContribution) bool {
+		if c.Spec.Cluster == id {
+			created = c.CreationTimestamp
+		}
+		return c.Spec.Cluster == id
+	})
 	if own != nil {
+		own = own.DeepCopy()
+		own.CreationTimestamp = created
 		out = append(out, *own)
 	}
 	return out

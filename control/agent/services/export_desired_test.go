@@ -406,7 +406,7 @@ func TestMeeting(t *testing.T) {
 func TestConflictsAfterTheOwnWrite(t *testing.T) {
 	joined := map[string]time.Time{"g1": start, "g2": start}
 	before, other := contribution("g1", "", 1), contribution("g2", "120.2.0.9", 0)
-	before.Spec.Type = v1alpha1.ContributionHeadless
+	before.Spec.Type, before.CreationTimestamp = v1alpha1.ContributionHeadless, metav1.NewTime(start.Add(time.Hour))
 	cached := []v1alpha1.ServiceContribution{before, other}
 	if got := conflictsOf(cached, joined, "g1"); len(got) != 1 {
 		t.Fatalf("before: %v, want the conflict of types", got)
@@ -414,6 +414,9 @@ func TestConflictsAfterTheOwnWrite(t *testing.T) {
 	published := contribution("g1", "120.1.0.9", 1)
 	if got := conflictsOf(withOwn(cached, "g1", &published), joined, "g1"); len(got) != 0 {
 		t.Errorf("published: %v, want none", got)
+	}
+	if got := withOwn(cached, "g1", &published); !got[1].CreationTimestamp.Equal(&before.CreationTimestamp) || !published.CreationTimestamp.IsZero() {
+		t.Errorf("created at %s, want as in the cache; %s in what was published", got[1].CreationTimestamp, published.CreationTimestamp)
 	}
 	if got := conflictsOf(withOwn(cached, "g1", nil), joined, "g1"); len(got) != 0 {
 		t.Errorf("withdrawn: %v, want none", got)

@@ -28,7 +28,7 @@ type MergedService struct {
 }
 
 // Merge merges the contributions to one service; there must be at least one. joined is the time at
-// which a cluster came into the clusterset: no export counts as older than that, so a newcomer
+// which a cluster came into the clusterset: no export counts as older than that (age), so a newcomer
 // cannot take over a service by a timestamp. The order of the contributions does not matter.
 func Merge(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) MergedService {
 	all := byAge(contributions, joined)
@@ -61,13 +61,20 @@ func byAge(contributions []v1alpha1.ServiceContribution, joined map[string]time.
 	return all
 }
 
-// age is when a service was exported, at the earliest when its cluster joined.
+// published is how much later than its ServiceExport a contribution may be created at the hub for
+// the export to count as that old: agents and hub are busy, and their clocks differ.
+const published = time.Minute
+
+// age is when a service was exported: not before its cluster joined, nor long before the hub got the
+// contribution, whose creationTimestamp no member can choose.
 func age(c v1alpha1.ServiceContribution, joined map[string]time.Time) time.Time {
-	exported, join := c.Spec.ExportedAt.Time, joined[c.Spec.Cluster]
-	if join.After(exported) {
-		return join
+	out := c.Spec.ExportedAt.Time
+	for _, floor := range []time.Time{joined[c.Spec.Cluster], c.CreationTimestamp.Add(-published)} {
+		if floor.After(out) {
+			out = floor
+		}
 	}
-	return exported
+	return out
 }
 
 // unite adds the ports of a younger export that clash with no port of an older one, neither in name

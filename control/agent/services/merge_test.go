@@ -29,6 +29,12 @@ func contribution(cluster string, minutes int, change ...func(*v1alpha1.ServiceC
 	return v1alpha1.ServiceContribution{Spec: spec}
 }
 
+// createdAfter sets when the hub got a contribution, in minutes after the start.
+func createdAfter(c v1alpha1.ServiceContribution, minutes int) v1alpha1.ServiceContribution {
+	c.CreationTimestamp = metav1.NewTime(start.Add(time.Duration(minutes) * time.Minute))
+	return c
+}
+
 func tcp(name string, port int32) v1alpha1.ContributionPort {
 	return v1alpha1.ContributionPort{Name: name, Protocol: corev1.ProtocolTCP, Port: port}
 }
@@ -117,6 +123,16 @@ func TestOf(t *testing.T) {
 			contributions: []v1alpha1.ServiceContribution{contribution("g1", 5), contribution("g2", 0, headless)},
 			joined:        map[string]time.Time{"g1": start, "g2": start.Add(time.Hour)},
 			want:          services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1"}},
+			reasons:       "TypeConflict",
+		},
+		"a backdated export does not take over": {
+			contributions: []v1alpha1.ServiceContribution{createdAfter(contribution("g1", 5), 5), createdAfter(contribution("g2", 0, headless), 7)},
+			want:          services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1"}},
+			reasons:       "TypeConflict",
+		},
+		"a contribution that comes a minute later": {
+			contributions: []v1alpha1.ServiceContribution{createdAfter(contribution("g1", 5), 5), createdAfter(contribution("g2", 4, headless), 5)},
+			want:          services.MergedService{Type: "Headless", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g2"}},
 			reasons:       "TypeConflict",
 		},
 		"exports of one second: the lower id": {
