@@ -122,7 +122,7 @@ func TestMarkdown(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if !strings.HasPrefix(name, "docs/") && name != "CHANGELOG.md" && name != "CONTRIBUTING.md" {
+		if !strings.HasPrefix(name, "docs/") && name != "CHANGELOG.md" && name != "CONTRIBUTING.md" && name != "SECURITY.md" {
 			words += len(strings.Fields(string(content)))
 		}
 		if lines := strings.Count(string(content), "\n"); name == "README.md" && lines > readmeLines {
@@ -159,5 +159,38 @@ func TestMarkdown(t *testing.T) {
 	}
 	if words > readmeWords {
 		t.Errorf("the READMEs have %d words, more than %d: remove what the code says, move what users need to docs", words, readmeWords)
+	}
+}
+
+// TestThreatsHaveTests: the tests that SECURITY.md names exist.
+func TestThreatsHaveTests(t *testing.T) {
+	root := filepath.Join("..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "SECURITY.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	exist := map[string]bool{}
+	function := regexp.MustCompile(`(?m)^func ([Tt]est[A-Z]\w*)\(`)
+	err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		for _, m := range function.FindAllSubmatch(content, -1) {
+			exist[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`([Tt]est[A-Z]\\w*)`").FindAllSubmatch(text, -1)
+	if len(named) < 10 {
+		t.Errorf("SECURITY.md names %d tests, want one for each threat that is met", len(named))
+	}
+	for _, m := range named {
+		if !exist[string(m[1])] {
+			t.Errorf("SECURITY.md: no test %s exists", m[1])
+		}
 	}
 }
