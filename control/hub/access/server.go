@@ -40,6 +40,10 @@ const (
 	// reload is the interval at which the server's certificate, and the CA and names of the hub's
 	// API server, are reread.
 	reload = time.Minute
+	// reloadRetry is the interval of attempts while that fails, firstRetry before the first success:
+	// the leader makes the certificate.
+	reloadRetry = 5 * time.Second
+	firstRetry  = time.Second
 	// drainTime bounds the wait for requests under way at the end.
 	drainTime = 5 * time.Second
 )
@@ -108,7 +112,8 @@ type server struct {
 	listens atomic.Bool
 
 	mu          sync.Mutex
-	read        time.Time
+	read, tried time.Time
+	failure     error // of the last attempt
 	certificate *tls.Certificate
 	front       authenticator.Request
 }
@@ -206,18 +211,22 @@ func (d *departures) Start(ctx context.Context) error {
 func (s *server) material(ctx context.Context) (*tls.Certificate, authenticator.Request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.read) < reload {
-		return s.certificate, s.front, nil
+	retry := reloadRetry
+	if s.front == nil {
+		retry = firstRetry
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	cert, err := readCertificate(ctx, s.live, s.secret())
-	front, err2 := readFront(ctx, s.live)
-	switch err = errors.Join(err, err2); {
-	case err == nil:
-		s.certificate, s.front, s.read = cert, front, time.Now()
-	case s.front == nil:
-		return nil, nil, err
+	if time.Since(s.read) >= reload && time.Since(s.tried) >= retry {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reloadRetry) // for all requests
+		defer cancel()
+		cert, err := readCertificate(ctx, s.live, s.secret())
+		front, err2 := readFront(ctx, s.live)
+		s.tried, s.failure = time.Now(), errors.Join(err, err2)
+		if s.failure == nil {
+			s.certificate, s.front, s.read = cert, front, s.tried
+		}
+	}
+	if s.front == nil {
+		return nil, nil, s.failure
 	}
 	return s.certificate, s.front, nil
 }

@@ -2,9 +2,14 @@ package access
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -26,5 +31,36 @@ func TestProxyReady(t *testing.T) {
 	}
 	if err := s.ready(nil); err == nil {
 		t.Error("ready after its end")
+	}
+}
+
+// away is an API server that does not answer.
+type away struct {
+	client.Reader
+	reads int
+}
+
+func (a *away) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	a.reads++
+	return errors.New("connection refused")
+}
+
+// TestMaterialWithoutTheAPIServer: requests use what was read before, and do not ask again each.
+func TestMaterialWithoutTheAPIServer(t *testing.T) {
+	api := &away{}
+	s := &server{live: api}
+	for range 100 {
+		if _, _, err := s.material(t.Context()); err == nil {
+			t.Fatal("no error before the first success")
+		}
+	}
+	s.front, s.read, s.tried = anonymous.NewAuthenticator(nil), time.Now().Add(-2*reload), time.Time{}
+	for range 100 {
+		if _, front, err := s.material(t.Context()); err != nil || front == nil {
+			t.Fatalf("what was read before is not used: %v", err)
+		}
+	}
+	if api.reads == 0 || api.reads > 8 { // two of an attempt, an attempt for each of the two, and a slow machine
+		t.Errorf("%d reads for 200 requests", api.reads)
 	}
 }
