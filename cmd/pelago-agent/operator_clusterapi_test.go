@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -273,6 +274,25 @@ func TestClusterAPI(t *testing.T) {
 		if !ready() || atHub.DeletionTimestamp != nil || atHub.Labels["team"] != "a" {
 			t.Errorf("the member: %+v", atHub)
 		}
+	})
+	t.Run("an object that leads elsewhere", func(t *testing.T) {
+		var before clusterv1alpha1.Cluster
+		must(t, at.Get(ctx, client.ObjectKeyFromObject(atHub), &before))
+		must(t, at.Patch(ctx, atHub.DeepCopy(), client.RawPatch(types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationClusterAPI+`":null}}}`)))) // as if joined by hand
+		other, err := apiserver.Kubeconfig(apiserver.NewLine(t, admin).Config())
+		must(t, err)
+		thief := newCAPICluster(t, at, "v1beta2", "other", "thief", map[string]string{v1alpha1.LabelJoin: "push"})
+		thief.secret(other)
+		thief.patch(`{"metadata":{"annotations":{"pelago.io/cluster-name":"c1"}}}`)
+		thief.status(`{"initialization":{"controlPlaneInitialized":true}}`)
+		thief.says(reasonRefused, `the hub has a member "c1" that was not joined for this object`, "kubectl annotate --overwrite clusters.cluster.karmada.io c1")
+		must(t, at.Get(ctx, client.ObjectKeyFromObject(atHub), atHub))
+		if atHub.Spec.APIEndpoint != before.Spec.APIEndpoint {
+			t.Errorf("the member leads to %s, not to %s", atHub.Spec.APIEndpoint, before.Spec.APIEndpoint)
+		}
+		thief.patch(`{"metadata":{"finalizers":null}}`)
+		at.Remove(thief.Unstructured)
 	})
 	t.Run("a deleted cluster that does not answer is given up", func(t *testing.T) {
 		// as after `clusterctl move`

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -105,6 +106,11 @@ func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstruc
 	if err != nil {
 		return err
 	}
+	if have == nil && by == clusterv1alpha1.Push {
+		if err := r.adopts(ctx, hub, key, name, access); err != nil {
+			return err
+		}
+	}
 	want, err := r.wanted(ctx, u, name, access, have != nil)
 	if err != nil {
 		return err
@@ -134,6 +140,36 @@ func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstruc
 	r.record(key, name)
 	s.leaving = ""
 	return reported{reasonJoined, joinedMessage(name, mode)}
+}
+
+// adopts refuses the name of a push member that was joined otherwise, unless the object leads to the
+// same API server by the same certificate authority: what the hub writes to that member, Secrets
+// included, must not go to a cluster of whoever can write objects of Cluster API.
+func (r *capi) adopts(ctx context.Context, hub *hubAccess, key client.ObjectKey, name string, access credential) error {
+	c := &clusterv1alpha1.Cluster{}
+	if err := hub.Get(ctx, client.ObjectKey{Name: name}, c); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if c.Spec.SyncMode != clusterv1alpha1.Push {
+		return nil // its agent has a credential of its own
+	}
+	cfg, err := access.config()
+	if err != nil {
+		return err
+	}
+	secret := &corev1.Secret{}
+	if ref := c.Spec.SecretRef; ref != nil {
+		if err := hub.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get Secret %s/%s at the hub: %w", ref.Namespace, ref.Name, err)
+		}
+	}
+	ca := bytes.TrimSpace(secret.Data[clusterv1alpha1.SecretKeyCA])
+	if len(ca) > 0 && c.Spec.APIEndpoint == cfg.Host && bytes.Equal(ca, bytes.TrimSpace(cfg.CAData)) {
+		return nil
+	}
+	return refusal{"", fmt.Sprintf("the hub has a member %q that was not joined for this object, with another API server or certificate authority: choose "+
+		"another name with the annotation %s; if it is the same cluster, an administrator of the hub runs `kubectl annotate --overwrite %s %s %s=%s`",
+		name, v1alpha1.AnnotationClusterName, "clusters.cluster.karmada.io", name, v1alpha1.AnnotationClusterAPI, r.origin(key))}
 }
 
 func joinedMessage(name, mode string) string {
