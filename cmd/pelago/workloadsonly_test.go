@@ -19,6 +19,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
@@ -79,7 +80,11 @@ func TestWorkloadsOnly(t *testing.T) {
 			t.Errorf("a member without the network lists Endpoints: %v, want a refusal", err)
 		}
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: access.Namespace, Name: "cluster-w1"}}
-		if err := own.SubResource("token").Create(ctx, account, &authenticationv1.TokenRequest{}); err != nil {
+		registration := &corev1.Secret{}
+		must(t, hub.Get(ctx, client.ObjectKey{Namespace: access.Namespace, Name: broker.RegistrationName("w1")}, registration))
+		if err := own.SubResource("token").Create(ctx, account, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: registration.Name, UID: registration.UID},
+		}}); err != nil {
 			t.Errorf("the member renews its token: %v", err)
 		}
 		// Whoever registers cannot have ranges on the side: no check would compare them with
