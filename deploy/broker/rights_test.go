@@ -343,14 +343,15 @@ func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 		return one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-g1")}, request)
 	}
 	for name, err := range map[string]error{
-		"list Clusters":        one.List(ctx, &submarinerv1.ClusterList{}, client.InNamespace(namespace)),
-		"list Endpoints":       one.List(ctx, &submarinerv1.EndpointList{}, client.InNamespace(namespace)),
-		"list contributions":   one.List(ctx, &pelagov1alpha1.ServiceContributionList{}, client.InNamespace(namespace)),
-		"list EndpointSlices":  one.List(ctx, &discoveryv1.EndpointSliceList{}, client.InNamespace(namespace)),
-		"get the allocations":  one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: AllocationConfigMap}, &corev1.ConfigMap{}),
-		"get the clusterset":   one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ClustersetConfigMap}, &corev1.ConfigMap{}),
-		"renew its token":      renewed(registration.UID, TokenLife),
-		"watch the clusterset": one.List(ctx, &corev1.ConfigMapList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": ClustersetConfigMap}),
+		"list Clusters":                                one.List(ctx, &submarinerv1.ClusterList{}, client.InNamespace(namespace)),
+		"list Endpoints":                               one.List(ctx, &submarinerv1.EndpointList{}, client.InNamespace(namespace)),
+		"list contributions":                           one.List(ctx, &pelagov1alpha1.ServiceContributionList{}, client.InNamespace(namespace)),
+		"list EndpointSlices":                          one.List(ctx, &discoveryv1.EndpointSliceList{}, client.InNamespace(namespace)),
+		"get the allocations":                          one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: AllocationConfigMap}, &corev1.ConfigMap{}),
+		"get the clusterset":                           one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ClustersetConfigMap}, &corev1.ConfigMap{}),
+		"renew its token":                              renewed(registration.UID, TokenLife),
+		"renew a token without end, of older clusters": renewed("", TokenLife),
+		"watch the clusterset":                         one.List(ctx, &corev1.ConfigMapList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": ClustersetConfigMap}),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v, want it allowed", name, err)
@@ -376,8 +377,8 @@ func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 		"delete another's Cluster":      one.Delete(ctx, &submarinerv1.Cluster{ObjectMeta: meta("g2")}),
 		"change the allocations":        verbs["patch"](ctx, one, &corev1.ConfigMap{ObjectMeta: meta(AllocationConfigMap)}),
 		"change the clusterset":         verbs["patch"](ctx, one, &corev1.ConfigMap{ObjectMeta: meta(ClustersetConfigMap)}),
-		"get a token without binding":   renewed("", TokenLife),
 		"get a token for a month":       renewed(registration.UID, 30*24*time.Hour),
+		"get one that is not bound":     renewed("", 30*24*time.Hour),
 		"get another's token":           one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-g2")}, &authenticationv1.TokenRequest{}),
 		"get the registrar's token":     one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta(manifests.RegistrarAccount)}, &authenticationv1.TokenRequest{}),
 		"create a ServiceAccount":       one.Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-x")}),
