@@ -89,8 +89,8 @@ type pings struct {
 	LastLost  int `json:"lastLost"`
 	// LongestGapMs is the longest time between two answers that follow each other.
 	LongestGapMs float64 `json:"longestGapMs"`
-	// GapUnscheduledMs is for how long of the longest gap threads of this process were runnable
-	// without a processor, to within waitSample.
+	// GapUnscheduledMs is for how long of the longest gap one thread of this process was runnable
+	// without a processor, that which was so for longest; to within waitSample.
 	GapUnscheduledMs float64 `json:"gapUnscheduledMs"`
 	MaxRTTMs         float64 `json:"maxRTTMs"`
 }
@@ -161,8 +161,9 @@ type receiver struct {
 	duplicates int
 	gap, rtt   time.Duration
 	// waited is unscheduled() at sampled, gapWaited its part of gap.
-	sampled           time.Time
-	waited, gapWaited time.Duration
+	sampled   time.Time
+	waited    map[string]time.Duration
+	gapWaited time.Duration
 }
 
 func (r *receiver) read(conn net.Conn) {
@@ -201,7 +202,10 @@ func (r *receiver) note(sequence uint64, sentAt time.Duration, now time.Time) {
 	}
 	r.answered[sequence] = true
 	if gap := now.Sub(r.last); gap > r.gap {
-		r.gap, r.gapWaited = gap, min(gap, unscheduled()-r.waited)
+		r.gap, r.gapWaited = gap, 0
+		for thread, wait := range unscheduled() {
+			r.gapWaited = max(r.gapWaited, min(gap, wait-r.waited[thread]))
+		}
 	}
 	if now.Sub(r.sampled) > waitSample {
 		r.sampled, r.waited = now, unscheduled()
@@ -226,9 +230,10 @@ func (r *receiver) result(sent int) pings {
 	return out
 }
 
-// unscheduled is how long the threads of this process have been runnable without a processor,
-// together (Documentation/scheduler/sched-stats.rst); 0 where the kernel does not count it.
-func unscheduled() (sum time.Duration) {
+// unscheduled is how long each thread of this process has been runnable without a processor
+// (Documentation/scheduler/sched-stats.rst); empty where the kernel does not count it.
+func unscheduled() map[string]time.Duration {
+	out := map[string]time.Duration{}
 	files, _ := filepath.Glob("/proc/self/task/*/schedstat") // the pattern is valid
 	for _, file := range files {
 		var run, wait int64
@@ -237,10 +242,10 @@ func unscheduled() (sum time.Duration) {
 			_, err = fmt.Sscan(string(text), &run, &wait)
 		}
 		if err == nil { // else a thread that has ended
-			sum += time.Duration(wait)
+			out[file] = time.Duration(wait)
 		}
 	}
-	return sum
+	return out
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
