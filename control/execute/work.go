@@ -63,7 +63,7 @@ func partOf(work string, ordinal int) string {
 
 // workOfPart is the Work of a part.
 func workOfPart(part string) string {
-	work, _, _ := strings.Cut(part, "/")
+	work, _, _ := strings.Cut(part, "/") // the first part has no ordinal
 	return work
 }
 

@@ -117,7 +117,7 @@ func TestInert(t *testing.T) {
 }
 
 func TestInertFields(t *testing.T) {
-	hub, _ := inert(t, fromYAML(t, webhooksYAML))
+	hub, _ := inert(t, fromYAML(t, webhooksYAML)) // TestInert has the words
 	var got []string
 	for _, w := range hub.Object["webhooks"].([]any) {
 		var names []string
@@ -133,7 +133,7 @@ func TestInertFields(t *testing.T) {
 	if diff := cmp.Diff([]string{"users pelago.io/members-only", "pelago.io/members-only", ""}, got); diff != "" {
 		t.Error(diff)
 	}
-	hub, _ = inert(t, fromYAML(t, apiServiceYAML))
+	hub, _ = inert(t, fromYAML(t, apiServiceYAML)) // TestInert has the words
 	want := map[string]any{"group": "metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": int64(100), "versionPriority": int64(100)}
 	if diff := cmp.Diff(want, hub.Object["spec"]); diff != "" {
 		t.Error(diff)
@@ -172,7 +172,7 @@ func TestInertEdited(t *testing.T) {
 		}, "served as it has them"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hub, _ := inert(t, fromYAML(t, tc.text))
+			hub, _ := inert(t, fromYAML(t, tc.text)) // TestInert has the words
 			tc.edit(hub)
 			before := members(t, hub)
 			after, what := inert(t, hub)

@@ -47,7 +47,7 @@ var policyKinds = func() map[string]policyKind {
 		for scope, kinds := range map[meta.RESTScope][]string{meta.RESTScopeNamespace: g.namespaced, meta.RESTScopeRoot: g.wide} {
 			for _, kind := range kinds {
 				k := policyKind{GroupKind: schema.GroupKind{Group: g.group, Kind: kind}, versions: g.versions, scope: scope}
-				resource, _ := meta.UnsafeGuessKindToResource(k.WithVersion(g.versions[0]))
+				resource, _ := meta.UnsafeGuessKindToResource(k.WithVersion(g.versions[0])) // the singular is not needed
 				k.resource = resource.Resource
 				out[k.resource+"."+g.group] = k
 			}

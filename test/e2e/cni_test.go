@@ -369,8 +369,7 @@ func stepPolicy(datapath string) step {
 		defer func() {
 			clean := context.WithoutCancel(ctx)
 			for _, cluster := range c.Members() {
-				// what remains fails the next step
-				_, _ = c.ask(clean, cluster, "-n", loadNamespace, "delete", kind, "e2e-cni", "--ignore-not-found")
+				_, _ = c.ask(clean, cluster, "-n", loadNamespace, "delete", kind, "e2e-cni", "--ignore-not-found") // what remains fails the next step
 			}
 			_ = c.setDatapath(clean, "strict") // likewise
 		}()

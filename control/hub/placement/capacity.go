@@ -266,7 +266,7 @@ func (r *Cache) Forget(key, resourceVersion string) {
 
 // namespaceOf is that of the binding of a key; empty for one of a cluster-scoped template.
 func namespaceOf(key string) string {
-	namespace, _, _ := strings.Cut(key, "/")
+	namespace, _, _ := strings.Cut(key, "/") // the name is not needed
 	return namespace
 }
 

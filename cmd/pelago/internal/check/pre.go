@@ -86,11 +86,11 @@ func readCNI(ctx context.Context, m view.Member, c *Cluster) error {
 	if err != nil {
 		return err
 	}
-	// absent or of another type: not OpenShift, and not by the host
-	if kind, _, _ := unstructured.NestedString(network.Object, "spec", "defaultNetwork", "type"); kind == "OVNKubernetes" {
+	kind, _, _ := unstructured.NestedString(network.Object, "spec", "defaultNetwork", "type") // absent or of another type: not OpenShift's
+	if kind == "OVNKubernetes" {
 		b.Plugin = kind
-		// absent: false
-		b.LocalGateway, _, _ = unstructured.NestedBool(network.Object, "spec", "defaultNetwork", "ovnKubernetesConfig", "gatewayConfig", "routingViaHost")
+		path := []string{"spec", "defaultNetwork", "ovnKubernetesConfig", "gatewayConfig", "routingViaHost"}
+		b.LocalGateway, _, _ = unstructured.NestedBool(network.Object, path...) // absent or of another type: false, the default
 		b.SharedGateway = !b.LocalGateway
 	}
 	felix, err := optional(ctx, m, "crd.projectcalico.org", "v1", "FelixConfiguration", "default")

@@ -654,7 +654,7 @@ func readStored(ctx context.Context, m view.Member, c *Cluster) error {
 		if !strings.HasPrefix(line, "apiserver_storage_size_bytes{") {
 			continue
 		}
-		_, value, _ := strings.Cut(line, "} ")
+		_, value, _ := strings.Cut(line, "} ") // without it: empty, which is no number
 		// a value that cannot be read is not known
 		if n, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil {
 			c.Stored = max(c.Stored, n)

@@ -160,7 +160,7 @@ func udpPorts(table io.Reader) (ports []uint16, err error) {
 		if len(fields) < 2 || !strings.HasSuffix(fields[0], ":") {
 			continue // the header
 		}
-		_, text, _ := strings.Cut(fields[1], ":")
+		_, text, _ := strings.Cut(fields[1], ":") // without it: empty, which is no number
 		port, err := strconv.ParseUint(text, 16, 16)
 		if err != nil {
 			return nil, fmt.Errorf("read the UDP ports of the node: %w", err)
