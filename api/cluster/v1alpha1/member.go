@@ -12,6 +12,12 @@ func (c *Cluster) Accepted() bool {
 	return !slices.ContainsFunc(c.Spec.Taints, func(t Taint) bool { return t.Key == TaintUnapproved })
 }
 
+// Takes reports whether the hub sends anything to the cluster, and asks it for users: it is accepted,
+// not refused, and stays. What it has been sent before stays there, as after `clusters reject`.
+func (c *Cluster) Takes() bool {
+	return c.DeletionTimestamp == nil && c.Spec.SyncMode != "" && c.Accepted() && !c.Refused()
+}
+
 // Ready is the condition of that type, nil if it is not set yet.
 func (c *Cluster) Ready() *metav1.Condition {
 	return meta.FindStatusCondition(c.Status.Conditions, ConditionReady)

@@ -77,7 +77,7 @@ func sources(t target, registries []searchv1alpha1.ResourceRegistry, clusters []
 	for i := range clusters {
 		c := &clusters[i]
 		served := kindOf(c, t)
-		if served == "" || !c.Member() || c.DeletionTimestamp != nil {
+		if served == "" || !c.Member() || !c.Takes() {
 			continue
 		}
 		kind = served

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -58,7 +59,8 @@ func FuzzParseTarget(f *testing.F) {
 
 func TestSources(t *testing.T) {
 	cluster := func(name string, member bool, kinds ...string) clusterv1alpha1.Cluster {
-		c := clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}}
+		c := clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}},
+			Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull}}
 		if member {
 			c.Finalizers = []string{clusterv1alpha1.FinalizerCluster}
 		}
@@ -70,6 +72,9 @@ func TestSources(t *testing.T) {
 		return c
 	}
 	clusters := []clusterv1alpha1.Cluster{cluster("m2", true, "Pod", "Secret"), cluster("m1", true, "Pod"), cluster("m3", true, "Node"), cluster("m4", false, "Pod")}
+	waits := cluster("m5", true, "Pod", "Invented")
+	waits.Spec.Taints = []clusterv1alpha1.Taint{{Key: clusterv1alpha1.TaintUnapproved, Effect: corev1.TaintEffectNoSchedule}}
+	clusters = append(clusters, waits)
 	registry := func(target policyv1alpha1.ClusterAffinity, kind string, namespaces ...string) (r searchv1alpha1.ResourceRegistry) {
 		r.Spec.TargetCluster = target
 		for _, n := range namespaces {
@@ -93,6 +98,7 @@ func TestSources(t *testing.T) {
 		"one":                 {"/api/v1/pods", []searchv1alpha1.ResourceRegistry{registry(one, "Pod", "")}, "m1=/api/v1/pods", "Pod", true},
 		"another kind":        {"/api/v1/pods", []searchv1alpha1.ResourceRegistry{registry(one, "Node", "")}, "", "Pod", false},
 		"not served there":    {"/api/v1/secrets", []searchv1alpha1.ResourceRegistry{registry(one, "Secret", "")}, "", "Secret", false},
+		"not accepted yet":    {"/api/v1/inventeds", []searchv1alpha1.ResourceRegistry{registry(all, "Invented", "")}, "", "", false},
 		"not served at all":   {"/apis/apps/v1/deployments", []searchv1alpha1.ResourceRegistry{registry(all, "Deployment", "")}, "", "", false},
 		"two registries":      {"/api/v1/pods", []searchv1alpha1.ResourceRegistry{registry(one, "Pod", "b", "a"), registry(all, "Pod", "a")}, "m1/a=/api/v1/namespaces/a/pods m1/b=/api/v1/namespaces/b/pods m2/a=/api/v1/namespaces/a/pods", "Pod", true},
 		"all and a namespace": {"/api/v1/pods", []searchv1alpha1.ResourceRegistry{registry(one, "Pod", "a", "")}, "m1=/api/v1/pods", "Pod", true},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -260,7 +261,8 @@ func (r *multiClusterReconciler) report(ctx context.Context, in *MultiClusterInp
 	next := in.Exposure.DeepCopy()
 	for _, c := range exposureConditions(in, plan, failed) {
 		c.ObservedGeneration = in.Exposure.Generation
-		if meta.SetStatusCondition(&next.Status.Conditions, c) && (c.Status == metav1.ConditionFalse || len(plan.Unknown) > 0) {
+		partly := c.Type == networkingv1alpha1.ConditionServiceApplied && len(plan.Unknown)+len(plan.Waiting) > 0
+		if meta.SetStatusCondition(&next.Status.Conditions, c) && (c.Status == metav1.ConditionFalse || partly) {
 			r.recorder.Event(in.Exposure, corev1.EventTypeWarning, c.Reason, c.Message)
 		}
 	}
@@ -296,12 +298,19 @@ func exposureConditions(in *MultiClusterInput, plan MultiClusterPlan, failed err
 	if !crossCluster(in.Exposure) {
 		return []metav1.Condition{accepted}
 	}
+	takes := func(clusters []string) []string {
+		return slices.DeleteFunc(slices.Clone(clusters), func(c string) bool { return slices.Contains(plan.Waiting, c) })
+	}
+	providers, consumers := takes(plan.Providers), takes(plan.Consumers)
 	applied := metav1.Condition{Type: networkingv1alpha1.ConditionServiceApplied, Status: metav1.ConditionTrue,
 		Reason:  networkingv1alpha1.ReasonServiceAppliedSucceed,
-		Message: fmt.Sprintf("Service and ServiceExport are propagated to %s", strings.Join(plan.Providers, ", "))}
+		Message: fmt.Sprintf("Service and ServiceExport are propagated to %s", strings.Join(providers, ", "))}
 	dispatched := metav1.Condition{Type: networkingv1alpha1.ConditionEndpointSliceDispatched, Status: metav1.ConditionTrue,
 		Reason:  networkingv1alpha1.ReasonEndpointSliceDispatchedSucceed,
-		Message: fmt.Sprintf("%s is exported to %s", clustersetName(in.Name), strings.Join(plan.Consumers, ", "))}
+		Message: fmt.Sprintf("%s is exported to %s", clustersetName(in.Name), strings.Join(consumers, ", "))}
+	if len(plan.Waiting) > 0 {
+		applied.Message += "; not accepted (pelago clusters accept): " + strings.Join(plan.Waiting, ", ")
+	}
 	if len(plan.Unknown) > 0 {
 		applied.Message += "; no such cluster: " + strings.Join(plan.Unknown, ", ")
 	}
@@ -311,8 +320,8 @@ func exposureConditions(in *MultiClusterInput, plan MultiClusterPlan, failed err
 	switch {
 	case in.Service == nil:
 		failed = errors.Join(failed, fmt.Errorf("the Service %s does not exist: create it at the hub", in.Name))
-	case len(plan.Providers) == 0:
-		failed = errors.Join(failed, errors.New("no provider cluster has joined"))
+	case len(providers) == 0:
+		failed = errors.Join(failed, errors.New("no provider cluster has joined and is accepted"))
 	}
 	if failed != nil {
 		applied.Status, applied.Reason, applied.Message = metav1.ConditionFalse, networkingv1alpha1.ReasonServiceAppliedFailed, failed.Error()

@@ -56,9 +56,9 @@ type MultiClusterInput struct {
 type MultiClusterPlan struct {
 	Writes
 	Delete []*workv1alpha1.Work
-	// Providers and Consumers are the clusters of the service that exist, Unknown those that are
-	// named and do not.
-	Providers, Consumers, Unknown []string
+	// Providers and Consumers are the clusters of the service that exist, Waiting those of them that
+	// take no Works, Unknown those that are named and do not exist.
+	Providers, Consumers, Waiting, Unknown []string
 	// NotApplied lists what does not exist in its cluster yet, with the reason.
 	NotApplied []string
 }
@@ -71,6 +71,7 @@ func DesiredMultiClusterWorks(in *MultiClusterInput) MultiClusterPlan {
 	var plan MultiClusterPlan
 	if crossCluster(in.Exposure) && in.Service != nil {
 		plan.Providers, plan.Consumers, plan.Unknown = clustersOfExposure(in.Exposure, in.Clusters)
+		plan.Waiting = in.waiting(slices.Concat(plan.Providers, plan.Consumers))
 	}
 	works := assigner{interpreter: in.Interpreter, hubID: in.HubID, newID: in.NewID}
 	ours, placed := in.worksByCluster()
@@ -94,6 +95,8 @@ func DesiredMultiClusterWorks(in *MultiClusterInput) MultiClusterPlan {
 				if have != nil {
 					plan.Delete = append(plan.Delete, have)
 				}
+			case obj != nil && !in.Clusters[cluster].Takes():
+				// what it has stays
 			case obj == nil:
 				if have != nil && !in.keeps(kind, have) {
 					plan.Delete = append(plan.Delete, have)
@@ -217,6 +220,13 @@ func clustersOfExposure(m *networkingv1alpha1.MultiClusterService, all map[strin
 	providers, consumers = chosen(providersOf(m)), chosen(consumersOf(m))
 	slices.Sort(unknown)
 	return providers, consumers, slices.Compact(unknown)
+}
+
+// waiting are the clusters that take no Works, sorted.
+func (in *MultiClusterInput) waiting(clusters []string) []string {
+	out := slices.DeleteFunc(slices.Clone(clusters), func(c string) bool { return in.Clusters[c].Takes() })
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func providersOf(m *networkingv1alpha1.MultiClusterService) []string {

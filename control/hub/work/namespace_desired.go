@@ -50,11 +50,15 @@ type NamespaceInput struct {
 	NewID func() string
 }
 
-// DesiredNamespaceWorks gives each cluster a Work of the namespace, in the order of the clusters'
-// names. It deletes none: Works of a cluster that is leaving are deleted with their namespace.
+// DesiredNamespaceWorks gives each cluster that takes some a Work of the namespace, in the order of
+// the clusters' names. It deletes none: Works of a cluster that is leaving are deleted with their
+// namespace, those of a cluster that was rejected stay.
 func DesiredNamespaceWorks(in *NamespaceInput) Writes {
 	works := assigner{interpreter: in.Interpreter, hubID: in.HubID, newID: in.NewID}
 	for _, cluster := range slices.Sorted(maps.Keys(in.Clusters)) {
+		if !in.Clusters[cluster].Takes() {
+			continue
+		}
 		works.assign("Namespace "+in.Namespace.Name, cluster, in.Works[cluster], in.Names, func() (RenderInput, error) {
 			return RenderInput{Object: plain(in.Namespace), Cluster: in.Clusters[cluster], Overrides: in.Overrides}, nil
 		})

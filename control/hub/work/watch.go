@@ -72,14 +72,14 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 }
 
 // clusterChanged passes updates of Clusters that affect Works: of labels and spec, which overrides
-// refer to, but not of taints alone, which change with conditions.
+// refer to, and of whether it takes Works, but not of other taints, which change with conditions.
 func clusterChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		was, is := e.ObjectOld.(*clusterv1alpha1.Cluster), e.ObjectNew.(*clusterv1alpha1.Cluster)
 		before, after := was.Spec, is.Spec
 		before.Taints, after.Taints = nil, nil
-		return was.UID != is.UID || (was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) || !maps.Equal(was.Labels, is.Labels) ||
-			!equality.Semantic.DeepEqual(before, after)
+		return was.UID != is.UID || (was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) || was.Takes() != is.Takes() ||
+			!maps.Equal(was.Labels, is.Labels) || !equality.Semantic.DeepEqual(before, after)
 	}}
 }
 

@@ -22,6 +22,12 @@ func TestClusterChanged(t *testing.T) {
 		"a taint": {func(c *clusterv1alpha1.Cluster) {
 			c.Spec.Taints = []clusterv1alpha1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute}}
 		}, false},
+		"unapproved": {func(c *clusterv1alpha1.Cluster) {
+			c.Spec.Taints = []clusterv1alpha1.Taint{{Key: clusterv1alpha1.TaintUnapproved, Effect: corev1.TaintEffectNoSchedule}}
+		}, true},
+		"refused": {func(c *clusterv1alpha1.Cluster) {
+			c.Status.Conditions = []metav1.Condition{{Type: clusterv1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: clusterv1alpha1.ReasonClusterIsHub}}
+		}, true},
 		"no taint":  {func(c *clusterv1alpha1.Cluster) { c.Spec.Taints = nil }, false},
 		"status":    {func(c *clusterv1alpha1.Cluster) { c.Status.KubernetesVersion = "v1" }, false},
 		"a label":   {func(c *clusterv1alpha1.Cluster) { c.Labels = map[string]string{"a": "b"} }, true},
