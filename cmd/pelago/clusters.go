@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/retry"
@@ -26,10 +28,11 @@ import (
 func clustersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clusters",
-		Short: "Accept or reject clusters as members for workloads",
-		Long: `clusters decides which clusters get workloads. A cluster that joins with
-broker-info.subm gets none before an administrator of the hub accepts it, unless
-the hub was set up with deploy-broker --auto-accept. See pelago get clusters.`,
+		Short: "Accept or reject clusters as members",
+		Long: `clusters decides which clusters take part. One that joins with broker-info.subm is
+connected to no other cluster, and gets neither workloads nor namespaces, before an
+administrator of the hub accepts it, unless the hub was set up with deploy-broker
+--auto-accept. See pelago get clusters and pelago status.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(acceptCommand(), rejectCommand())
@@ -48,21 +51,31 @@ func clusterCommand(cmd *cobra.Command, do action) *cobra.Command {
 	return cmd
 }
 
-// decisionCommand completes a command that edits a Cluster, with done as its new state. The labels
-// are also set on the Cluster of the broker namespace.
-func decisionCommand(cmd *cobra.Command, done string, edit func(*clusterv1alpha1.Cluster), labels *map[string]string) *cobra.Command {
+// decisionCommand completes a command that accepts or rejects clusters, for the network and for
+// workloads. The labels are set for both.
+func decisionCommand(cmd *cobra.Command, accept bool, edit func(*clusterv1alpha1.Cluster), labels *map[string]string) *cobra.Command {
+	cmd.Args = cobra.MinimumNArgs(1)
+	done := map[bool]string{true: "accepted", false: "rejected"}[accept]
 	return clusterCommand(cmd, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
-		_, err := h.change(ctx, args[0], func(c *clusterv1alpha1.Cluster) error {
-			edit(c)
-			return nil
-		})
-		if err == nil && len(*labels) > 0 {
-			err = broker.LabelNetwork(ctx, h.Client, args[0], *labels)
+		for _, name := range args {
+			network, err := broker.Approve(ctx, h.Client, name, accept, *labels)
+			if err != nil {
+				return err
+			}
+			err = h.Client.Get(ctx, client.ObjectKey{Name: name}, &clusterv1alpha1.Cluster{})
+			if network && (apierrors.IsNotFound(err) || meta.IsNoMatchError(err)) {
+				fmt.Fprintf(out, "Cluster %s is %s; it takes part in the network only\n", name, done)
+				continue
+			}
+			if _, err := h.change(ctx, name, func(c *clusterv1alpha1.Cluster) error {
+				edit(c)
+				return nil
+			}); err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "Cluster %s is %s\n", name, done)
 		}
-		if err == nil {
-			fmt.Fprintf(out, "Cluster %s is %s\n", args[0], done)
-		}
-		return err
+		return nil
 	})
 }
 
@@ -70,13 +83,15 @@ func acceptCommand() *cobra.Command {
 	var p member.Place
 	var labels map[string]string
 	cmd := decisionCommand(&cobra.Command{
-		Use:   "accept CLUSTER",
-		Short: "Accept a cluster for workloads",
-		Long: `accept removes the taint ` + clusterv1alpha1.TaintUnapproved + ` from a cluster and sets the labels and
-the place by which policies select it. Run it again to change those.`,
-		Example: "  pelago clusters accept c1 --label env=prod --region eu",
+		Use:   "accept CLUSTER...",
+		Short: "Accept clusters as members",
+		Long: `accept lets other clusters connect to a cluster, and the hub send it workloads: it removes
+` + clusterv1alpha1.TaintUnapproved + `, an annotation and a taint, from its two Cluster objects. It also sets
+the labels and the place by which policies select it. Run it again to change those.`,
+		Example: `  pelago clusters accept c1 c2
+  pelago clusters accept c1 --label env=prod --region eu`,
 		PreRunE: func(*cobra.Command, []string) error { return checkLabels(labels) },
-	}, "accepted", func(c *clusterv1alpha1.Cluster) {
+	}, true, func(c *clusterv1alpha1.Cluster) {
 		c.Spec.Taints = slices.DeleteFunc(c.Spec.Taints, func(t clusterv1alpha1.Taint) bool { return t.Key == clusterv1alpha1.TaintUnapproved })
 		if c.Labels == nil {
 			c.Labels = map[string]string{}
@@ -94,12 +109,14 @@ the place by which policies select it. Run it again to change those.`,
 
 func rejectCommand() *cobra.Command {
 	return decisionCommand(&cobra.Command{
-		Use:   "reject CLUSTER",
-		Short: "Stop scheduling workloads to a cluster, regardless of tolerations",
-		Long: `reject adds the taint ` + clusterv1alpha1.TaintUnapproved + `:NoSchedule to a cluster: nothing new is
-scheduled there. What runs there stays; pelago unjoin removes it with the cluster.`,
+		Use:   "reject CLUSTER...",
+		Short: "Disconnect clusters and stop scheduling to them, regardless of tolerations",
+		Long: `reject makes the other clusters drop their connections to a cluster and its services, and
+adds the taint ` + clusterv1alpha1.TaintUnapproved + `:NoSchedule: nothing new is scheduled there. Workloads
+that run there stay; pelago unjoin removes them with the cluster. To stop scheduling
+alone, use pelago cordon.`,
 		Example: "  pelago clusters reject c1",
-	}, "rejected", func(c *clusterv1alpha1.Cluster) {
+	}, false, func(c *clusterv1alpha1.Cluster) {
 		if c.Accepted() {
 			c.Spec.Taints = append(c.Spec.Taints, member.UnapprovedTaint)
 		}

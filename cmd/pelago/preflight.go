@@ -80,6 +80,9 @@ func awaitConnections(ctx context.Context, c client.Reader, progress manifests.P
 		case err != nil:
 			progress("Warning: whether the gateways are connected is not known: %v", err)
 			return
+		case state.Peers == 0 && state.Waiting != "":
+			progress("Not connected: %s", state.Waiting)
+			return
 		case state.Peers == 0 && passed > peersKnown:
 			progress("No other cluster has joined yet")
 			return

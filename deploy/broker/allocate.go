@@ -8,6 +8,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -47,6 +48,8 @@ type Request struct {
 	Fabric netip.Prefix
 	// Hub are the addresses of the hub's API server, which no routed range may contain.
 	Hub []netip.Addr
+	// Allowed are where routed ranges of a new cluster may lie; empty: anywhere.
+	Allowed []netip.Prefix
 	// CableDriver is the one that the cluster is to have; empty: that of most clusters of the
 	// clusterset, and of the first one FirstCableDriver or, if that is empty as well,
 	// spec.DefaultCableDriver.
@@ -128,6 +131,11 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 	}
 	if have != nil {
 		return b.again(*have, r)
+	}
+	if !b.Globalnet {
+		if err := checkAllowed(r.local(), r.Allowed); err != nil {
+			return Entry{}, Book{}, err
+		}
 	}
 	index, err := b.freeIndex()
 	if err != nil {
@@ -246,6 +254,19 @@ func checkRouted(ranges []namedRange, hub []netip.Addr) error {
 		}
 		if i := slices.IndexFunc(hub, r.Contains); i >= 0 {
 			return r.refuse("range %s contains the hub's address %s: %s", r, hub[i], remedy)
+		}
+	}
+	return nil
+}
+
+// checkAllowed refuses IPv4 ranges outside of those that the hub allows, as the policy
+// pelago-clusters-private does.
+func checkAllowed(ranges []namedRange, allowed []netip.Prefix) error {
+	for _, r := range ranges {
+		inside := func(a netip.Prefix) bool { return a.Bits() <= r.Bits() && a.Contains(r.Addr()) }
+		if len(allowed) > 0 && r.Addr().Is4() && !slices.ContainsFunc(allowed, inside) {
+			return r.refuse("range %s lies outside of those in which the hub lets clusters have pods, services and hosts, %s: an administrator of the hub "+
+				"adds it with `pelago deploy-broker --cluster-ranges %s`, or use globalnet", r, strings.Join(texts(allowed), ", "), r)
 		}
 	}
 	return nil

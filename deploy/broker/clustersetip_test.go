@@ -138,7 +138,7 @@ func TestSetupAddsTheClusterSetIPRange(t *testing.T) {
 	h := openHubWith(t, old)
 	_, g1 := h.join(t, "g1", "120.1.0.0/24")
 	former := Request{ClusterID: "g1", ClusterUID: g1.ClusterUID, Fabric: fabric}
-	set := Clusterset{Mode: "submariner", HubID: "hub", Fabric: fabric}
+	set := Clusterset{Mode: "submariner", HubID: "hub", Fabric: fabric, AutoAcceptNetwork: true}
 	with := func(cidr string) Book {
 		b, err := old.WithClusterSetIPs(netip.MustParsePrefix(cidr))
 		if err != nil {

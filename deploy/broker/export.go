@@ -22,19 +22,24 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// LabelNetwork sets labels of a cluster's submariner.io Cluster at the hub, by which services are
-// exported to it. A cluster that is no member of the network has none.
-func LabelNetwork(ctx context.Context, hub client.Client, id string, labels map[string]string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+// Approve accepts or rejects a cluster for the network, and sets labels of its submariner.io Cluster
+// at the hub, by which services are exported to it. found is false if it is no member of the network.
+func Approve(ctx context.Context, hub client.Client, id string, approved bool, labels map[string]string) (found bool, err error) {
+	var mark any // null removes it
+	if !approved {
+		mark = "true"
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"labels": labels, "annotations": map[string]any{pelagov1alpha1.AnnotationUnapproved: mark}}})
 	if err != nil {
-		return fmt.Errorf("label Cluster %s: %w", id, err)
+		return false, fmt.Errorf("change Cluster %s: %w", id, err)
 	}
 	cluster := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: id}}
 	err = hub.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, patch))
-	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-		return fmt.Errorf("label Cluster %s/%s: %w", manifests.BrokerNamespace, id, err)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return false, nil
 	}
-	return nil
+	return err == nil, wrap(err, "change Cluster %s/%s", manifests.BrokerNamespace, id)
 }
 
 // Export creates the ServiceExport, or changes the annotations of the one that exists; nil removes

@@ -56,7 +56,8 @@ func openHubWith(t *testing.T, book Book) hub {
 		t.Fatal(err)
 	}
 	set := Clusterset{Mode: "submariner", HubID: uid, Components: []string{"connectivity", "service-discovery"}, Fabric: fabric,
-		Hub: []netip.Addr{netip.MustParseAddr("203.0.113.7")}}
+		// each policy refuses alone what tests have it refuse
+		ClusterRanges: prefixes("198.0.0.0/8", "203.0.0.0/8", "0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "64.0.0.0/7"), AutoAcceptNetwork: true, Hub: []netip.Addr{netip.MustParseAddr("203.0.113.7")}}
 	if _, err := Setup(ctx, admin, book, set, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/deploy/spec"
 )
 
 // A clusterset without globalnet: whoever joins has addresses of its own, and claims those and its
@@ -57,6 +58,10 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 			[]string{"203.0.113.0/24 contains the hub's address 203.0.113.7"}},
 		"external hosts among another's pods": {func(r *Request) { r.External = prefixes("10.7.9.0/24") },
 			[]string{"10.7.9.0/24 overlaps 10.7.0.0/16", `"c1"`}},
+		"public pods": {func(r *Request) { r.Pods, r.Allowed = prefixes("11.0.0.0/16", "10.88.0.0/16"), spec.PrivateRanges() },
+			[]string{"11.0.0.0/16 lies outside", "10.0.0.0/8, 172.16.0.0/12", "pelago deploy-broker --cluster-ranges 11.0.0.0/16"}},
+		"public hosts": {func(r *Request) { r.External, r.Allowed = prefixes("198.51.100.0/24"), spec.PrivateRanges() },
+			[]string{"198.51.100.0/24 lies outside"}},
 		"external hosts with a node among them": {func(r *Request) { r.External = prefixes("192.0.2.0/24") },
 			[]string{"spec.externalCIDR 192.0.2.0/24 contains the address 192.0.2.2 of a node", "without the nodes"}},
 		"pods among its own nodes": {func(r *Request) { r.Pods = prefixes("192.0.0.0/16", "10.88.0.0/16") },
@@ -121,6 +126,7 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 
 		"::/0": "hosts do not route", "::1/128": "hosts do not route", "fe80::/64": "hosts do not route", "ff02::/16": "hosts do not route",
 		"64.0.0.0/7": "larger than a /8", "::ffff:10.8.0.0/112": "ValidatingAdmissionPolicy 'pelago-clusters", "10.8.0.1/16": "CIDR notation",
+		"8.8.8.0/24": "lie outside of those", "11.0.0.0/16": "lie outside of those",
 		"203.0.113.0/24": "contain an address of the hub: 203.0.113.7", "198.51.100.0/24": "the address of a gateway of cluster 'c1'",
 		"172.31.1.0/29": "contain an address of the API server, a name server or a node of cluster 'c1': 172.31.1.2, 172.31.1.53", "172.31.1.56/29": "",
 	} {

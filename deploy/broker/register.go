@@ -105,6 +105,8 @@ type Member struct {
 	Fabric netip.Prefix
 	// NetworkOnly: the hub refuses to register the cluster for workloads.
 	NetworkOnly bool
+	// Unapproved: no other cluster connects to it before an administrator of the hub accepts it.
+	Unapproved bool
 }
 
 // Admit publishes the cluster and gives its ServiceAccount a member's rights, which end when the
@@ -183,6 +185,9 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 	}
 	if len(m.Needed) > 0 {
 		want.Annotations[pelagov1alpha1.AnnotationNeeded] = addressTexts(m.Needed)
+	}
+	if m.Unapproved {
+		want.Annotations[pelagov1alpha1.AnnotationUnapproved] = "true"
 	}
 	if m.NetworkOnly {
 		want.Annotations[pelagov1alpha1.AnnotationNetworkOnly] = "true"
@@ -318,11 +323,22 @@ func WorkloadsOnly(ctx context.Context, hub client.Client, clusterID string) (bo
 // NetworkOnly reports whether a cluster has joined with --network-only: the hub refuses its
 // workloads.
 func NetworkOnly(ctx context.Context, hub client.Client, namespace, clusterID string) (bool, error) {
+	return marked(ctx, hub, namespace, clusterID, pelagov1alpha1.AnnotationNetworkOnly)
+}
+
+// Unapproved reports whether an administrator of the hub has to accept a registered cluster before
+// others connect to it.
+func Unapproved(ctx context.Context, hub client.Client, namespace, clusterID string) (bool, error) {
+	return marked(ctx, hub, namespace, clusterID, pelagov1alpha1.AnnotationUnapproved)
+}
+
+// marked reports whether an annotation of a registered cluster is "true".
+func marked(ctx context.Context, hub client.Client, namespace, clusterID, annotation string) (bool, error) {
 	c := &submarinerv1.Cluster{}
 	if err := hub.Get(ctx, client.ObjectKey{Namespace: namespace, Name: clusterID}, c); err != nil {
 		return false, fmt.Errorf("get Cluster %s at the hub: %w", clusterID, err)
 	}
-	return c.Annotations[pelagov1alpha1.AnnotationNetworkOnly] == "true", nil
+	return c.Annotations[annotation] == "true", nil
 }
 
 // Unregister removes everything that the hub holds of a cluster. It needs an administrator's

@@ -26,6 +26,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // The credential of broker-info.subm registers clusters and does nothing else; least of all to a
@@ -126,6 +127,73 @@ func TestRegistrarOnlyRegisters(t *testing.T) {
 	}
 	if !apierrors.IsConflict(err) || strings.Contains(err.Error(), string(registration.UID)) {
 		t.Errorf("token with a guessed UID: %v, want a conflict that does not tell the right one", err)
+	}
+}
+
+// TestClustersWaitForApproval: the credential of broker-info.subm registers a cluster that others
+// do not connect to, and an administrator alone changes that.
+func TestClustersWaitForApproval(t *testing.T) {
+	h := openHub(t)
+	ctx := context.Background()
+	accepts := func(value string) {
+		t.Helper()
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ClustersetConfigMap, Namespace: namespace}}
+		if err := manifests.Put(ctx, h.admin, cm, func() { cm.Data[keyAutoAcceptNetwork] = value }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, entry := h.join(t, "g1", "120.1.0.0/24") // before there was an approval
+	accepts("false")
+	t.Cleanup(func() { accepts("true") })
+	if set, err := ReadClusterset(ctx, h.admin, namespace); err != nil || !set.Asks {
+		t.Errorf("the settings: %+v, %v, want that they ask for approval", set, err)
+	}
+	waits := func(id string, want bool) {
+		t.Helper()
+		if got, err := Unapproved(ctx, h.admin, namespace, id); err != nil || got != want {
+			t.Errorf("cluster %s waits: %t, %v, want %t", id, got, err, want)
+		}
+	}
+	waits("g1", false)
+	m := Member{Entry: entry, PodCIDR: prefixes("10.7.0.0/16"), ServiceCIDR: prefixes("10.77.0.0/16"), Fabric: fabric}
+	m.ClusterID, m.ClusterUID, m.ClusterIndex, m.GlobalCIDR = "g2", "uid-of-g2", 902, prefixes("120.2.0.0/24")
+	m.ClusterSetIPCIDR = nil
+	t.Cleanup(func() {
+		if err := client.IgnoreNotFound(h.admin.Delete(ctx, &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "g2", Namespace: namespace}})); err != nil {
+			t.Error(err)
+		}
+	})
+	var err error
+	await.True(t, "the policy sees the setting", func() bool {
+		_, err = publish(ctx, client.NewDryRunClient(h.registrar), namespace, m)
+		return err != nil
+	})
+	refused(t, "a cluster that accepts itself", err, "pelago.io/unapproved", "pelago clusters accept")
+	m.Unapproved = true
+	if _, err := publish(ctx, h.registrar, namespace, m); err != nil {
+		t.Fatal(err)
+	}
+	waits("g2", true)
+	have := &submarinerv1.Cluster{}
+	if err := h.admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "g2"}, have); err != nil {
+		t.Fatal(err)
+	}
+	delete(have.Annotations, pelagov1alpha1.AnnotationUnapproved)
+	if err := h.registrar.Update(ctx, have); !apierrors.IsForbidden(err) {
+		t.Errorf("the registrar accepts: %v, want 403", err)
+	}
+	for _, approved := range []bool{true, false, true} {
+		if found, err := Approve(ctx, h.admin, "g2", approved, map[string]string{"env": "prod"}); err != nil || !found {
+			t.Errorf("approve %t: %t, %v", approved, found, err)
+		}
+		waits("g2", !approved)
+	}
+	if _, err := publish(ctx, h.registrar, namespace, m); err != nil { // joined again
+		t.Error(err)
+	}
+	waits("g2", false)
+	if found, err := Approve(ctx, h.admin, "g9", true, nil); err != nil || found {
+		t.Errorf("approve a cluster that is none: %t, %v", found, err)
 	}
 }
 

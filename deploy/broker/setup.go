@@ -42,13 +42,22 @@ type Clusterset struct {
 	// Fabric is the range of the nodes' addresses between clusters: a /8 that config.CheckFabric
 	// accepts.
 	Fabric netip.Prefix
+	// ClusterRanges are where clusters without globalnet may have ranges, beside spec.PrivateRanges.
+	ClusterRanges []netip.Prefix
 	// BrokerURL is the URL that deploy-broker writes into its file, and that members follow; empty:
 	// that of the kubeconfig, and members keep theirs.
 	BrokerURL string
 	// CA are the CAs of the hub that members trust, PEM.
 	CA []byte
-	// AutoAccept: members get workloads without an administrator's `pelago clusters accept`.
-	AutoAccept bool
+	// AutoAccept: members need no administrator's `pelago clusters accept`; AutoAcceptNetwork: not for
+	// the network.
+	AutoAccept, AutoAcceptNetwork bool
+	// Allowed are all ranges that the hub has written as allowed; empty at a hub of a release that does
+	// not know them.
+	Allowed []netip.Prefix
+	// Asks: a member that registers has to be marked as not approved. False at a hub of a release that
+	// does not know the mark.
+	Asks bool
 	// ClusterSetIPs: exported services get a ClusterSetIP unless their ServiceExport sets
 	// otherwise; in mode mcs they always do.
 	ClusterSetIPs bool
@@ -59,9 +68,13 @@ type Clusterset struct {
 // Keys of the ConfigMap pelago-clusterset.
 const (
 	keyFabric = "fabric-cidr"
-	// keyAutoAccept is read by the policy pelago-member-clusters-unapproved.
-	keyAutoAccept    = "auto-accept"
-	keyClusterSetIPs = "enable-clusterset-ip"
+	// keyAutoAccept is read by the policies pelago-member-clusters-unapproved and
+	// pelago-clusters-unapproved, keyAutoAcceptNetwork by the latter.
+	keyAutoAccept        = "auto-accept"
+	keyAutoAcceptNetwork = "auto-accept-network"
+	keyClusterSetIPs     = "enable-clusterset-ip"
+	// keyClusterRanges is read by the policy pelago-clusters-private.
+	keyClusterRanges = "cluster-ranges"
 	// keyHub is read by the policy pelago-clusters-hub.
 	keyHub = "hub-addresses"
 )
@@ -74,8 +87,11 @@ func (s Clusterset) data() map[string]string {
 		"components":     strings.Join(s.Components, ","),
 		keyFabric:        s.Fabric.String(),
 		keyHub:           joinAddresses(s.Hub),
-		keyAutoAccept:    strconv.FormatBool(s.AutoAccept),
 		keyClusterSetIPs: strconv.FormatBool(s.ClusterSetIPs),
+
+		keyClusterRanges:     strings.Join(texts(append(spec.PrivateRanges(), s.ClusterRanges...)), ","),
+		keyAutoAccept:        strconv.FormatBool(s.AutoAccept),
+		keyAutoAcceptNetwork: strconv.FormatBool(s.AutoAcceptNetwork),
 
 		config.KeySetHubID:  s.HubID,
 		config.KeySetServer: s.BrokerURL,
@@ -150,7 +166,20 @@ func readClusterset(ctx context.Context, hub client.Client, namespace string) (C
 	set := Clusterset{
 		Mode: cm.Data["mode"], HubID: cm.Data[config.KeySetHubID], CustomDomains: split("custom-domains"), Components: split("components"),
 		BrokerURL: cm.Data[config.KeySetServer], CA: []byte(cm.Data[config.KeySetCA]), AutoAccept: cm.Data[keyAutoAccept] == "true",
-		ClusterSetIPs: cm.Data[keyClusterSetIPs] == "true",
+		AutoAcceptNetwork: cm.Data[keyAutoAcceptNetwork] == "true", ClusterSetIPs: cm.Data[keyClusterSetIPs] == "true",
+	}
+	_, knows := cm.Data[keyAutoAcceptNetwork]
+	set.Asks = knows && !set.AutoAccept && !set.AutoAcceptNetwork
+	private := spec.PrivateRanges()
+	for _, text := range split(keyClusterRanges) {
+		r, err := netip.ParsePrefix(text)
+		if err != nil {
+			return Clusterset{}, fmt.Errorf("read key %s of ConfigMap %s/%s at the hub: %w", keyClusterRanges, namespace, ClustersetConfigMap, err)
+		}
+		set.Allowed = append(set.Allowed, r)
+		if !slices.Contains(private, r) {
+			set.ClusterRanges = append(set.ClusterRanges, r)
+		}
 	}
 	for _, text := range split(keyHub) {
 		a, err := netip.ParseAddr(text)
@@ -171,7 +200,7 @@ func From(b spec.Broker) (Clusterset, Book, error) {
 		return Clusterset{}, Book{}, err
 	}
 	set := Clusterset{Mode: b.Mode, CustomDomains: b.CustomDomains, Components: b.Components, Fabric: b.FabricCIDR, BrokerURL: b.BrokerURL,
-		AutoAccept: b.AutoAccept, ClusterSetIPs: b.ClustersetIPEnabled}
+		ClusterRanges: b.ClusterRanges, AutoAccept: b.AutoAccept, AutoAcceptNetwork: b.AutoAcceptNetwork, ClusterSetIPs: b.ClustersetIPEnabled}
 	if _, err := NewBook(b.GlobalnetEnabled, b.GlobalnetCIDRRange, MinClusterSize); err != nil {
 		return set, Book{}, spec.Within("globalnetCIDRRange", err)
 	}
@@ -187,7 +216,8 @@ func From(b spec.Broker) (Clusterset, Book, error) {
 func Spec(set Clusterset, book Book) spec.Broker {
 	b := spec.DefaultBroker()
 	b.Mode, b.CustomDomains, b.Components, b.BrokerURL, b.AutoAccept = set.Mode, set.CustomDomains, set.Components, set.BrokerURL, set.AutoAccept
-	b.ClustersetIPEnabled, b.GlobalnetEnabled = set.ClusterSetIPs, book.Globalnet
+	b.ClusterRanges = set.ClusterRanges
+	b.AutoAcceptNetwork, b.ClustersetIPEnabled, b.GlobalnetEnabled = set.AutoAcceptNetwork, set.ClusterSetIPs, book.Globalnet
 	if book.ClusterSetIPs.IsValid() {
 		b.ClustersetIPCIDRRange = book.ClusterSetIPs
 	}

@@ -18,7 +18,7 @@ import (
 // What clusters have joined with cannot change while they are registered, with globalnet or
 // without. The errors are those of the command line.
 func TestSetupWithClusters(t *testing.T) {
-	set := Clusterset{Mode: "submariner", HubID: "hub", Fabric: fabric}
+	set := Clusterset{Mode: "submariner", HubID: "hub", Fabric: fabric, AutoAcceptNetwork: true}
 	hub := registered(t, walkthrough(t), set)
 	range9, err := NewBook(true, netip.MustParsePrefix("9.0.0.0/8"), 65536)
 	if err != nil {

@@ -38,10 +38,12 @@ func TestBrokerFields(t *testing.T) {
 			func(s *object) { s.DefaultCustomDomains = []string{"a b"} }, "--custom-domains=a_b"},
 		"spec.components": {func(s *object) { s.Components = []string{"connectivity", "service-discovery"} }, "--components=connectivity,service-discovery",
 			func(s *object) { s.Components = []string{"connectivity"} }, "--components=connectivity"},
-		"spec.fabricCIDR": {flags: "--fabric-cidr=245.0.0.0/8", wrongFor: "--fabric-cidr=245.0.0.0/9"},
-		"spec.brokerURL":  {flags: "--broker-url=https://hub.example.org"},
-		"spec.mode":       {flags: "--mode=mcs", wrongFor: "--mode=other"},
-		"spec.autoAccept": {flags: "--auto-accept=true", wrongFor: "--auto-accept=maybe"},
+		"spec.fabricCIDR":        {flags: "--fabric-cidr=245.0.0.0/8", wrongFor: "--fabric-cidr=245.0.0.0/9"},
+		"spec.brokerURL":         {flags: "--broker-url=https://hub.example.org"},
+		"spec.mode":              {flags: "--mode=mcs", wrongFor: "--mode=other"},
+		"spec.autoAccept":        {flags: "--auto-accept=true", wrongFor: "--auto-accept=maybe"},
+		"spec.autoAcceptNetwork": {flags: "--auto-accept-network=true", wrongFor: "--auto-accept-network=maybe"},
+		"spec.clusterRanges":     {flags: "--cluster-ranges=11.0.0.0/8,30.0.0.0/8", wrongFor: "--cluster-ranges=127.0.0.0/8"},
 	}
 	names := spec.Flags(spec.Broker{})
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(names)), slices.Sorted(maps.Keys(ways))); diff != "" {
@@ -69,6 +71,7 @@ func TestBrokerFields(t *testing.T) {
 			if err != nil || len(errs) > 0 {
 				t.Fatal(err, errs)
 			}
+			want.AutoAcceptNetwork = true // of an object, unless its annotation has the flag
 			if diff := cmp.Diff(want, o.Broker, prefixes); diff != "" {
 				t.Errorf("-deploy-broker +operator\n%s", diff)
 			}

@@ -124,6 +124,8 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"pelago-registration-clusters": create(workloadsOnly("pelago-growth-canary")),
 		"pelago-member-sizes":          create(large),
+		"pelago-clusters-private":      create(workloadsOnly("pelago-private-canary")),
+		"pelago-clusters-unapproved":   create(workloadsOnly("pelago-approval-canary")),
 		"pelago-member-endpoints": custom("submariner.io/v1", "Endpoint", map[string]any{
 			"cluster_id": canary, "cable_name": canary, "private_ip": canary, "backend": canary, "subnets": []any{}}),
 		"pelago-member-contributions": custom("pelago.io/v1alpha1", "ServiceContribution", map[string]any{

@@ -126,7 +126,7 @@ func (p Plan) network(ctx context.Context, c manifests.Cluster, o Options) error
 	if err := p.write(ctx, c, settings, gateways, o, func() (err error) {
 		token, err = registerNetwork(ctx, hub, c.Client, o.Info, broker.Member{
 			Entry: entry, PodCIDR: settings.RoutedPodCIDRs(), ServiceCIDR: facts.ServiceCIDRs, Fabric: set.Fabric, NetworkOnly: p.Member.NetworkOnly,
-			Needed: facts.Needed,
+			Needed: facts.Needed, Unapproved: set.Asks,
 		}, o.Progress)
 		return err
 	}); err != nil {
@@ -169,7 +169,7 @@ func (p Plan) request(facts Facts, set broker.Clusterset, o Options) broker.Requ
 	return broker.Request{
 		ClusterID: p.Member.ClusterID, ClusterUID: facts.UID, GlobalCIDR: p.Member.GlobalCIDR, Size: p.Member.GlobalnetClusterSize,
 		NoGlobalnet: !p.Member.Globalnet, ClusterSetIPCIDR: p.Member.ClustersetIPCIDR, Pods: facts.PodCIDRs, Services: facts.ServiceCIDRs,
-		External: p.Member.ExternalCIDR, Nodes: facts.NodeAddresses(), Needed: facts.Needed, Fabric: set.Fabric, Hub: set.Hub,
+		External: p.Member.ExternalCIDR, Nodes: facts.NodeAddresses(), Needed: facts.Needed, Fabric: set.Fabric, Hub: set.Hub, Allowed: set.Allowed,
 		CableDriver: p.Member.CableDriver, FirstCableDriver: o.FirstCableDriver,
 	}
 }
@@ -253,7 +253,7 @@ func (p Plan) workloads(ctx context.Context, c manifests.Cluster, o Options) err
 	if err := manifests.ExecutionBase(ctx, c.Client, o.Progress); err != nil {
 		return err
 	}
-	token, err := registerNetwork(ctx, hub, c.Client, o.Info, broker.Member{Entry: entry}, o.Progress)
+	token, err := registerNetwork(ctx, hub, c.Client, o.Info, broker.Member{Entry: entry, Unapproved: set.Asks}, o.Progress)
 	if err != nil {
 		return err
 	}

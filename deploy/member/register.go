@@ -80,7 +80,14 @@ func registerNetwork(
 	}); err != nil {
 		return "", err
 	}
-	return token, broker.Admit(ctx, hub, info.Namespace(), who)
+	if err := broker.Admit(ctx, hub, info.Namespace(), who); err != nil {
+		return "", err
+	}
+	waits, err := broker.Unapproved(ctx, hub, info.Namespace(), who.ClusterID)
+	if waits && !who.WorkloadsOnly {
+		progress("Cluster %s is connected to no other one before an administrator of the hub accepts it: pelago clusters accept %s", who.ClusterID, who.ClusterID)
+	}
+	return token, err
 }
 
 // Propagates reports whether `pelago init` was run at the hub.

@@ -33,13 +33,24 @@ type Broker struct {
 	// ClustersetIPCIDRRange is what the clusters' ranges of ClusterSetIPs are taken from.
 	ClustersetIPCIDRRange netip.Prefix `json:"clustersetIPCIDRRange" flag:"clusterset-ip-cidr-range"`
 	// FabricCIDR is an unused /8.
-	FabricCIDR    netip.Prefix `json:"fabricCIDR" flag:"fabric-cidr"`
-	CustomDomains []string     `json:"defaultCustomDomains" flag:"custom-domains"`
-	Components    []string     `json:"components" flag:"components"`
+	FabricCIDR netip.Prefix `json:"fabricCIDR" flag:"fabric-cidr"`
+	// ClusterRanges are where clusters without globalnet may have pods, services and hosts, beside
+	// PrivateRanges.
+	ClusterRanges []netip.Prefix `json:"clusterRanges" flag:"cluster-ranges"`
+	CustomDomains []string       `json:"defaultCustomDomains" flag:"custom-domains"`
+	Components    []string       `json:"components" flag:"components"`
 	// BrokerURL is the URL of the hub's API server for clusters; empty: that of the kubeconfig.
 	BrokerURL  string `json:"brokerURL" flag:"broker-url"`
 	Mode       string `json:"mode" flag:"mode"`
 	AutoAccept bool   `json:"autoAccept" flag:"auto-accept"`
+	// AutoAcceptNetwork is AutoAccept for the network alone.
+	AutoAcceptNetwork bool `json:"autoAcceptNetwork" flag:"auto-accept-network"`
+}
+
+// PrivateRanges are those that any network may have inside (RFC 1918, RFC 6598).
+func PrivateRanges() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+		netip.MustParsePrefix("100.64.0.0/10")}
 }
 
 // DefaultBroker is a Broker of which nothing is given.
@@ -61,12 +72,15 @@ func (b *Broker) AddFlags(f *pflag.FlagSet) {
 		"ServiceExport has the annotation "+submarinerv1.AnnotationUseClusterSetIP+"=false; always so in mode mcs")
 	f.TextVar(&b.ClustersetIPCIDRRange, "clusterset-ip-cidr-range", b.ClustersetIPCIDRRange, "`CIDR` that the clusters' ranges of ClusterSetIPs are taken from")
 	f.TextVar(&b.FabricCIDR, "fabric-cidr", b.FabricCIDR, "an unused /8 `CIDR` for the nodes' addresses between clusters")
+	f.Var((*ranges)(&b.ClusterRanges), "cluster-ranges", "`CIDR` in which clusters may have pods, services and external hosts without globalnet, beside "+
+		"those of RFC 1918 and 100.64.0.0/10; may be repeated. Ranges elsewhere are refused, those of registered clusters stay")
 	f.StringSliceVar(&b.CustomDomains, "custom-domains", nil, "DNS zones that are served in addition to clusterset.local")
 	f.StringSliceVar(&b.Components, "components", b.Components, "components to enable; only both together are supported")
 	f.StringVar(&b.BrokerURL, "broker-url", "", "URL under which clusters reach the hub's API server (default: the kubeconfig's)")
 	AddChoice(f, &b.Mode, "mode", b.Mode, "rules of service discovery: submariner (the local cluster's "+
 		"address first) or mcs (a ClusterSetIP)", string(config.ModeSubmariner), string(config.ModeMCS))
-	f.BoolVar(&b.AutoAccept, "auto-accept", false, "send workloads to members without \"pelago clusters accept\"")
+	f.BoolVar(&b.AutoAccept, "auto-accept", false, "connect members, and send them workloads, without \"pelago clusters accept\"")
+	f.BoolVar(&b.AutoAcceptNetwork, "auto-accept-network", false, "connect members to the network without \"pelago clusters accept\", which only workloads need then")
 }
 
 // Keep sets the fields that were not given to those of an earlier installation.
@@ -133,6 +147,10 @@ func FromBroker(s v1alpha1.BrokerSpec, annotations map[string]string) (BrokerObj
 		if name := strings.TrimPrefix(flag, "--"); slices.Contains(brokerAnnotation, name) {
 			o.Names[path], o.given[path] = flag, set.Changed(name)
 		}
+	}
+	// Submariner's Brokers know no approval: a cluster with the credential is connected.
+	if path := "spec.autoAcceptNetwork"; !o.given[path] {
+		o.AutoAcceptNetwork, o.given[path] = true, true
 	}
 	var l list
 	o.GlobalnetEnabled, o.ClustersetIPEnabled, o.CustomDomains = s.GlobalnetEnabled, s.ClustersetIPEnabled, s.DefaultCustomDomains

@@ -72,6 +72,10 @@ const (
 	// AnnotationWorkloadsOnly with the value "true": the cluster has joined with --workloads-only.
 	// It has no ranges, and the others have no Peer for it.
 	AnnotationWorkloadsOnly = "pelago.io/workloads-only"
+	// AnnotationUnapproved with the value "true": no administrator of the hub has accepted the cluster,
+	// and no other one connects to it. Written by `pelago join`, removed by `pelago clusters accept`;
+	// the registration credential cannot. The taint of that name does the same for workloads.
+	AnnotationUnapproved = "pelago.io/unapproved"
 	// AnnotationNeeded lists, separated by commas, addresses of a cluster's API server and name
 	// servers: the hub refuses ranges of others that contain one. Written by `pelago join`.
 	AnnotationNeeded = "pelago.io/needed-addresses"

@@ -22,6 +22,8 @@ const (
 	// routed yet.
 	ReasonAwaitingGateway = "AwaitingGateway"
 	ReasonInvalidEndpoint = "InvalidEndpoint"
+	// ReasonUnapproved: no administrator of the hub has accepted one of the two clusters.
+	ReasonUnapproved = "Unapproved"
 	// ReasonGlobalnetMismatch: one of the two clusters has a GlobalCIDR, the other has not.
 	ReasonGlobalnetMismatch = "GlobalnetMismatch"
 )

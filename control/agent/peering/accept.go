@@ -45,6 +45,8 @@ func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 		return cmp.Or(joinedAt(a).Compare(joinedAt(b)), cmp.Compare(a.Spec.ClusterID, b.Spec.ClusterID))
 	})
 	t := o.taken(k)
+	own := slices.IndexFunc(k.clusters, func(c submarinerv1.Cluster) bool { return c.Spec.ClusterID == o.ClusterID })
+	waits := own >= 0 && unapproved(&k.clusters[own])
 	var out []*v1alpha1.Peer
 	var problems []problem
 	for i, c := range remote {
@@ -60,6 +62,12 @@ func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 		peer, verdict := o.peer(c, index, k.endpoints, t)
 		if v := o.admissible(c, peer.Spec, t); !v.ok {
 			verdict = o.keepRanges(c, peer, k, t, verdict, v)
+		}
+		switch {
+		case unapproved(&remote[i]):
+			verdict = awaitsApproval(c.Spec.ClusterID)
+		case waits:
+			verdict = awaitsApproval(o.ClusterID)
 		}
 		if verdict.ok || verdict.reason == v1alpha1.ReasonNoGateway {
 			t.add(c.Spec.ClusterID, peer.Spec)
@@ -153,6 +161,13 @@ func (v acceptance) condition() metav1.Condition {
 		c.Status = metav1.ConditionTrue
 	}
 	return c
+}
+
+// awaitsApproval is the verdict on a connection with a cluster that no administrator of the hub has
+// accepted. Its ranges and its index are not taken: another cluster may have them.
+func awaitsApproval(cluster string) acceptance {
+	return acceptance{reason: v1alpha1.ReasonUnapproved, message: fmt.Sprintf(
+		"no administrator of the hub has accepted cluster %s: run `pelago clusters accept %s` with access to the hub", cluster, cluster)}
 }
 
 func invalid(format string, args ...any) acceptance {

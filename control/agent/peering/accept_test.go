@@ -64,6 +64,10 @@ func TestPeers(t *testing.T) {
 	set := func(key, value string) func(*submarinerv1.EndpointSpec) {
 		return func(s *submarinerv1.EndpointSpec) { s.BackendConfig[key] = value }
 	}
+	waiting := func(c submarinerv1.Cluster) submarinerv1.Cluster {
+		c.Annotations[v1alpha1.AnnotationUnapproved] = "true"
+		return c
+	}
 	tests := map[string]struct {
 		clusters  []submarinerv1.Cluster
 		endpoints []submarinerv1.Endpoint
@@ -90,6 +94,17 @@ func TestPeers(t *testing.T) {
 		"no gateway": {
 			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, nil,
 			[]string{"g2 False/AwaitingGateway: cluster g2 has no ready gateway: label a node of it with submariner.io/gateway=true and see that pelago-node is ready there"},
+		},
+		"a cluster that nobody has accepted takes no range from a younger one": {
+			[]submarinerv1.Cluster{waiting(remote("g2", 2, 0, "120.2.0.0/24")), remote("g3", 2, 1, "120.2.0.0/25")},
+			[]submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/24"), gateway("g3", "gw", "192.0.2.3", "120.2.0.0/25")},
+			[]string{"g2 gw=192.0.2.2:4500 False/Unapproved: no administrator of the hub has accepted cluster g2: run `pelago clusters accept g2` with access to the hub",
+				"g3 gw=192.0.2.3:4500 True/Accepted: 1 gateways are used"},
+		},
+		"the own cluster waits for acceptance": {
+			[]submarinerv1.Cluster{waiting(remote("g1", 1, 0, "120.1.0.0/24")), remote("g2", 2, 1, "120.2.0.0/24")},
+			[]submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/24")},
+			[]string{"g2 gw=192.0.2.2:4500 False/Unapproved: no administrator of the hub has accepted cluster g1: run `pelago clusters accept g1` with access to the hub"},
 		},
 		"another wire": {
 			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")},

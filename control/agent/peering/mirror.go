@@ -31,8 +31,18 @@ func (o Options) clusterCopies(clusters []submarinerv1.Cluster) []*submarinerv1.
 }
 
 // copyCluster replaces the labels as well: exports select clusters by them, so a label that was
-// removed at the hub must not stay.
-func copyCluster(dst, src *submarinerv1.Cluster) { dst.Spec, dst.Labels = src.Spec, src.Labels }
+// removed at the hub must not stay. Nor must the annotation that the administrator removes.
+func copyCluster(dst, src *submarinerv1.Cluster) {
+	dst.Spec, dst.Labels = src.Spec, src.Labels
+	if !unapproved(src) {
+		delete(dst.Annotations, v1alpha1.AnnotationUnapproved)
+	}
+}
+
+// unapproved reports whether no administrator of the hub has accepted the cluster.
+func unapproved(c *submarinerv1.Cluster) bool {
+	return c.Annotations[v1alpha1.AnnotationUnapproved] == "true"
+}
 
 // endpointCopies are the hub's Endpoints as they are kept in the member.
 func (o Options) endpointCopies(endpoints []submarinerv1.Endpoint) []*submarinerv1.Endpoint {

@@ -501,6 +501,12 @@ func TestFaults(t *testing.T) {
 		"unaccepted cluster": {func(w *world) {
 			get[*clusterv1alpha1.Cluster](w, "hub", "g2").Spec.Taints = []clusterv1alpha1.Taint{{Key: clusterv1alpha1.TaintUnapproved, Effect: "NoSchedule"}}
 		}, "PLG-H005 warning", "g2", "pelago clusters accept g2"},
+		"unconnected cluster": {func(w *world) {
+			get[*submarinerv1.Cluster](w, "hub", "g2").Annotations = map[string]string{pelagov1alpha1.AnnotationUnapproved: "true"}
+		}, "PLG-H005 warning", "g2", "pelago clusters accept g2"},
+		"peer that nobody has accepted": {func(w *world) {
+			set(&get[*pelagov1alpha1.Peer](w, "g1", "g2").Status.Conditions, isFalse("Accepted", "Unapproved", "no administrator of the hub has accepted cluster g2"))
+		}, "PLG-N030 warning", "g2", "pelago clusters accept"},
 		"cluster gone": {func(w *world) {
 			set(&get[*clusterv1alpha1.Cluster](w, "hub", "g2").Status.Conditions, metav1.Condition{Type: "Ready", Status: metav1.ConditionUnknown, Reason: "ClusterStatusUnknown"})
 		}, "PLG-H006 error", "g2", "pelago-agent-execution"},

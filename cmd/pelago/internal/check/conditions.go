@@ -52,6 +52,8 @@ var rules = []rule{
 	{code: "PLG-N030", of: peers, condition: pelagov1alpha1.PeerAccepted, status: metav1.ConditionFalse, verdict: Error,
 		reason: pelagov1alpha1.ReasonGlobalnetMismatch, remedy: "unjoin the cluster without GlobalCIDR and join it to the clusterset with globalnet"},
 	{code: "PLG-N030", of: peers, condition: pelagov1alpha1.PeerAccepted, status: metav1.ConditionFalse, verdict: Warning,
+		reason: pelagov1alpha1.ReasonUnapproved, remedy: "`pelago clusters accept NAME` at the hub, or `pelago unjoin` there"},
+	{code: "PLG-N030", of: peers, condition: pelagov1alpha1.PeerAccepted, status: metav1.ConditionFalse, verdict: Warning,
 		reason: pelagov1alpha1.ReasonAwaitingGateway, remedy: "label a node of that cluster submariner.io/gateway=true, and see whether pelago-node runs there"},
 	{code: "PLG-N030", of: peers, condition: pelagov1alpha1.PeerAccepted, status: metav1.ConditionFalse, verdict: Error,
 		reason: pelagov1alpha1.ReasonNoGateway, remedy: "label a node of that cluster submariner.io/gateway=true, and see whether pelago-node runs there"},

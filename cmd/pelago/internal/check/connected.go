@@ -3,8 +3,10 @@ package check
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -14,8 +16,11 @@ import (
 
 // Connections are those of the gateways of a member.
 type Connections struct {
-	// Peers is the number of other clusters that are accepted or wait for it.
+	// Peers is the number of other clusters, without those of Waiting.
 	Peers int
+	// Waiting is why there is no connection with a cluster that an administrator has to accept, or
+	// with any until this one is accepted.
+	Waiting string
 	// Gateways is the number of gateways, Connected of those that reach every other cluster.
 	Gateways, Connected int
 	// RTT is the shortest mean round-trip time; 0: none is known.
@@ -51,6 +56,14 @@ func Connected(ctx context.Context, r client.Reader) (out Connections, err error
 	if err := r.List(ctx, &peers); err != nil {
 		return out, fmt.Errorf("list Peers: %w", err)
 	}
+	peers.Items = slices.DeleteFunc(peers.Items, func(p pelagov1alpha1.Peer) bool {
+		c := meta.FindStatusCondition(p.Status.Conditions, pelagov1alpha1.PeerAccepted)
+		waits := c != nil && c.Reason == pelagov1alpha1.ReasonUnapproved
+		if waits {
+			out.Waiting = c.Message
+		}
+		return waits
+	})
 	out.Peers, out.Gateways = len(peers.Items), len(gateways.Items)
 	for i := range peers.Items {
 		if p := &peers.Items[i]; !accepted(p) {

@@ -10,7 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
@@ -118,12 +120,26 @@ func hubDefinitions(_ *Set, c *Cluster, r *report) {
 }
 
 func unaccepted(_ *Set, c *Cluster, r *report) {
+	lacks := map[string]string{}
 	for i := range c.Workloads {
 		if w := &c.Workloads[i]; !w.Accepted() {
-			r.add(Warning, "Cluster "+w.Name, "`pelago clusters accept "+w.Name+"`, or `pelago clusters reject "+w.Name+"`",
-				"no administrator has accepted the cluster: it gets no workloads")
+			lacks[w.Name] = "gets no workloads"
 		}
 	}
+	for i := range c.Registered {
+		if n := &c.Registered[i]; waits(n) {
+			lacks[n.Name] = strings.TrimSuffix("is not connected; "+lacks[n.Name], "; ")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(lacks)) {
+		r.add(Warning, "Cluster "+name, "`pelago clusters accept "+name+"`, or `pelago unjoin --clusterid "+name+"`",
+			"no administrator has accepted the cluster: it %s", lacks[name])
+	}
+}
+
+// waits reports whether an administrator of the hub has to accept a cluster for the network.
+func waits(c *submarinerv1.Cluster) bool {
+	return c.Annotations[pelagov1alpha1.AnnotationUnapproved] == "true" && c.Annotations[pelagov1alpha1.AnnotationWorkloadsOnly] != "true"
 }
 
 func following(_ *Set, c *Cluster, r *report) {

@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
@@ -255,12 +256,18 @@ func TestConnected(t *testing.T) {
 				g.Status.Connections[i].Status, g.Status.Connections[i].StatusMessage = submarinerv1.ConnectionError, "no answer"
 			}
 		}, false, "1 of 2 gateways connected, 3ms: from g1-n2 to gateway g2-n2 of cluster g2: no answer (see `pelago check`)"},
+		"one that waits for acceptance": {func(w *world) {
+			get[*pelagov1alpha1.Peer](w, "g1", "g2").Status.Conditions = []metav1.Condition{{Type: "Accepted", Status: "False", Reason: "Unapproved", Message: "accept g2"}}
+		}, true, "2 of 2 gateways connected, 3ms"},
 	} {
 		w := newWorld(t)
 		tt.change(w)
 		got, err := Connected(t.Context(), w.client(t, "g1"))
 		if err != nil || got.Done() != tt.done || got.String() != tt.want {
 			t.Errorf("%s: %t %q %v", name, got.Done(), got, err)
+		}
+		if waits := strings.HasPrefix(name, "one that waits"); waits != (got.Waiting == "accept g2") {
+			t.Errorf("%s: waiting %q", name, got.Waiting)
 		}
 	}
 }

@@ -249,13 +249,14 @@ func (c *Cluster) membersOf(s *Status, at map[string]int) {
 	for _, r := range c.Registered {
 		if m := of(r.Name); r.Annotations[pelagov1alpha1.AnnotationWorkloadsOnly] != "true" {
 			plane(m, "network")
+			m.Accepted = ptr.To(!waits(&r))
 		}
 	}
 	for i := range c.Workloads {
 		w := &c.Workloads[i]
 		m := of(w.Name)
 		plane(m, "workloads")
-		m.Accepted = ptr.To(w.Accepted())
+		m.Accepted = ptr.To(ptr.Deref(m.Accepted, true) && w.Accepted())
 		if ready := w.Ready(); ready != nil {
 			m.Ready = ptr.To(ptr.Deref(m.Ready, true) && ready.Status == "True")
 		}
