@@ -92,7 +92,7 @@ lint: ## gofmt, go mod tidy, vet, staticcheck, the CLI for other systems
 MODE ?=
 SUITE ?=
 FOCUS ?=
-conformance: setup images ## run the public MCS suite (SUITE=…/mcs-api/conformance) in MODE=mcs, globalnet or both: out/conformance
+conformance: setup images ## run the public MCS suite (SUITE=…/mcs-api/conformance) in MODE=mcs or globalnet, without MODE in both: out/conformance
 	go run ./test/conformance -mode '$(MODE)' -suite '$(SUITE)' -focus '$(FOCUS)' -out $(OUT)/conformance
 
 conformance-karmada: setup build ## run Karmada's own end-to-end suite, or what FOCUS= selects of it: out/conformance-karmada.json

@@ -172,7 +172,15 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 	if !strings.Contains(out, "takes part in the network only") {
 		t.Errorf("the hub has no kinds for workloads, but join does not report it:\n%s", out)
 	}
-	t.Log(out)
+	if !strings.Contains(out, "is connected to no other one before an administrator of the hub accepts it: pelago clusters accept g1") {
+		t.Errorf("the cluster waits for approval, but join does not report it:\n%s", out)
+	}
+	if out := c.must(t, "clusters", "accept", "g1", "--context", "hub"); !strings.Contains(out, "Cluster g1 is accepted; it takes part in the network only") {
+		t.Errorf("clusters accept: %s", out)
+	}
+	if out := c.must(t, c.join("--clusterid", "g1")...); strings.Contains(out, "accept") {
+		t.Errorf("an accepted cluster joins again: %s", out)
+	}
 	want := config.Config{
 		ClusterID: "g1", ClusterIndex: 1, GlobalCIDRs: prefixes(t, "120.1.0.0/24"), PodCIDRs: prefixes(t, "10.7.0.0/22"),
 		ServiceCIDRs: prefixes(t, "10.77.0.0/16"), FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"), Mode: config.ModeSubmariner,

@@ -119,7 +119,7 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 		progress("Renamed the former %s to %s", d.file, kept)
 	}
 	progress("Wrote %s", d.file)
-	d.next(out, info)
+	d.next(out, info, plan.Asks())
 	return d.follow(ctx, hub, out)
 }
 
@@ -172,10 +172,13 @@ func (d *deployBroker) psk() ([]byte, error) {
 	return info.IPSecPSK.Data["psk"], nil
 }
 
-// next prints the next steps.
-func (d *deployBroker) next(out io.Writer, info broker.Info) {
+// next prints the next steps. asks: each cluster has to be accepted.
+func (d *deployBroker) next(out io.Writer, info broker.Info, asks bool) {
 	expiry, ok, err := info.Expiry()
 	fmt.Fprintf(out, "\nThe broker is ready. Join each cluster:\n\n  pelago join %s --context CONTEXT --clusterid ID\n\n", d.file)
+	if asks {
+		fmt.Fprint(out, "Accept it at the hub, so that others connect to it:\n\n  pelago clusters accept ID\n\n")
+	}
 	if ok && err == nil {
 		fmt.Fprintf(out, "%s can register clusters until %s; keep it secret. ", d.file, expiry.UTC().Format(time.RFC3339))
 		fmt.Fprintln(out, "Run this command again for a new one.")

@@ -91,7 +91,7 @@ func TestWorkloadsOnly(t *testing.T) {
 		// others'.
 		forged := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.BrokerNamespace, Name: "w2",
 			Labels:      map[string]string{submarinerv1.LabelClusterID: "w2"},
-			Annotations: map[string]string{"pelago.io/workloads-only": "true", "pelago.io/cluster-uid": "x", "pelago.io/cluster-index": "9"}},
+			Annotations: map[string]string{"pelago.io/workloads-only": "true", "pelago.io/unapproved": "true", "pelago.io/cluster-uid": "x", "pelago.io/cluster-index": "9"}},
 			Spec: submarinerv1.ClusterSpec{ClusterID: "w2", ClusterCIDR: []string{"10.1.0.0/16"}}}
 		if err := open(t, info(t, c.infoFile()).Config()).Create(ctx, forged); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "has no ranges") {
 			t.Errorf("a Cluster with --workloads-only and ranges: %v, want a refusal", err)

@@ -29,8 +29,11 @@ func Approve(ctx context.Context, hub client.Client, id string, approved bool, l
 	if !approved {
 		mark = "true"
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"labels": labels, "annotations": map[string]any{pelagov1alpha1.AnnotationUnapproved: mark}}})
+	change := map[string]any{"annotations": map[string]any{pelagov1alpha1.AnnotationUnapproved: mark}}
+	if len(labels) > 0 { // null would remove all
+		change["labels"] = labels
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": change})
 	if err != nil {
 		return false, fmt.Errorf("change Cluster %s: %w", id, err)
 	}

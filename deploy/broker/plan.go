@@ -30,6 +30,9 @@ type Plan struct {
 	book Book // empty
 }
 
+// Asks reports whether an administrator has to accept each cluster before others connect to it.
+func (p Plan) Asks() bool { return !p.set.AutoAccept && !p.set.AutoAcceptNetwork }
+
 // NewPlan completes what is wanted by the settings of an earlier run, and refuses what is not
 // valid. given reports whether a field, by its path, was given; the others are kept.
 func NewPlan(ctx context.Context, hub client.Client, want spec.Broker, given func(path string) bool) (p Plan, err error) {

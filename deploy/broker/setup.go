@@ -169,7 +169,7 @@ func readClusterset(ctx context.Context, hub client.Client, namespace string) (C
 		AutoAcceptNetwork: cm.Data[keyAutoAcceptNetwork] == "true", ClusterSetIPs: cm.Data[keyClusterSetIPs] == "true",
 	}
 	_, knows := cm.Data[keyAutoAcceptNetwork]
-	set.Asks = knows && !set.AutoAccept && !set.AutoAcceptNetwork
+	set.Asks = knows && Plan{set: set}.Asks()
 	private := spec.PrivateRanges()
 	for _, text := range split(keyClusterRanges) {
 		r, err := netip.ParsePrefix(text)
