@@ -18,6 +18,25 @@ var unrun = [][2]string{
 	{"GKE (Dataplane V2), AKS", "not run. By reading: Dataplane V2 and Azure CNI powered by Cilium are Cilium with endpoint routes"},
 }
 
+// modes are what the cells are, in the order of Cells.
+var modes = [][2]string{
+	{"bridge", "Debian's plugin bridge, routes between the nodes"},
+	{"ptp", "Debian's plugin ptp: a veth pair and a route for each pod"},
+	{"ptp,aws", "the same with the rules and the routing table that the AWS VPC CNI has for pods"},
+	{"flannel", "VXLAN between the nodes; `host-gw`: routes"},
+	{"kube-router", "BGP between the nodes, NetworkPolicies; kube-proxy runs"},
+	{"cilium", "VXLAN between the nodes, kube-proxy, routing of pods by the kernel (`enable-host-legacy-routing: true`)"},
+	{"cilium,kpr", "`kube-proxy-replacement: true` (\"kpr\"), `enable-bpf-masquerade: true`, BPF host routing; VXLAN between the nodes"},
+	{"cilium,kpr,native", "the same with `routing-mode: native` and `enable-endpoint-routes: true`"},
+}
+
+const pastTheStack = `*Past the stack* is the share of packets that the datapath sent past the node's stack. With ` + "`hybrid`" + `
+these are packets of connections that the node's conntrack has assured. With BPF host routing
+(` + "`cilium,kpr`" + `) Cilium forwards packets of pods past conntrack, so all of them take the way of
+` + "`strict`" + `, and the share is 0 %. ` + "`fast`" + ` does not depend on conntrack.
+
+`
+
 // Page is docs/cni.md.
 func Page(all []Result) string {
 	var b strings.Builder
@@ -26,6 +45,22 @@ func Page(all []Result) string {
 What ran with which CNI: real clusters (` + "`test/lab`" + `: two of two nodes, one gateway each, the same
 CIDRs, globalnet, wire vxlan), with the CNI's programs compiled from their Go modules. Made by
 ` + "`go run ./test/cni/report`" + ` from ` + "`test/cni/results.json`" + `; ` + "`make test-cni CNI=NAME`" + ` runs a cell.
+
+The cable driver of all cells is ` + "`vxlan`" + `. The default, ` + "`wireguard`" + `, and IPsec are tested with
+the plugin ` + "`bridge`" + ` only (` + "`test/e2e`" + `): between gateways, packets pass the devices of nodes and
+no CNI. ` + "`pelago check --pre`" + ` refuses what cannot work ([network.md](network.md), Before a join).
+
+| cell | mode |
+|---|---|
+`)
+	for _, m := range modes {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", m[0], m[1])
+	}
+	b.WriteString(`
+Which one is yours: ` + "`kubectl -n kube-system get configmap cilium-config -o yaml`" + ` has these settings
+of Cilium. With kpr and BPF masquerading, and without ` + "`enable-host-legacy-routing: true`" + `, it uses
+BPF host routing. Before 1.20 that sends packets past the node's routes, and ` + "`pelago check --pre`" + `
+refuses it.
 
 `)
 	cells := map[string][]Result{}
@@ -113,7 +148,8 @@ func figures(all []Result) string {
 	if b.Len() == 0 {
 		return ""
 	}
-	return "\n## Figures\n\nAll clusters, and at times compilers, shared one machine: gaps include waiting for a processor.\n\n" + b.String()
+	return "\n## Figures\n\nAll clusters, and at times compilers, shared one machine: gaps include waiting for a processor.\n\n" +
+		pastTheStack + b.String()
 }
 
 // indented wraps text at 100 columns as a paragraph of a list.

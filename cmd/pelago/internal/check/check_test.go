@@ -344,7 +344,7 @@ func TestFaults(t *testing.T) {
 		}, "PLG-N021 error", "rule 10", "lower priority"},
 		"self-test diverted": {func(w *world) {
 			set(&node(w).Status.Conditions, isFalse(pelagov1alpha1.NodeSelfTest, "Diverted", "packets of pod default/a leave by eth0"))
-		}, "PLG-N020 error", "default/a", "docs/network.md"},
+		}, "PLG-N020 error", "default/a", "docs/cni.md"},
 		"self-test lost": {func(w *world) {
 			set(&node(w).Status.Conditions, metav1.Condition{Type: pelagov1alpha1.NodeSelfTest, Status: metav1.ConditionUnknown, Reason: "Lost", Message: "lost"})
 		}, "PLG-N020 warning", "g1-n3", "NetworkPolicies"},
@@ -450,7 +450,7 @@ func TestFaults(t *testing.T) {
 			for i := range 210 {
 				w.objects["g1"] = append(w.objects["g1"], &pelagov1alpha1.GlobalAddress{ObjectMeta: at("", fmt.Sprint("a", i)), Spec: pelagov1alpha1.GlobalAddressSpec{IP: fmt.Sprintf("120.1.0.%d", i)}})
 			}
-		}, "PLG-N033 warning", "210 of 256", "--globalnet-cluster-size"},
+		}, "PLG-N033 warning", "210 of 256", "`pelago unjoin`, then `pelago join --globalnet-cluster-size`"},
 		"no port blocks": {func(w *world) {
 			set(&get[*submarinerv1.ClusterGlobalEgressIP](w, "g1", "cluster-egress.submariner.io").Status.Conditions, isTrue(submarinerv1.ConditionPortBlocksExhausted, "AllBlocksLeased"))
 		}, "PLG-N034 error", "cluster-egress", "numberOfIPs"},
