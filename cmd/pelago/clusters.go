@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/member"
 )
@@ -35,7 +36,7 @@ administrator of the hub accepts it, unless the hub was set up with deploy-broke
 --auto-accept. See pelago get clusters and pelago status.`,
 		Args: cobra.NoArgs,
 	}
-	cmd.AddCommand(acceptCommand(), rejectCommand())
+	cmd.AddCommand(acceptCommand(), rejectCommand(), evictCommand())
 	return cmd
 }
 
@@ -121,6 +122,38 @@ alone, use pelago cordon.`,
 			c.Spec.Taints = append(c.Spec.Taints, member.UnapprovedTaint)
 		}
 	}, new(map[string]string))
+}
+
+func evictCommand() *cobra.Command {
+	var l member.Leaving
+	var confirm func(question string) error
+	cmd := clusterCommand(&cobra.Command{
+		Use:   "evict CLUSTER",
+		Short: "Remove a cluster that is not trusted any more, at once",
+		Long: `evict removes a cluster from its hub without its help. First it revokes the cluster's
+rights, deletes its keys and lets the other clusters drop their connections to it; then
+it removes what the hub holds of it. What was propagated to a pull member stays there,
+and is listed; a push member is cleaned by the hub, with --now for at most --timeout.
+The cluster's tokens end with their ServiceAccount; API servers accept them for up to
+10 s more.
+
+The pre-shared key of IPsec, which all clusters have, stays valid. For a cluster that
+leaves in good order use pelago unjoin.`,
+		Example: `  pelago clusters evict c2
+  pelago clusters evict c2 --now --yes`,
+	}, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
+		if err := confirm(fmt.Sprintf("Evict cluster %s from the hub at %s?", args[0], h.Config.Host)); err != nil {
+			return err
+		}
+		l.Progress = newProgress(out)
+		return member.Evict(ctx, h.Client, args[0], l)
+	})
+	confirm = view.AddConfirmation(cmd, "skip the confirmation prompt")
+	f := cmd.Flags()
+	f.BoolVar(&l.Force, "now", false, "give a push member up that the hub cannot clean within --timeout")
+	f.BoolVar(&l.IgnoreNotFound, "ignore-not-found", false, "succeed if the hub has no such cluster")
+	f.DurationVar(&l.Timeout, "timeout", 2*time.Minute, "how long to wait until the hub has removed what it holds")
+	return cmd
 }
 
 func checkLabels(labels map[string]string) error {

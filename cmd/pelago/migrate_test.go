@@ -58,7 +58,7 @@ type predecessor struct {
 func newPredecessor(t *testing.T) *predecessor {
 	c := newClusterset(t)
 	p := &predecessor{clusterset: c, T: t, hub: open(t, c.hub), member: open(t, c.member), before: map[string]any{}}
-	c.must(t, "deploy-broker", "--context", "hub", "--globalnet", "--globalnet-cidr-range", "242.0.0.0/8", "--enable-clusterset-ip", "--output", c.infoFile())
+	c.must(t, "deploy-broker", "--context", "hub", "--globalnet", "--globalnet-cidr-range", "242.0.0.0/8", "--enable-clusterset-ip", "--auto-accept-network", "--output", c.infoFile())
 	p.broker()
 	p.definitions()
 	// The client learns of the kinds.

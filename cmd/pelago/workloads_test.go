@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -21,6 +22,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	members "github.com/pelago-net/pelago/deploy/member"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -105,6 +107,57 @@ func TestPushAndPull(t *testing.T) {
 		c.must(t, append(unjoin, "g1")...) // an interrupted one can be repeated
 	})
 	t.Run("pull", func(t *testing.T) { c.testPull(t, hub, member) })
+	t.Run("evict", func(t *testing.T) { c.testEvict(t, hub) })
+}
+
+// testEvict: a member that would not leave loses its rights at once, and what the hub holds of it is
+// removed without it.
+func (c clusterset) testEvict(t *testing.T, hub *apiserver.Cluster) {
+	ctx := t.Context()
+	admin := open(t, c.hub)
+	c.must(t, c.join("--clusterid", "g1", "--network-only=false")...)
+	c.must(t, "clusters", "accept", "g1", "--context", "hub")
+	access, err := config.ParseBroker((&reader{t, open(t, c.member)}).secret(config.BrokerSecretName))
+	must(t, err)
+	own := open(t, &rest.Config{Host: access.Server, BearerToken: access.Token, TLSClientConfig: rest.TLSClientConfig{CAData: access.CA}})
+	must(t, own.List(ctx, &submarinerv1.ClusterList{}, client.InNamespace(access.Namespace)))
+	cluster := &clusterv1alpha1.Cluster{}
+	must(t, hub.Get(ctx, client.ObjectKey{Name: "g1"}, cluster))
+	cluster.Finalizers = []string{clusterv1alpha1.FinalizerCluster}
+	cluster.Status.Conditions = []metav1.Condition{{Type: clusterv1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "ClusterReady", LastTransitionTime: metav1.Now()}}
+	must(t, hub.Update(ctx, cluster))
+	work := &workv1alpha1.Work{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-es-g1", Name: "kept", Finalizers: []string{workv1alpha1.FinalizerExecution}},
+		Spec: workv1alpha1.WorkSpec{Workload: workv1alpha1.WorkloadTemplate{Manifests: []workv1alpha1.Manifest{
+			{RawExtension: runtime.RawExtension{Raw: []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"default","name":"kept"}}`)}}}}}}
+	hub.Make(work)
+
+	c.fails(t, "cluster g9 is not registered", "clusters", "evict", "g9", "--context", "hub", "--yes")
+	c.must(t, "clusters", "evict", "g9", "--context", "hub", "--yes", "--ignore-not-found")
+	out, err := c.pelago("clusters", "evict", "g1", "--context", "hub", "--yes", "--timeout", "1s")
+	if err == nil || !strings.Contains(err.Error(), "is still being removed") || !strings.Contains(out, "ConfigMap default/kept (v1) stays in the cluster") {
+		t.Errorf("evict, while no pelago-hub runs: %v\n%s", err, out)
+	}
+	begin := time.Now()
+	await.True(t, "its token is refused", func() bool {
+		return apierrors.IsUnauthorized(own.List(ctx, &submarinerv1.ClusterList{}, client.InNamespace(access.Namespace)))
+	})
+	t.Logf("its token was refused %s after evict had returned", time.Since(begin).Round(time.Second))
+	for _, obj := range []client.Object{
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: access.Namespace, Name: "cluster-g1"}},
+		&submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: access.Namespace, Name: "g1"}},
+	} {
+		if err := admin.Get(ctx, client.ObjectKeyFromObject(obj), obj); !apierrors.IsNotFound(err) {
+			t.Errorf("%T of the evicted cluster: %v, want none", obj, err)
+		}
+	}
+	must(t, hub.Get(ctx, client.ObjectKey{Name: "g1"}, cluster))
+	if cluster.Accepted() || cluster.DeletionTimestamp == nil {
+		t.Errorf("its Cluster: taints %v, deleted at %v; want it rejected and deleted", cluster.Spec.Taints, cluster.DeletionTimestamp)
+	}
+	cluster.Finalizers = nil // as pelago-hub does
+	must(t, hub.Update(ctx, cluster))
+	c.must(t, "clusters", "evict", "g1", "--context", "hub", "--yes", "--ignore-not-found")
 }
 
 // testInit runs init twice and checks the credential of pelago-hub.

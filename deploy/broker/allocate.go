@@ -172,6 +172,16 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 // again is the share of a cluster that has one already. Its cable driver changes if it requests
 // another.
 func (b Book) again(have Entry, r Request) (Entry, Book, error) {
+	if len(have.GlobalCIDR) > 0 && r.Size != 0 && !r.GlobalCIDR.IsValid() {
+		size, err := roundSize(r.Size)
+		if err != nil {
+			return Entry{}, Book{}, spec.Within("globalnetClusterSize", err)
+		}
+		if has := uint64(1) << (32 - have.GlobalCIDR[0].Bits()); size != has {
+			return Entry{}, Book{}, spec.Refuse("globalnetClusterSize", "cluster %q is registered with the GlobalCIDR %s of %d addresses, which does not change: leave "+
+				"spec.globalnetClusterSize out, or remove the cluster first with `pelago unjoin`", have.ClusterID, have.GlobalCIDR[0], has)
+		}
+	}
 	want := have
 	if want.CableDriver = cmp.Or(r.CableDriver, have.CableDriver); want.CableDriver == "" {
 		want.CableDriver = b.cableDriver(r)

@@ -63,6 +63,14 @@ func TestAllocate(t *testing.T) {
 			request: Request{ClusterID: "g1", ClusterUID: "uid-1", Pods: local},
 			want:    Entry{ClusterID: "g1", ClusterUID: "uid-1", ClusterIndex: 1, GlobalCIDR: prefixes("120.1.0.0/24")},
 		},
+		"joining again with the size that it has": {
+			request: Request{ClusterID: "g1", ClusterUID: "uid-1", Size: 200, Pods: local},
+			want:    Entry{ClusterID: "g1", ClusterUID: "uid-1", ClusterIndex: 1, GlobalCIDR: prefixes("120.1.0.0/24")},
+		},
+		"joining again with another size": {
+			request: Request{ClusterID: "g1", ClusterUID: "uid-1", Size: 1024, Pods: local},
+			wantErr: "is registered with the GlobalCIDR 120.1.0.0/24 of 256 addresses",
+		},
 		"joining again with another range": {
 			request: Request{ClusterID: "g1", ClusterUID: "uid-1", GlobalCIDR: netip.MustParsePrefix("120.9.0.0/24")},
 			wantErr: "already has GlobalCIDR [120.1.0.0/24] and keeps it",

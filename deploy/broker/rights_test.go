@@ -25,6 +25,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/agent/peering"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
@@ -350,6 +351,7 @@ func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 		"get the allocations":                          one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: AllocationConfigMap}, &corev1.ConfigMap{}),
 		"get the clusterset":                           one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ClustersetConfigMap}, &corev1.ConfigMap{}),
 		"renew its token":                              renewed(registration.UID, TokenLife),
+		"get the token by which it returns":            renewed(registration.UID, peering.ReturnLife),
 		"renew a token without end, of older clusters": renewed("", TokenLife),
 		"watch the clusterset":                         one.List(ctx, &corev1.ConfigMapList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": ClustersetConfigMap}),
 	} {
@@ -377,7 +379,7 @@ func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 		"delete another's Cluster":      one.Delete(ctx, &submarinerv1.Cluster{ObjectMeta: meta("g2")}),
 		"change the allocations":        verbs["patch"](ctx, one, &corev1.ConfigMap{ObjectMeta: meta(AllocationConfigMap)}),
 		"change the clusterset":         verbs["patch"](ctx, one, &corev1.ConfigMap{ObjectMeta: meta(ClustersetConfigMap)}),
-		"get a token for a month":       renewed(registration.UID, 30*24*time.Hour),
+		"get a token for longer":        renewed(registration.UID, peering.ReturnLife+time.Second),
 		"get one that is not bound":     renewed("", 30*24*time.Hour),
 		"get another's token":           one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-g2")}, &authenticationv1.TokenRequest{}),
 		"get the registrar's token":     one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta(manifests.RegistrarAccount)}, &authenticationv1.TokenRequest{}),

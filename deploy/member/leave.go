@@ -31,25 +31,18 @@ type Leaving struct {
 	// Push is a push member from which the hub's account is removed.
 	Push     *manifests.Cluster
 	Progress manifests.Progress
+
+	abandon bool // with Force: a ready cluster is not waited for either
 }
 
 // Unregister removes what the hub holds of a cluster, with an administrator's access to the hub.
 func Unregister(ctx context.Context, hub client.Client, id string, l Leaving) error {
-	if _, err := broker.ReadClusterset(ctx, hub, manifests.BrokerNamespace); err != nil {
-		return fmt.Errorf("%w: name the hub with --context", err)
-	}
-	registered, err := broker.Registered(ctx, hub, id)
-	workloads, err2 := takesWorkloads(ctx, hub, id)
-	switch err := errors.Join(err, err2); {
-	case err != nil:
+	known, workloads, err := l.known(ctx, hub, id)
+	if err != nil || !known {
 		return err
-	case !registered && !workloads && l.IgnoreNotFound:
-		l.Progress("Cluster %s is not registered at the hub", id)
-		return nil
-	case !registered && !workloads:
-		return fmt.Errorf("cluster %s is not registered at the hub: see `kubectl -n submariner-k8s-broker get clusters.submariner.io`, or give --ignore-not-found", id)
-	case workloads: // before it loses its rights at the hub: its agent needs them to clean up
-		if err := withdraw(ctx, hub, id, l.Force, l.Timeout, l.Progress); err != nil {
+	}
+	if workloads { // before it loses its rights at the hub: its agent needs them to clean up
+		if err := withdraw(ctx, hub, id, l); err != nil {
 			return err
 		}
 	}
@@ -59,6 +52,64 @@ func Unregister(ctx context.Context, hub client.Client, id string, l Leaving) er
 	}
 	l.Progress("Cluster %s is removed; if Pelago runs there, remove it with `pelago unjoin --context CLUSTER`", id)
 	return nil
+}
+
+// Evict removes a cluster that is not trusted any more: its rights at the hub and its connections
+// first, then what the hub holds of it. A pull member, which has no rights to clean up then, is given
+// up; a push member is cleaned by the hub, for at most Timeout with Force.
+func Evict(ctx context.Context, hub client.Client, id string, l Leaving) error {
+	known, workloads, err := l.known(ctx, hub, id)
+	if err != nil || !known {
+		return err
+	}
+	l.Progress("Revoking the rights and the connections of cluster %s", id)
+	// its tunnels end with its acceptance; a push member has no entry at the broker
+	_, err = broker.Approve(ctx, hub, id, false, nil)
+	c := &clusterv1alpha1.Cluster{}
+	if workloads && err == nil {
+		err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			if err := hub.Get(ctx, client.ObjectKey{Name: id}, c); err != nil || !c.Accepted() {
+				return client.IgnoreNotFound(err)
+			}
+			before := c.DeepCopy()
+			c.Spec.Taints = append(c.Spec.Taints, UnapprovedTaint)
+			return hub.Patch(ctx, c, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+		})
+	}
+	// whatever of this fails, the rights go
+	if err := errors.Join(err, broker.Unregister(ctx, hub, manifests.BrokerNamespace, id)); err != nil {
+		return fmt.Errorf("evict cluster %s: %w", id, err)
+	}
+	l.Progress("Cluster %s has no rights any more: API servers accept its tokens for up to 10 s more", id)
+	if workloads {
+		l.abandon = c.Spec.SyncMode == clusterv1alpha1.Pull
+		l.Force = l.Force || l.abandon
+		if err := withdraw(ctx, hub, id, l); err != nil {
+			return err
+		}
+	}
+	l.Progress("Cluster %s is evicted", id)
+	return nil
+}
+
+// known reports whether the hub knows a cluster, which is an error unless IgnoreNotFound, and
+// whether as a member for workloads.
+func (l Leaving) known(ctx context.Context, hub client.Client, id string) (known, workloads bool, err error) {
+	if _, err := broker.ReadClusterset(ctx, hub, manifests.BrokerNamespace); err != nil {
+		return false, false, fmt.Errorf("%w: name the hub with --context", err)
+	}
+	registered, err := broker.Registered(ctx, hub, id)
+	workloads, err2 := takesWorkloads(ctx, hub, id)
+	switch err := errors.Join(err, err2); {
+	case err != nil:
+		return false, false, err
+	case registered || workloads:
+		return true, workloads, nil
+	case l.IgnoreNotFound:
+		l.Progress("Cluster %s is not registered at the hub", id)
+		return false, false, nil
+	}
+	return false, false, fmt.Errorf("cluster %s is not registered at the hub: see `kubectl -n submariner-k8s-broker get clusters.submariner.io`, or give --ignore-not-found", id)
 }
 
 // Remove removes Pelago from a cluster that has joined with a configuration.
@@ -93,7 +144,7 @@ func LeaveWorkloads(ctx context.Context, hub client.Client, hubID, name string, 
 	if err != nil {
 		return err
 	}
-	if err := withdraw(ctx, hub, name, l.Force, l.Timeout, l.Progress); err != nil {
+	if err := withdraw(ctx, hub, name, l); err != nil {
 		return err
 	}
 	switch {
@@ -155,8 +206,11 @@ func HubID(ctx context.Context, hub manifests.Cluster) (id string, err error) {
 	return id, err
 }
 
-// Accept lets the hub send workloads to a cluster.
+// Accept lets other clusters connect to a cluster, and the hub send it workloads.
 func Accept(ctx context.Context, hub client.Client, name string) error {
+	if _, err := broker.Approve(ctx, hub, name, true, nil); err != nil {
+		return err
+	}
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		c := &clusterv1alpha1.Cluster{}
 		if err := hub.Get(ctx, client.ObjectKey{Name: name}, c); err != nil {

@@ -329,15 +329,15 @@ func checkIdentity(ctx context.Context, hub client.Client, name, uid string) err
 // withdraw deletes the Cluster at the hub and waits until it is gone, which takes as long as what
 // was propagated to it is being removed. With force it waits only while the cluster is ready, then
 // abandons what is left and reports the objects that stay there.
-func withdraw(ctx context.Context, hub client.Client, name string, force bool, timeout time.Duration, progress manifests.Progress) error {
+func withdraw(ctx context.Context, hub client.Client, name string, l Leaving) error {
 	member := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	progress("Removing what was propagated to cluster %s", name)
+	l.Progress("Removing what was propagated to cluster %s", name)
 	if err := client.IgnoreNotFound(hub.Delete(ctx, member)); err != nil {
 		return fmt.Errorf("delete Cluster %s at the hub: %w", name, err)
 	}
 	var last error
 	poll := func(while func() bool) error {
-		return wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(context.Context) (bool, error) {
+		return wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, l.Timeout, true, func(context.Context) (bool, error) {
 			// not the limited context: the last request completes
 			last = hub.Get(ctx, client.ObjectKey{Name: name}, member)
 			return apierrors.IsNotFound(last) || last == nil && !while(), nil
@@ -345,12 +345,12 @@ func withdraw(ctx context.Context, hub client.Client, name string, force bool, t
 	}
 	err := poll(func() bool {
 		ready := member.Ready()
-		return !force || ready != nil && ready.Status == metav1.ConditionTrue
+		return !l.Force || !l.abandon && ready != nil && ready.Status == metav1.ConditionTrue
 	})
-	if force && ctx.Err() == nil && client.IgnoreNotFound(last) == nil {
+	if l.Force && ctx.Err() == nil && client.IgnoreNotFound(last) == nil {
 		left, failed := hubcluster.Abandon(ctx, hub, name)
 		for _, object := range left {
-			progress("%s stays in the cluster", object)
+			l.Progress("%s stays in the cluster", object)
 		}
 		if failed != nil {
 			return failed
@@ -366,5 +366,5 @@ func withdraw(ctx context.Context, hub client.Client, name string, force bool, t
 	return fmt.Errorf("after %s cluster %s is still being removed: pelago-hub must run, and reach the cluster (push) or be reached by its "+
 		"agent (pull); see `kubectl describe clusters.cluster.karmada.io %s` and `kubectl -n %s%s get works`. Run this again to wait "+
 		"for it, or with --force if the cluster will not come back",
-		timeout, name, name, clusterv1alpha1.ExecutionNamespacePrefix, name)
+		l.Timeout, name, name, clusterv1alpha1.ExecutionNamespacePrefix, name)
 }

@@ -81,7 +81,8 @@ func TestWithdrawByForce(t *testing.T) {
 				}}).Build()
 			var said []string
 			start := time.Now()
-			err = withdraw(t.Context(), hub, "c1", true, tt.timeout, func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
+			err = withdraw(t.Context(), hub, "c1", Leaving{Force: true, Timeout: tt.timeout,
+				Progress: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }})
 			if took := time.Since(start); err != nil || took > 20*time.Second {
 				t.Errorf("after %s: %v", took, err)
 			}

@@ -49,7 +49,8 @@ func (s *Submariner) Back(ctx context.Context) error {
 	if err := s.Member.Delete(ctx, cm); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete ConfigMap %s/%s: %w", cm.Namespace, cm.Name, err)
 	}
-	s.Progress("Submariner's operator runs and makes its other components again. Remove the cluster at the hub with `pelago unjoin --context HUB --clusterid ID`")
+	s.Progress("Submariner's operator runs and makes its other components again. Remove the cluster at the hub with `pelago unjoin --context HUB --clusterid ID`, " +
+		"which also removes workloads that the hub has sent there")
 	return nil
 }
 

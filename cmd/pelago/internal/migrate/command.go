@@ -13,6 +13,7 @@ import (
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/deploy/hub"
 	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/member"
@@ -53,7 +54,8 @@ It stops Karmada's controllers (with --host-context; else stop them first), save
 removes its webhooks and API services, stops its servers and installs what pelago-hub
 needs. Then start pelago-hub. Run it again if it was interrupted. Objects that have no
 counterpart in Pelago are listed, and it refuses to continue without --force. Clusters in Pull mode need
-'pelago join --workloads-only' in place of karmada-agent.
+'pelago join --workloads-only' in place of karmada-agent; with Submariner in them as well
+'pelago migrate submariner --switch', which brings it.
 
 --back reverts this after pelago-hub was stopped. Added definitions stay.`,
 		Example: `  pelago migrate karmada --context karmada-apiserver --host-context mgmt --dry-run
@@ -228,6 +230,7 @@ func (m *submarinerFlags) run(ctx context.Context, args []string, image bool, ou
 		Join: func(ctx context.Context, want Joining) error {
 			return m.join(ctx, manifests.Cluster(cluster), want, flags, progress)
 		},
+		Waits: m.waits,
 		Started: func(ctx context.Context) error {
 			return rollout.AwaitMember(ctx, cluster.Typed, false, m.timeout, progress)
 		},
@@ -273,6 +276,19 @@ func (m *submarinerFlags) flags(args []string, image bool) (*spec.MemberFlags, e
 }
 
 // join makes the cluster a member. Flags take precedence over what Submariner has.
+// waits reads at the hub whether an administrator has yet to accept the cluster.
+func (m *submarinerFlags) waits(ctx context.Context, clusterID string) (bool, error) {
+	info, err := install.ReadInfo(m.hub)
+	if err != nil {
+		return false, err
+	}
+	hub, err := manifests.NewClient(info.Config())
+	if err != nil {
+		return false, err
+	}
+	return broker.Unapproved(ctx, hub, info.Namespace(), clusterID)
+}
+
 func (m *submarinerFlags) join(ctx context.Context, c manifests.Cluster, want Joining, flags *spec.MemberFlags, progress manifests.Progress) error {
 	info, err := install.ReadInfo(m.hub)
 	if err != nil {

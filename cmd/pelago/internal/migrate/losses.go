@@ -207,5 +207,5 @@ func ofCluster(u *unstructured.Unstructured) (finding, error) {
 	if err != nil || c.Spec.SyncMode != clusterv1alpha1.Pull {
 		return finding{}, err
 	}
-	return finding{lose, "its karmada-agent writes to the hub: stop it, and `pelago join --workloads-only` there afterwards"}, nil
+	return finding{lose, "its karmada-agent writes to the hub: stop it, and `pelago join` there afterwards, with --workloads-only unless the cluster is to take part in the network (docs/network.md, From Submariner and Karmada)"}, nil
 }

@@ -68,6 +68,8 @@ type Submariner struct {
 	Join    func(ctx context.Context, want Joining) error
 	Started func(context.Context) error
 	Reasons func(context.Context) ([]string, error)
+	// Waits reports whether an administrator of the hub has yet to accept the cluster.
+	Waits func(ctx context.Context, clusterID string) (bool, error)
 	// Image and PullPolicy are those of join.
 	Image, PullPolicy string
 	// Timeout bounds each wait for pods and nodes.
@@ -341,6 +343,12 @@ func (s *Submariner) scaler() scaler {
 }
 
 func (s *Submariner) stop(ctx context.Context) error {
+	id := s.state.spec.ClusterID
+	if waits, err := s.Waits(ctx, id); err != nil {
+		return err
+	} else if waits {
+		return fmt.Errorf("no administrator of the hub has accepted cluster %s, to which no other one would connect: run `pelago clusters accept %s` at the hub", id, id)
+	}
 	return s.scaler().scale(ctx, submarinerControllers, false)
 }
 

@@ -47,9 +47,20 @@ func submariner(t *testing.T, uid string, objects ...client.Object) (s *Submarin
 			&submarinerv1.Cluster{ObjectMeta: at("c1"), Spec: submarinerv1.ClusterSpec{ClusterID: "c1", GlobalCIDR: []string{"242.0.0.0/16"}}},
 			&submarinerv1.Endpoint{ObjectMeta: at("c2-cable"), Spec: submarinerv1.EndpointSpec{ClusterID: "c2", Backend: "libreswan"}}).Build(),
 		Namespace: operator, BrokerNamespace: brokerNS, Timeout: time.Second,
+		Waits:    func(context.Context, string) (bool, error) { return false, nil },
 		Reasons:  func(context.Context) ([]string, error) { return []string{"pod x: its kernel is too old"}, nil },
 		Progress: func(format string, args ...any) { *said = append(*said, fmt.Sprintf(format, args...)) },
 	}, said
+}
+
+// Submariner goes on until others connect to the cluster in Pelago's network.
+func TestAClusterThatWaitsKeepsSubmariner(t *testing.T) {
+	s, _ := submariner(t, "member")
+	s.state.spec.ClusterID = "c1"
+	s.Waits = func(_ context.Context, id string) (bool, error) { return id == "c1", nil }
+	if err := s.stop(t.Context()); err == nil || !strings.Contains(err.Error(), "pelago clusters accept c1") {
+		t.Errorf("stop: %v, want a refusal with the command", err)
+	}
 }
 
 func coredns(corefile string) *corev1.ConfigMap {
