@@ -47,6 +47,7 @@ type proxyHandler struct {
 	authenticate    func(*http.Request) (*authenticator.Response, bool, error)
 	tunnels         *tunnels
 	routes          routes
+	hub             *route // to the API server, as the hub's account; nil: none
 	search          *searchHandler
 	log             *slog.Logger
 }
@@ -60,14 +61,14 @@ func (h *proxyHandler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		refuse(w, apierrors.NewUnauthorized("only the hub's API server may connect: send requests there"))
 		return
 	}
-	name, subresource, rest, ok := split(q.URL)
+	name, subresource, rest, ok := split(q.URL, root+"/clusters/")
 	switch {
 	case h.search != nil && strings.HasPrefix(q.URL.Path, searchRoot):
 		h.search.serve(w, q, who.User)
 	case strings.TrimSuffix(q.URL.Path, "/") == root:
 		write(w, http.StatusOK, subresources())
 	case !ok:
-		refuse(w, apierrors.NewBadRequest("the path "+q.URL.Path+" has segments that change it: use the plain path"))
+		refuse(w, badPath(q))
 	case name == "":
 		refuse(w, apierrors.NewGenericServerResponse(http.StatusNotFound, q.Method, resource, "", "the path is not served", 0, true))
 	default:
@@ -109,7 +110,7 @@ func (h *proxyHandler) forward(w http.ResponseWriter, q *http.Request, who user.
 		refuse(w, err)
 		return
 	}
-	p := tunnel.Forward(to.URL, to.Plain, to.Upgrade, func(_, out *http.Request) {})
+	p := tunnel.Forward(to.URL, to.Plain, to.Upgrade, nil)
 	p.ModifyResponse = func(r *http.Response) error { return explain(r, c) }
 	p.ErrorHandler = func(w http.ResponseWriter, q *http.Request, err error) {
 		if q.Context().Err() != nil {
@@ -227,12 +228,12 @@ func explain(r *http.Response, c *clusterv1alpha1.Cluster) error {
 	return nil
 }
 
-// split returns the parts of /apis/proxy.pelago.io/v1alpha1/clusters/<name>/<subresource>/<rest>;
-// name is empty for other paths. It reads the path as the API server did when it authorized the
+// split returns the parts of <prefix><name>/<subresource>/<rest>, where the prefix is the path of
+// clusters; all are empty for other paths. It reads the path as the API server did when it authorized the
 // request. ok is false if the rest would lead elsewhere in the member, or at an endpoint with a
 // path, into another cluster.
-func split(u *url.URL) (name, subresource string, rest *url.URL, ok bool) {
-	after, found := strings.CutPrefix(u.Path, root+"/clusters/")
+func split(u *url.URL, prefix string) (name, subresource string, rest *url.URL, ok bool) {
+	after, found := strings.CutPrefix(u.Path, prefix)
 	if !found {
 		return "", "", nil, true
 	}
@@ -245,13 +246,17 @@ func split(u *url.URL) (name, subresource string, rest *url.URL, ok bool) {
 		rest.Path += parts[2]
 	}
 	if u.RawPath != "" {
-		raw, same := strings.CutPrefix(u.RawPath, root+"/clusters/"+parts[0]+"/"+parts[1])
+		raw, same := strings.CutPrefix(u.RawPath, prefix+parts[0]+"/"+parts[1])
 		if !same {
 			return "", "", nil, false
 		}
 		rest.RawPath = raw
 	}
 	return parts[0], parts[1], rest, plainPath(rest.Path)
+}
+
+func badPath(q *http.Request) error {
+	return apierrors.NewBadRequest("the path " + q.URL.Path + " has segments that change it: use the plain path")
 }
 
 func plainPath(path string) bool {
