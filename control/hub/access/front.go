@@ -87,10 +87,13 @@ func (f *frontHandler) caller(q *http.Request) (*route, error) {
 		return f.hub, nil
 	}
 	who, ok, err := f.certificate(q)
+	var status *apierrors.StatusError
 	switch {
 	case ok && err == nil:
 	case q.Header.Get("Authorization") != "":
 		return f.hub, nil
+	case errors.As(err, &status):
+		return nil, status
 	default:
 		return nil, apierrors.NewUnauthorized(fmt.Sprintf("the client certificate is not one of the hub: %v", err))
 	}

@@ -91,7 +91,7 @@ func (clusterReader) Get(_ context.Context, key client.ObjectKey, o client.Objec
 }
 
 // newFront serves a front of a hub, whose account has the token hub. Certificates are valid, except
-// that of the user stranger.
+// that of the user stranger; for early the authority could not be read.
 func newFront(t *testing.T) (front *httptest.Server, hub *hubAPI) {
 	t.Helper()
 	hub = &hubAPI{more: make(chan struct{})}
@@ -113,8 +113,11 @@ func newFront(t *testing.T) (front *httptest.Server, hub *hubAPI) {
 		account: &route{URL: to, Plain: account, Upgrade: account},
 		certificate: func(q *http.Request) (*authenticator.Response, bool, error) {
 			name, _, _ := strings.Cut(q.TLS.PeerCertificates[0].Subject.CommonName, "@")
-			if name == "stranger" {
+			switch name {
+			case "stranger":
 				return nil, false, errors.New("signed by unknown authority")
+			case "early":
+				return (&server{live: &away{}}).authenticateCertificate(q)
 			}
 			return &authenticator.Response{User: &user.DefaultInfo{Name: name, Groups: []string{"ops"}}}, true, nil
 		},
@@ -176,6 +179,7 @@ func TestFrontIdentity(t *testing.T) {
 			http.Header{"Authorization": {"Bearer hub"}, "Impersonate-User": {"alice"}, "Impersonate-Group": {"ops"}}},
 		"a certificate that impersonates":                {"alice", http.Header{"Impersonate-User": {"root"}}, 403, nil},
 		"a certificate that adds a group":                {"alice", http.Header{"Impersonate-Group": {"system:masters"}}, 403, nil},
+		"a certificate before its authority is known":    {"early", nil, 503, nil},
 		"a foreign certificate":                          {"stranger", nil, 401, nil},
 		"a foreign certificate and a token":              {"stranger", http.Header{"Authorization": {"Bearer t"}}, 200, http.Header{"Authorization": {"Bearer t"}}},
 		"a header that names others as hops":             {"alice", http.Header{"Connection": {"Impersonate-User, Authorization"}}, 200, http.Header{"Authorization": {"Bearer hub"}, "Impersonate-User": {"alice"}, "Impersonate-Group": {"ops"}}},

@@ -268,10 +268,11 @@ func (s *server) authenticate(q *http.Request) (*authenticator.Response, bool, e
 	return front.AuthenticateRequest(q)
 }
 
-// authenticateCertificate returns the user of a client certificate of the hub's API server.
+// authenticateCertificate returns the user of a client certificate of the hub's API server. Before
+// its authority could be read, the error is a *StatusError.
 func (s *server) authenticateCertificate(q *http.Request) (*authenticator.Response, bool, error) {
 	if _, _, err := s.material(q.Context()); err != nil {
-		return nil, false, err
+		return nil, false, unavailable("the authority of client certificates is not known yet: %v", err)
 	}
 	s.mu.Lock()
 	clients := s.clients
