@@ -132,9 +132,11 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.proxyHost, "proxy-host", "", "host name or address, with or without port, under which the hub's API server reaches "+
 		"--proxy-address, such as localhost: of all replicas, if there are several; its kube-apiserver must not have --enable-aggregator-routing; "+
 		"empty: the Service of the Deployment")
-	flags.StringVar(&o.karmada.Address, "karmada-address", "", "address, such as :6444, that serves the hub's whole API as Karmada's API server does, "+
-		"with clusters/NAME/proxy of cluster.karmada.io: for karmadactl, Karmada's dashboard and Argo CD. It needs --proxy-address; empty turns it off")
-	flags.StringVar(&o.karmada.CertFile, "karmada-tls-cert-file", "", "certificate of --karmada-address, PEM; read again when it changes")
+	flags.StringVar(&o.karmada.Address, "karmada-address", "", "address, such as :6444, that serves the hub's whole API as "+
+		"Karmada's API server does, with clusters/NAME/proxy of cluster.karmada.io: for karmadactl, Karmada's dashboard and "+
+		"Argo CD. It needs --proxy-address; empty turns it off")
+	flags.StringVar(&o.karmada.CertFile, "karmada-tls-cert-file", "", "certificate of --karmada-address, PEM; read again "+
+		"when it changes")
 	flags.StringVar(&o.karmada.KeyFile, "karmada-tls-private-key-file", "", "its key")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
@@ -147,7 +149,8 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("read the command line: --events=%s: it is %s or %s", o.events, eventsFailures, eventsAll)
 	}
 	if k := o.karmada; k.Address != "" && (k.CertFile == "" || k.KeyFile == "" || !o.proxied()) {
-		return o, errors.New("read the command line: --karmada-address needs --karmada-tls-cert-file, --karmada-tls-private-key-file and --proxy-address")
+		return o, errors.New("read the command line: --karmada-address needs --karmada-tls-cert-file, " +
+			"--karmada-tls-private-key-file and --proxy-address")
 	}
 	if e := o.eviction; e.Rate <= 0 || e.HaltedAbove <= 0 || e.HaltedAbove > 1 || e.ClusterFailure <= 0 || e.ReachableClusterFailure <= 0 || e.Timeout <= 0 || o.grace <= 0 || o.rttHold <= 0 {
 		return o, errors.New("read the command line: --resource-eviction-rate, --cluster-failover-after, --reachable-cluster-failover-after, --graceful-eviction-timeout, " +

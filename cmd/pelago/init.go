@@ -86,7 +86,8 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 		case i.local.On:
 			return i.local.Init(cmd.Context(), i.file, cmd.OutOrStdout())
 		case i.hosted.KarmadaTools:
-			return errors.New("--karmada-tools needs --host-context or --local: elsewhere give pelago-hub --karmada-address, with a certificate")
+			return errors.New("--karmada-tools needs --host-context or --local: elsewhere give pelago-hub --karmada-address, " +
+				"with a certificate")
 		}
 		return i.run(i.install)(cmd, args)
 	}

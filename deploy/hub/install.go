@@ -219,13 +219,15 @@ func (h *Hosted) address(ctx context.Context, host client.Client, progress manif
 
 // exposed returns a Service of the hub and, if it is a load balancer and that is wanted, waits for
 // its address.
-func (h *Hosted) exposed(ctx context.Context, host client.Client, name string, address bool, progress manifests.Progress) (s *corev1.Service, at string, err error) {
+func (h *Hosted) exposed(ctx context.Context, host client.Client, name string, address bool,
+	progress manifests.Progress) (s *corev1.Service, at string, err error) {
 	s = &corev1.Service{}
 	if address = address && h.ServiceType == string(corev1.ServiceTypeLoadBalancer); address {
 		progress("Waiting for the address of the load balancer")
 	}
+	key := client.ObjectKey{Namespace: h.Namespace, Name: name}
 	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
-		if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: name}, s); err != nil || !address {
+		if err := host.Get(ctx, key, s); err != nil || !address {
 			return err == nil, err
 		}
 		for _, in := range s.Status.LoadBalancer.Ingress {
@@ -234,8 +236,8 @@ func (h *Hosted) exposed(ctx context.Context, host client.Client, name string, a
 		return at != "", nil
 	})
 	if err != nil {
-		return nil, "", fmt.Errorf("wait for the address of Service %s/%s: %w: give --api-address if the host cluster assigns none",
-			h.Namespace, name, err)
+		return nil, "", fmt.Errorf("wait for the address of Service %s: %w: give --api-address, and not --karmada-tools, if the "+
+			"host cluster assigns none", key, err)
 	}
 	return s, at, nil
 }

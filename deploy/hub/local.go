@@ -127,8 +127,8 @@ func (l *Local) Prepare(now time.Time) (processes []Process, err error) {
 		fmt.Sprintf("--proxy-address=127.0.0.1:%d", o.Port+7), "--proxy-host=localhost"}}
 	if l.KarmadaTools {
 		pki := filepath.Join(o.Dir, "pki", KarmadaName)
-		last.Args = append(last.Args, fmt.Sprintf("--karmada-address=:%d", o.Port+karmadaPort), "--karmada-tls-cert-file="+pki+".crt",
-			"--karmada-tls-private-key-file="+pki+".key")
+		last.Args = append(last.Args, fmt.Sprintf("--karmada-address=:%d", o.Port+karmadaPort),
+			"--karmada-tls-cert-file="+pki+".crt", "--karmada-tls-private-key-file="+pki+".key")
 	}
 	processes = append(processes, last)
 	for i, p := range processes {

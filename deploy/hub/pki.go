@@ -80,8 +80,8 @@ var issued = []struct {
 	{AdminName, "ca", "pelago-admin", []string{"system:masters"}, nil},
 }
 
-// KarmadaName is the certificate of pelago-hub for Karmada's tools, which exists if they are served,
-// and the context of AdminKubeconfig that leads there.
+// KarmadaName is the certificate of pelago-hub for Karmada's tools, which exists if they are
+// served, and the context of AdminKubeconfig that leads there.
 const KarmadaName = "karmada"
 
 // AdminName is the certificate of the hub's administrator.

@@ -211,8 +211,8 @@ func (h *Hub) AddFlags(f *pflag.FlagSet) *HubFlags {
 		"or ClusterIP, for which --api-address is needed", serviceTypes...)
 	f.IntVar(&h.NodePort, "node-port", 0, "port of the Service of the API server on the nodes (default: chosen by the host cluster)")
 	AddHostPort(f, &h.APIAddress, "api-address", "`HOST[:PORT]` at which members and users reach the API server (default: the load balancer's, or a node's)")
-	f.BoolVar(&h.KarmadaTools, "karmada-tools", false, "with --host-context or --local: serve Karmada's tools (karmadactl, its dashboard, Argo CD) at an address of "+
-		"its own: context karmada of the kubeconfig")
+	f.BoolVar(&h.KarmadaTools, "karmada-tools", false, "with --host-context or --local: serve Karmada's tools (karmadactl, its "+
+		"dashboard, Argo CD) at an address of their own: context karmada of the kubeconfig")
 	f.StringVar(&h.Image, "image", h.Image, "image of pelago-hub, where it runs as a Deployment")
 	AddChoice(f, &h.PullPolicy, "image-pull-policy", h.PullPolicy, either(pullPolicies), pullPolicies...)
 	b.placement = h.Placement.AddFlags(f, "the namespace of the hub", "the pods of the hub")

@@ -57,8 +57,8 @@ func (f *frontHandler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	case subresource != "proxy":
 		f.members.toHub(w, q, to, nil)
 	case name == "*":
-		refuse(w, apierrors.NewBadRequest("clusters/*/proxy is not served: `pelago get KIND` lists over members, and so does "+
-			searchRoot+"/proxying/karmada/proxy, for kinds of a ResourceRegistry"))
+		refuse(w, apierrors.NewBadRequest("clusters/*/proxy is not served: `pelago get KIND` lists over members, and so "+
+			"does "+searchRoot+"/proxying/karmada/proxy, for kinds of a ResourceRegistry"))
 	default:
 		who, err := f.admit(q, to, name)
 		if err != nil {
@@ -100,8 +100,8 @@ func (f *frontHandler) caller(q *http.Request) (*route, error) {
 	q.Header.Del("Authorization") // otherwise it would replace that of the hub's account
 	for name := range q.Header {
 		if strings.HasPrefix(name, "Impersonate-") {
-			return nil, rejection(http.StatusForbidden, metav1.StatusReasonForbidden, "a client certificate does not impersonate at this "+
-				"address: use a token, or the address of the hub's API server")
+			return nil, rejection(http.StatusForbidden, metav1.StatusReasonForbidden, "a client certificate does not "+
+				"impersonate at this address: use a token, or the address of the hub's API server")
 		}
 	}
 	return f.account.as(who.User), nil
@@ -112,8 +112,8 @@ func (f *frontHandler) caller(q *http.Request) (*route, error) {
 // authenticated user may create these two reviews.
 func (f *frontHandler) admit(q *http.Request, to *route, name string) (user.Info, error) {
 	access := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: karmadaResource.Group, Version: clusterv1alpha1.GroupVersion.Version,
-			Resource: karmadaResource.Resource, Subresource: "proxy", Name: name, Verb: verb(q.Method)}}}
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb(q.Method), Group: karmadaResource.Group,
+			Version: clusterv1alpha1.GroupVersion.Version, Resource: karmadaResource.Resource, Subresource: "proxy", Name: name}}}
 	access.SetGroupVersionKind(authorizationv1.SchemeGroupVersion.WithKind("SelfSubjectAccessReview"))
 	self := &authenticationv1.SelfSubjectReview{}
 	self.SetGroupVersionKind(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"))
@@ -123,14 +123,14 @@ func (f *frontHandler) admit(q *http.Request, to *route, name string) (user.Info
 	if err := f.review(q, to, "selfsubjectaccessreviews", access); err != nil {
 		return nil, err
 	}
-	who := &user.DefaultInfo{Name: self.Status.UserInfo.Username, UID: self.Status.UserInfo.UID, Groups: self.Status.UserInfo.Groups,
-		Extra: map[string][]string{}}
-	for key, values := range self.Status.UserInfo.Extra {
+	is := self.Status.UserInfo
+	who := &user.DefaultInfo{Name: is.Username, UID: is.UID, Groups: is.Groups, Extra: map[string][]string{}}
+	for key, values := range is.Extra {
 		who.Extra[key] = values
 	}
 	if !access.Status.Allowed {
-		return nil, apierrors.NewForbidden(karmadaResource, name, fmt.Errorf("user %q cannot %s resource \"clusters/proxy\" in API group %q",
-			who.Name, verb(q.Method), karmadaResource.Group))
+		return nil, apierrors.NewForbidden(karmadaResource, name, fmt.Errorf("user %q cannot %s resource \"clusters/proxy\" in "+
+			"API group %q", who.Name, verb(q.Method), karmadaResource.Group))
 	}
 	return who, nil
 }
@@ -143,8 +143,8 @@ func (f *frontHandler) review(q *http.Request, to *route, resource string, revie
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	ask, err := http.NewRequestWithContext(q.Context(), http.MethodPost, to.URL.JoinPath("apis", gvk.Group, gvk.Version, resource).String(),
-		bytes.NewReader(body))
+	at := to.URL.JoinPath("apis", gvk.Group, gvk.Version, resource)
+	ask, err := http.NewRequestWithContext(q.Context(), http.MethodPost, at.String(), bytes.NewReader(body))
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}

@@ -229,9 +229,9 @@ func explain(r *http.Response, c *clusterv1alpha1.Cluster) error {
 }
 
 // split returns the parts of <prefix><name>/<subresource>/<rest>, where the prefix is the path of
-// clusters; all are empty for other paths. It reads the path as the API server did when it authorized the
-// request. ok is false if the rest would lead elsewhere in the member, or at an endpoint with a
-// path, into another cluster.
+// clusters; all are empty for other paths. It reads the path as the API server did when it
+// authorized the request. ok is false if the rest would lead elsewhere in the member, or at an
+// endpoint with a path, into another cluster.
 func split(u *url.URL, prefix string) (name, subresource string, rest *url.URL, ok bool) {
 	after, found := strings.CutPrefix(u.Path, prefix)
 	if !found {

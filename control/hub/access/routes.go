@@ -135,8 +135,10 @@ func newRouteTo(hub *rest.Config) (*route, error) {
 
 // as is the route in the name of a user, whom the account of the route impersonates.
 func (r *route) as(who user.Info) *route {
-	c := transport.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
-	return &route{URL: r.URL, Plain: transport.NewImpersonatingRoundTripper(c, r.Plain), Upgrade: transport.NewImpersonatingRoundTripper(c, r.Upgrade)}
+	c := transport.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(),
+		Extra: who.GetExtra()}
+	return &route{URL: r.URL, Plain: transport.NewImpersonatingRoundTripper(c, r.Plain),
+		Upgrade: transport.NewImpersonatingRoundTripper(c, r.Upgrade)}
 }
 
 // toHub sends a request to the hub's API server by a route. change, if set, changes the answer.

@@ -297,7 +297,8 @@ func (h *searchHandler) ask(ctx context.Context, who user.Info, s source, query 
 // answered is the error in an answer of an API server.
 func answered(r *http.Response, verb string, of schema.GroupResource, name string) error {
 	status := &apierrors.StatusError{}
-	if text, err := io.ReadAll(io.LimitReader(r.Body, maxStatus)); err != nil || json.Unmarshal(text, &status.ErrStatus) != nil || status.ErrStatus.Code == 0 {
+	text, err := io.ReadAll(io.LimitReader(r.Body, maxStatus))
+	if err != nil || json.Unmarshal(text, &status.ErrStatus) != nil || status.ErrStatus.Code == 0 {
 		return apierrors.NewGenericServerResponse(r.StatusCode, verb, of, name, string(text), 0, true)
 	}
 	return status

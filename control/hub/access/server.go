@@ -161,8 +161,8 @@ func (s *server) Start(ctx context.Context) error {
 }
 
 // listen serves HTTPS until ctx ends; listens is called when the port is open, and at the end.
-func (s *server) listen(ctx context.Context, address string, handler http.Handler, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error),
-	listens func(bool)) error {
+func (s *server) listen(ctx context.Context, address string, handler http.Handler,
+	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), listens func(bool)) error {
 	web := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
@@ -293,8 +293,8 @@ func readFront(ctx context.Context, live client.Reader) (front, clients authenti
 	}
 	ca := m.Data["requestheader-client-ca-file"]
 	if ca == "" {
-		return nil, nil, fmt.Errorf("ConfigMap %s has no requestheader-client-ca-file: the hub's kube-apiserver needs the flags --requestheader-* "+
-			"and --proxy-client-*", key)
+		return nil, nil, fmt.Errorf("ConfigMap %s has no requestheader-client-ca-file: the hub's kube-apiserver needs the "+
+			"flags --requestheader-* and --proxy-client-*", key)
 	}
 	trust := x509request.DefaultVerifyOptions()
 	trust.Roots = x509.NewCertPool()
@@ -318,8 +318,8 @@ func readFront(ctx context.Context, live client.Reader) (front, clients authenti
 		}
 		lists[name] = list
 	}
-	front = headerrequest.NewDynamicVerifyOptionsSecure(func() (x509.VerifyOptions, bool) { return trust, true }, lists["allowed-names"], lists["username-headers"],
-		lists["uid-headers"], lists["group-headers"], lists["extra-headers-prefix"])
+	front = headerrequest.NewDynamicVerifyOptionsSecure(func() (x509.VerifyOptions, bool) { return trust, true },
+		lists["allowed-names"], lists["username-headers"], lists["uid-headers"], lists["group-headers"], lists["extra-headers-prefix"])
 	return front, clients, nil
 }
 

@@ -87,7 +87,8 @@ func (k *Karmada) losses(ctx context.Context, steps []Step) ([]Step, error) {
 	for _, name := range slices.Sorted(maps.Keys(k.Kubeconfig.Contexts)) {
 		if to := k.Kubeconfig.Clusters[k.Kubeconfig.Contexts[name].Cluster]; to != nil {
 			if path := proxied(to.Server); path != "" {
-				steps = append(steps, Step{change, "context " + name + " of the kubeconfig", "it does not reach the cluster" + afterwards(path)})
+				object := "context " + name + " of the kubeconfig"
+				steps = append(steps, Step{change, object, "it does not reach the cluster" + afterwards(path)})
 			}
 		}
 	}
@@ -104,7 +105,8 @@ func proxied(server string) string {
 }
 
 func afterwards(path string) string {
-	return fmt.Sprintf(" at %s afterwards, until the URL has the address of `pelago-hub --karmada-address`; the path stays", path)
+	return fmt.Sprintf(" at %s afterwards, until the URL has the address of `pelago-hub --karmada-address`; the path stays",
+		path)
 }
 
 // argoSecrets adds Argo CD's Secrets with the URL of Karmada's proxy.
@@ -119,7 +121,8 @@ func argoSecrets(ctx context.Context, c client.Client, steps []Step) ([]Step, er
 		if path == "" {
 			continue
 		}
-		step := Step{lose, "Secret " + manifests.Title(client.ObjectKeyFromObject(s)), "Argo CD does not reach the cluster" + afterwards(path)}
+		step := Step{lose, "Secret " + manifests.Title(client.ObjectKeyFromObject(s)),
+			"Argo CD does not reach the cluster" + afterwards(path)}
 		if !slices.Contains(steps, step) {
 			steps = append(steps, step) // the host cluster may be the hub
 		}
