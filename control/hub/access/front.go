@@ -65,7 +65,7 @@ func (f *frontHandler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			refuse(w, err)
 			return
 		}
-		f.members.serve(w, q, who, name, subresource, rest)
+		f.members.serve(w, q, who, karmadaResource, name, subresource, rest)
 	}
 }
 

@@ -72,17 +72,19 @@ func (h *proxyHandler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	case name == "":
 		refuse(w, apierrors.NewGenericServerResponse(http.StatusNotFound, q.Method, resource, "", "the path is not served", 0, true))
 	default:
-		h.serve(w, q, who.User, name, subresource, rest)
+		h.serve(w, q, who.User, resource, name, subresource, rest)
 	}
 }
 
-func (h *proxyHandler) serve(w http.ResponseWriter, q *http.Request, who user.Info, name, subresource string, rest *url.URL) {
+// serve serves a subresource of a cluster, whose API group is that of the path.
+func (h *proxyHandler) serve(w http.ResponseWriter, q *http.Request, who user.Info, of schema.GroupResource,
+	name, subresource string, rest *url.URL) {
 	c := &clusterv1alpha1.Cluster{}
 	err := h.clusters.Get(q.Context(), client.ObjectKey{Name: name}, c)
 	switch {
 	case apierrors.IsNotFound(err):
 		h.routes.close(name)
-		refuse(w, apierrors.NewNotFound(resource, name))
+		refuse(w, apierrors.NewNotFound(of, name))
 	case err != nil:
 		refuse(w, apierrors.NewInternalError(fmt.Errorf("read Cluster %s: %w", name, err)))
 	case !c.Member():

@@ -441,11 +441,13 @@ func (s *set) tools(t *testing.T) {
 		"a token that may not impersonate":            {m1, "shop", impersonate("bob"), 403, "cannot impersonate"},
 		"a certificate":                               {m1, "shop", certificate, 200, ""},
 		"a certificate, without rights in the member": {m1, "default", certificate, 403, `cannot list resource "configmaps"`},
-		"no credential":                               {m1, "shop", func(*rest.Config) {}, 403, "system:anonymous"},
-		"an invalid token":                            {m1, "shop", func(c *rest.Config) { c.BearerToken = "x" }, 401, "Unauthorized"},
-		"the hub by certificate":                      {"", "default", certificate, 200, ""},
-		"the hub without rights":                      {"", "default", entrant, 403, `User "system:serviceaccount:default:entrant" cannot list resource "configmaps"`},
-		"the hub, no credential":                      {"", "default", func(*rest.Config) {}, 403, `User "system:anonymous" cannot list`},
+		"a certificate, a cluster that does not exist": {strings.Replace(m1, "m1", "m9", 1), "shop", certificate, 404,
+			`clusters.cluster.karmada.io "m9" not found`},
+		"no credential":          {m1, "shop", func(*rest.Config) {}, 403, "system:anonymous"},
+		"an invalid token":       {m1, "shop", func(c *rest.Config) { c.BearerToken = "x" }, 401, "Unauthorized"},
+		"the hub by certificate": {"", "default", certificate, 200, ""},
+		"the hub without rights": {"", "default", entrant, 403, `User "system:serviceaccount:default:entrant" cannot list resource "configmaps"`},
+		"the hub, no credential": {"", "default", func(*rest.Config) {}, 403, `User "system:anonymous" cannot list`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := list(t, as(c.path, c.as), c.namespace)
