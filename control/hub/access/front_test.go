@@ -76,9 +76,9 @@ func (h *hubAPI) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			panic(err)
 		}
 		defer conn.Close()
-		// the client reports what is missing
-		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
-		_, _ = io.Copy(conn, in)
+		const answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+		_, _ = io.WriteString(conn, answer) // the client reports what is missing
+		_, _ = io.Copy(conn, in)            // as above
 	}
 }
 
@@ -168,7 +168,7 @@ func TestFrontIdentity(t *testing.T) {
 		certificate string
 		header      http.Header
 		code        int
-		want        http.Header // what the API server gets of Authorization, X-Remote-* and Impersonate-*
+		want        http.Header // what the API server receives of Authorization, X-Remote-* and Impersonate-*
 	}{
 		"no credential": {"", nil, 200, http.Header{}},
 		"a token":       {"", http.Header{"Authorization": {"Bearer t"}}, 200, http.Header{"Authorization": {"Bearer t"}}},
@@ -224,7 +224,7 @@ func TestFrontIdentity(t *testing.T) {
 				}
 			}
 			if fmt.Sprint(got) != fmt.Sprint(c.want) {
-				t.Errorf("the API server gets %v, want %v", got, c.want)
+				t.Errorf("the API server receives %v, want %v", got, c.want)
 			}
 			if from := hub.requests()[0].Header["X-Forwarded-For"]; len(from) != 1 || from[0] != "127.0.0.1" {
 				t.Errorf("X-Forwarded-For %v, want 127.0.0.1", from)
@@ -238,11 +238,11 @@ func TestFrontIdentity(t *testing.T) {
 func TestFrontMembers(t *testing.T) {
 	const clusters = "/apis/cluster.karmada.io/v1alpha1/clusters"
 	for name, c := range map[string]struct {
-		path   string
-		denied bool
-		code   int
-		says   string
-		hub    string // the paths that the API server gets
+		path    string
+		denied  bool
+		code    int
+		message string
+		hub     string // the paths that the API server receives
 	}{
 		"permitted": {clusters + "/m1/proxy/api", false, 503, "cluster m1 is not a member", "selfsubjectreviews selfsubjectaccessreviews"},
 		"denied": {clusters + "/m1/proxy", true, 403, `user "alice" cannot delete resource "clusters/proxy" in API group "cluster.karmada.io"`,
@@ -274,8 +274,8 @@ func TestFrontMembers(t *testing.T) {
 				t.Fatal(err)
 			}
 			var status struct{ Message string }
-			if err := json.Unmarshal(text, &status); r.StatusCode != c.code || c.says != "" && (err != nil || !strings.Contains(status.Message, c.says)) {
-				t.Errorf("%s: %s, want %d: %s", r.Status, text, c.code, c.says)
+			if err := json.Unmarshal(text, &status); r.StatusCode != c.code || c.message != "" && (err != nil || !strings.Contains(status.Message, c.message)) {
+				t.Errorf("%s: %s, want %d: %s", r.Status, text, c.code, c.message)
 			}
 			var paths []string
 			for _, got := range hub.requests() {
@@ -285,7 +285,7 @@ func TestFrontMembers(t *testing.T) {
 				}
 			}
 			if got := strings.Join(paths, " "); got != c.hub {
-				t.Errorf("the API server gets %q, want %q", got, c.hub)
+				t.Errorf("the API server receives %q, want %q", got, c.hub)
 			}
 		})
 	}
