@@ -14,6 +14,7 @@ import (
 	"runtime/metrics"
 	"time"
 
+	"github.com/pelago-net/pelago/control/hub/access"
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -71,6 +72,8 @@ type options struct {
 	// proxyAddress is where proxy.pelago.io is served, "" or "0": nowhere; proxyHost is how the
 	// hub's API server reaches it.
 	proxyAddress, proxyHost string
+	// karmada is where Karmada's tools reach the hub; no address: nowhere.
+	karmada access.Front
 
 	// several hubs may run in one process; set by tests only.
 	several bool
@@ -129,6 +132,12 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.proxyHost, "proxy-host", "", "host name or address, with or without port, under which the hub's API server reaches "+
 		"--proxy-address, such as localhost: of all replicas, if there are several; its kube-apiserver must not have --enable-aggregator-routing; "+
 		"empty: the Service of the Deployment")
+	flags.StringVar(&o.karmada.Address, "karmada-address", "", "address, such as :6444, that serves the hub's whole API as "+
+		"Karmada's API server does, with clusters/NAME/proxy of cluster.karmada.io: for karmadactl, Karmada's dashboard and "+
+		"Argo CD. It needs --proxy-address; empty turns it off")
+	flags.StringVar(&o.karmada.CertFile, "karmada-tls-cert-file", "", "certificate of --karmada-address, PEM; read again "+
+		"when it changes")
+	flags.StringVar(&o.karmada.KeyFile, "karmada-tls-private-key-file", "", "its key")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -138,6 +147,10 @@ func parse(args []string) (options, error) {
 	}
 	if o.events != eventsFailures && o.events != eventsAll {
 		return o, fmt.Errorf("read the command line: --events=%s: it is %s or %s", o.events, eventsFailures, eventsAll)
+	}
+	if k := o.karmada; k.Address != "" && (k.CertFile == "" || k.KeyFile == "" || !o.proxied()) {
+		return o, errors.New("read the command line: --karmada-address needs --karmada-tls-cert-file, " +
+			"--karmada-tls-private-key-file and --proxy-address")
 	}
 	if e := o.eviction; e.Rate <= 0 || e.HaltedAbove <= 0 || e.HaltedAbove > 1 || e.ClusterFailure <= 0 || e.ReachableClusterFailure <= 0 || e.Timeout <= 0 || o.grace <= 0 || o.rttHold <= 0 {
 		return o, errors.New("read the command line: --resource-eviction-rate, --cluster-failover-after, --reachable-cluster-failover-after, --graceful-eviction-timeout, " +

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pelago-net/pelago/control/hub/access"
 	"github.com/pelago-net/pelago/control/hub/placement"
 )
 
@@ -20,6 +21,8 @@ func TestParse(t *testing.T) {
 	named.identity = "hub-0"
 	told := defaults
 	told.events = "all"
+	tools := defaults
+	tools.proxyAddress, tools.karmada = ":8443", access.Front{Address: ":6444", CertFile: "c", KeyFile: "k"}
 	tests := map[string]struct {
 		args    string
 		want    options
@@ -34,9 +37,15 @@ func TestParse(t *testing.T) {
 		"some events":        {"--events=some", options{}, "failures or all"},
 		"no hold":            {"--rtt-hold=0s", options{}, "--rtt-hold"},
 		"no share":           {"--eviction-halted-above=1.5", options{}, "--eviction-halted-above"},
-		"extra argument":     {"now", options{}, `unexpected argument "now"`},
-		"bad level":          {"--log-level=loud", options{}, "loud"},
-		"unknown flag":       {"--replicas=2", options{}, "not defined"},
+		"Karmada's tools": {"--proxy-address=:8443 --karmada-address=:6444 --karmada-tls-cert-file=c --karmada-tls-private-key-file=k",
+			tools, ""},
+		"Karmada's tools without members": {"--karmada-address=:6444 --karmada-tls-cert-file=c --karmada-tls-private-key-file=k", options{},
+			"needs --karmada-tls-cert-file, --karmada-tls-private-key-file and --proxy-address"},
+		"Karmada's tools without a key": {"--proxy-address=:8443 --karmada-address=:6444 --karmada-tls-cert-file=c", options{},
+			"--karmada-tls-private-key-file"},
+		"extra argument": {"now", options{}, `unexpected argument "now"`},
+		"bad level":      {"--log-level=loud", options{}, "loud"},
+		"unknown flag":   {"--replicas=2", options{}, "not defined"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

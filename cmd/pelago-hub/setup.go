@@ -87,7 +87,7 @@ func setupProxy(mgr ctrl.Manager, hub *rest.Config, o options) error {
 	}
 	return access.Setup(mgr, access.Options{
 		Address: o.proxyAddress, Host: o.proxyHost, Namespace: manifests.SystemNamespace, Name: manifests.HubName,
-		BrokerNamespace: config.DefaultBrokerNamespace, Registry: metrics.Registry, Hub: hub,
+		BrokerNamespace: config.DefaultBrokerNamespace, Registry: metrics.Registry, Hub: hub, Karmada: o.karmada,
 		Log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("proxy"))),
 	})
 }

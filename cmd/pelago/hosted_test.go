@@ -67,6 +67,7 @@ func TestHosted(t *testing.T) {
 		s.fails(t, tt.words, init(tt.flags...)...)
 	}
 	s.fails(t, "--dry-run has no effect without --host-context", "init", "--dry-run")
+	s.fails(t, "--karmada-tools needs --host-context or --local", "init", "--karmada-tools")
 	printed := s.must(t, init("--dry-run", "--etcd-replicas", "3", "--image-registry", "mirror.example")...)
 	if !strings.Contains(printed, "image: mirror.example/etcd:") || strings.Contains(printed, "kind: Secret") {
 		t.Errorf("--dry-run prints\n%s", printed)
@@ -80,7 +81,7 @@ func TestHosted(t *testing.T) {
 	c.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: "192.0.2.11"}}}})
 	s.fails(t, "after 2s without progress these do not run: StatefulSet pelago-hub-etcd (0 of 1 ready)", init("--image", "registry.example/pelago:1", "--image-pull-secret", "mirror",
-		"--toleration", "infra", "--toleration", "spot=yes:NoSchedule")...)
+		"--toleration", "infra", "--toleration", "spot=yes:NoSchedule", "--karmada-tools")...)
 
 	kept, issued, settings := &corev1.Secret{}, &corev1.Secret{}, &corev1.ConfigMap{}
 	must(t, c.Get(t.Context(), key(hub.HostedCA), kept))
@@ -101,6 +102,21 @@ func TestHosted(t *testing.T) {
 	for _, name := range []string{"192.0.2.11", "pelago-hub-apiserver.hub.svc"} {
 		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
 			t.Errorf("the certificate of the API server for %s: %v", name, err)
+		}
+	}
+
+	tools := &corev1.Service{}
+	must(t, c.Get(t.Context(), key(hub.HostedKarmada), tools))
+	contexts, err := clientcmd.Load(issued.Data[hub.AdminKubeconfig])
+	must(t, err)
+	if at, want := contexts.Clusters[hub.KarmadaName], fmt.Sprintf("https://192.0.2.11:%d", tools.Spec.Ports[0].NodePort); at == nil || at.Server != want {
+		t.Errorf("Karmada's tools reach the hub at %v, want %s", at, want)
+	}
+	pair, err = tls.X509KeyPair(issued.Data["karmada.crt"], issued.Data["karmada.key"])
+	must(t, err)
+	for _, name := range []string{"192.0.2.11", "pelago-hub-karmada.hub.svc"} {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
+			t.Errorf("the certificate for Karmada's tools for %s: %v", name, err)
 		}
 	}
 
@@ -135,6 +151,11 @@ func TestHosted(t *testing.T) {
 	must(t, c.Get(t.Context(), key(hub.HostedPKI), again))
 	if bytes.Equal(again.Data["apiserver.crt"], issued.Data["apiserver.crt"]) || !bytes.Equal(again.Data["etcd.crt"], issued.Data["etcd.crt"]) {
 		t.Error("with another address the certificate of the API server must be issued again, and no other")
+	}
+	s.fails(t, "reach the API server at https://127.0.0.1:1: ", init("--karmada-tools=false")...)
+	must(t, c.Get(t.Context(), key(hub.HostedPKI), again))
+	if contexts, err := clientcmd.Load(again.Data[hub.AdminKubeconfig]); err != nil || contexts.Contexts[hub.KarmadaName] != nil || exists(tools, tools.Name) {
+		t.Errorf("without Karmada's tools: their context or Service stays (%v)", err)
 	}
 	if out := s.must(t, append([]string{"hub", "renew"}, host[:4]...)...); !strings.Contains(out, "Issued 0 certificates") {
 		t.Errorf("renew at once: %s", out)

@@ -76,7 +76,7 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		i.local.Address, i.local.Timeout = i.hosted.APIAddress, i.hosted.Timeout
+		i.local.Address, i.local.Timeout, i.local.KarmadaTools = i.hosted.APIAddress, i.hosted.Timeout, i.hosted.KarmadaTools
 		if err := errors.Join(i.hosted.CheckMode(cmd.Flags()), i.local.CheckMode(cmd.Flags())); err != nil {
 			return err
 		}
@@ -85,6 +85,9 @@ Run it again to repair, upgrade or renew: existing keys and data stay and, with
 			return i.hosted.Init(cmd.Context(), i.openHost(cmd.Context(), newProgress(cmd.ErrOrStderr())), i.dryRun, i.file, cmd.OutOrStdout())
 		case i.local.On:
 			return i.local.Init(cmd.Context(), i.file, cmd.OutOrStdout())
+		case i.hosted.KarmadaTools:
+			return errors.New("--karmada-tools needs --host-context or --local: elsewhere give pelago-hub --karmada-address, " +
+				"with a certificate")
 		}
 		return i.run(i.install)(cmd, args)
 	}

@@ -10,9 +10,10 @@ import (
 )
 
 // Forward sends requests to the API server at a URL: those that switch protocols (SPDY, WebSocket)
-// by upgrade, which must not negotiate HTTP/2, all others by plain. No credential of a request is
-// forwarded, and impersonation only if the caller's set adds it. Answers are forwarded as they
-// come, as logs and watches need it. The caller may set ModifyResponse and ErrorHandler.
+// by upgrade, which must not negotiate HTTP/2, all others by plain. A credential of a request, and
+// impersonation, are forwarded only if the caller's set, which may be nil, adds them. Answers are
+// forwarded as they come, as logs and watches need it. The caller may set ModifyResponse and
+// ErrorHandler.
 func Forward(to *url.URL, plain, upgrade http.RoundTripper, set func(in, out *http.Request)) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		FlushInterval: -1,
@@ -33,7 +34,9 @@ func Forward(to *url.URL, plain, upgrade http.RoundTripper, set func(in, out *ht
 				body := &unread{ReadCloser: p.Out.Body}
 				p.Out.Body, p.Out.GetBody = body, body.again
 			}
-			set(p.In, p.Out)
+			if set != nil {
+				set(p.In, p.Out)
+			}
 		},
 	}
 }

@@ -44,6 +44,8 @@ const (
 	HostedAPIServer         = "pelago-hub-apiserver"
 	HostedEtcd              = "pelago-hub-etcd"
 	HostedControllerManager = "pelago-hub-controller-manager"
+	// HostedKarmada is the Service by which Karmada's tools reach pelago-hub.
+	HostedKarmada = "pelago-hub-karmada"
 )
 
 // Machine is where the processes of a hub run that has no host cluster: their directory, and the
@@ -94,7 +96,7 @@ func values(h spec.Hub) (map[string]any, error) {
 		"Hosted": true, "Namespace": h.Namespace, "Accounts": "system:serviceaccounts:" + h.Namespace, "EtcdReplicas": h.EtcdReplicas, "Replicas": min(h.EtcdReplicas, 2),
 		"StorageClass": optional(h.StorageClass), "StorageSize": h.StorageSize, "EmptyDir": h.EtcdEmptyDir,
 		"HostPath": optional(h.EtcdHostPath), "Node": optional(h.EtcdNode),
-		"ServiceType": h.ServiceType, "NodePort": h.NodePort, "EtcdImage": images["etcd"],
+		"ServiceType": h.ServiceType, "NodePort": h.NodePort, "KarmadaTools": h.KarmadaTools, "EtcdImage": images["etcd"],
 		"APIServerImage": images["kube-apiserver"], "ControllerManagerImage": images["kube-controller-manager"],
 		"PKI": manifests.Raw("/etc/pelago"), "Audit": manifests.Raw("/etc/pelago-audit"), "AuditLog": manifests.Raw("-"), "Data": manifests.Raw("/var/lib/pelago"),
 		"Tmp": manifests.Raw("/tmp"), "Advertise": manifests.Raw(""), "Bind": manifests.Raw("0.0.0.0"), "EtcdName": manifests.Raw("$(POD_NAME)"),

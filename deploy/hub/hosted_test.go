@@ -32,7 +32,7 @@ var server = apiserver.NewShared()
 func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 var hostedVariants = map[string]spec.Hub{
-	"three": {Namespace: "hub", EtcdReplicas: 3, StorageClass: "fast", StorageSize: "20Gi", ServiceType: "LoadBalancer",
+	"three": {Namespace: "hub", EtcdReplicas: 3, StorageClass: "fast", StorageSize: "20Gi", ServiceType: "LoadBalancer", KarmadaTools: true,
 		ImageRegistry: "mirror.example/k8s/", Image: "mirror.example/pelago:1", Placement: spec.Placement{PullSecrets: []string{"mirror"},
 			NodeSelector: map[string]string{"pool": "infra"}, Tolerations: []corev1.Toleration{{Key: "infra", Operator: corev1.TolerationOpExists}}}},
 	"one": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "NodePort", NodePort: 30443, EtcdHostPath: "/data", EtcdNode: "n1",

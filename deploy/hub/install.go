@@ -167,30 +167,15 @@ func (h *Hosted) checkStorage(ctx context.Context, host client.Client) error {
 		"--etcd-empty-dir for a trial")
 }
 
-// address finds out at which address the API server is reached, and keeps it for other runs.
+// address finds out at which addresses the API server, and pelago-hub by Karmada's tools, are
+// reached, and keeps the former for other runs.
 func (h *Hosted) address(ctx context.Context, host client.Client, progress manifests.Progress) (PKINames, error) {
-	s := &corev1.Service{}
-	port := "6443"
-	if h.APIAddress == "" && h.ServiceType == string(corev1.ServiceTypeLoadBalancer) {
-		progress("Waiting for the address of the load balancer")
-	}
-	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
-		if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: HostedAPIServer}, s); err != nil {
-			return false, err
-		}
-		if h.APIAddress == "" && h.ServiceType == string(corev1.ServiceTypeLoadBalancer) {
-			for _, in := range s.Status.LoadBalancer.Ingress {
-				h.APIAddress = cmp.Or(in.Hostname, in.IP)
-				return true, nil
-			}
-			return false, nil
-		}
-		return true, nil
-	})
+	s, balancer, err := h.exposed(ctx, host, HostedAPIServer, h.APIAddress == "", progress)
 	if err != nil {
-		return PKINames{}, fmt.Errorf("wait for the address of Service %s/%s: %w: give --api-address if the host cluster assigns none",
-			h.Namespace, HostedAPIServer, err)
+		return PKINames{}, err
 	}
+	h.APIAddress = cmp.Or(h.APIAddress, balancer)
+	port := "6443"
 	if h.ServiceType == string(corev1.ServiceTypeNodePort) {
 		h.NodePort = int(s.Spec.Ports[0].NodePort)
 		port = strconv.Itoa(h.NodePort)
@@ -206,11 +191,55 @@ func (h *Hosted) address(ctx context.Context, host client.Client, progress manif
 	}
 	svc := HostedAPIServer + "." + h.Namespace + ".svc"
 	etcd := HostedEtcd + "." + h.Namespace + ".svc"
-	return PKINames{
+	names := PKINames{
 		APIServer: []string{name, HostedAPIServer, svc, svc + ".cluster.local", "kubernetes.default.svc", "localhost", "127.0.0.1"},
 		Etcd:      []string{etcd, "*." + etcd, "localhost", "127.0.0.1"},
 		Internal:  "https://" + svc + ":6443", External: "https://" + net.JoinHostPort(name, port),
-	}, nil
+	}
+	if !h.KarmadaTools {
+		err := host.Delete(ctx, &corev1.Service{ObjectMeta: h.meta(HostedKarmada)}) // of an earlier run
+		if client.IgnoreNotFound(err) != nil {
+			return names, fmt.Errorf("delete Service %s/%s: %w", h.Namespace, HostedKarmada, err)
+		}
+		return names, nil
+	}
+	s, balancer, err = h.exposed(ctx, host, HostedKarmada, true, progress)
+	if err != nil {
+		return names, err
+	}
+	at, port := cmp.Or(balancer, name), "6444"
+	if n := s.Spec.Ports[0].NodePort; h.ServiceType == string(corev1.ServiceTypeNodePort) {
+		port = strconv.Itoa(int(n))
+	}
+	svc = HostedKarmada + "." + h.Namespace + ".svc"
+	names.Karmada = []string{at, HostedKarmada, svc, svc + ".cluster.local", "localhost", "127.0.0.1"}
+	names.KarmadaURL = "https://" + net.JoinHostPort(at, port)
+	return names, nil
+}
+
+// exposed returns a Service of the hub and, if it is a load balancer and that is wanted, waits for
+// its address.
+func (h *Hosted) exposed(ctx context.Context, host client.Client, name string, address bool,
+	progress manifests.Progress) (s *corev1.Service, at string, err error) {
+	s = &corev1.Service{}
+	if address = address && h.ServiceType == string(corev1.ServiceTypeLoadBalancer); address {
+		progress("Waiting for the address of the load balancer")
+	}
+	key := client.ObjectKey{Namespace: h.Namespace, Name: name}
+	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
+		if err := host.Get(ctx, key, s); err != nil || !address {
+			return err == nil, err
+		}
+		for _, in := range s.Status.LoadBalancer.Ingress {
+			at = cmp.Or(in.Hostname, in.IP)
+		}
+		return at != "", nil
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("wait for the address of Service %s: %w: give --api-address, and not --karmada-tools, if the "+
+			"host cluster assigns none", key, err)
+	}
+	return s, at, nil
 }
 
 // nodeAddress takes the address of the first node, in the order of their names, those of the

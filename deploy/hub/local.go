@@ -22,9 +22,11 @@ import (
 type Local struct {
 	Dir, BinDir, Address string
 	Foreground           bool
-	Timeout              time.Duration
-	programs             string // of tests: the directory of the programs of Pelago
-	systemd              Systemd
+	// KarmadaTools: pelago-hub serves Karmada's tools.
+	KarmadaTools bool
+	Timeout      time.Duration
+	programs     string // of tests: the directory of the programs of Pelago
+	systemd      Systemd
 }
 
 // LocalVersions are those that the tests run.
@@ -32,8 +34,9 @@ const LocalVersions = "etcd 3.7 (with etcdutl, for a restore), kube-apiserver an
 
 const (
 	// defaultPort is that of the API server. The hub's other programs listen on the seven ports
-	// from there on, at 127.0.0.1.
+	// from there on, at 127.0.0.1, and for Karmada's tools on the next, at all addresses.
 	defaultPort = 6443
+	karmadaPort = 8 // after that of the API server
 	// renewalInterval is how often certificates are checked.
 	renewalInterval = 24 * time.Hour
 )
@@ -90,8 +93,8 @@ func (l *Local) options() (Machine, PKINames, error) {
 	name := address
 	if host, port, err := net.SplitHostPort(address); err == nil {
 		name = host
-		if o.Port, err = strconv.Atoi(port); err != nil || o.Port < 1024 || o.Port > 65528 {
-			return o, names, fmt.Errorf("--api-address %s: give a port from 1024 to 65528", address)
+		if o.Port, err = strconv.Atoi(port); err != nil || o.Port < 1024 || o.Port > 65535-karmadaPort {
+			return o, names, fmt.Errorf("--api-address %s: give a port from 1024 to %d", address, 65535-karmadaPort)
 		}
 	}
 	// kube-apiserver 1.37 refuses to advertise a loopback address, and advertises that of the way
@@ -102,6 +105,9 @@ func (l *Local) options() (Machine, PKINames, error) {
 	hosts := []string{name, "localhost", "127.0.0.1", "kubernetes.default.svc"}
 	names = PKINames{APIServer: hosts, Etcd: []string{"localhost", "127.0.0.1"},
 		Internal: fmt.Sprintf("https://127.0.0.1:%d", o.Port), External: fmt.Sprintf("https://%s", net.JoinHostPort(name, strconv.Itoa(o.Port)))}
+	if l.KarmadaTools {
+		names.Karmada, names.KarmadaURL = hosts, "https://"+net.JoinHostPort(name, strconv.Itoa(o.Port+karmadaPort))
+	}
 	return o, names, nil
 }
 
@@ -119,6 +125,11 @@ func (l *Local) Prepare(now time.Time) (processes []Process, err error) {
 	last := Process{Name: "pelago-hub", Args: []string{"--kubeconfig=" + filepath.Join(o.Dir, "pki", "hub.kubeconfig"), "--identity=local",
 		fmt.Sprintf("--metrics-address=127.0.0.1:%d", o.Port+5), fmt.Sprintf("--health-address=127.0.0.1:%d", o.Port+6),
 		fmt.Sprintf("--proxy-address=127.0.0.1:%d", o.Port+7), "--proxy-host=localhost"}}
+	if l.KarmadaTools {
+		pki := filepath.Join(o.Dir, "pki", KarmadaName)
+		last.Args = append(last.Args, fmt.Sprintf("--karmada-address=:%d", o.Port+karmadaPort),
+			"--karmada-tls-cert-file="+pki+".crt", "--karmada-tls-private-key-file="+pki+".key")
+	}
 	processes = append(processes, last)
 	for i, p := range processes {
 		path, err := l.program(p.Name)

@@ -88,7 +88,7 @@ func newLocal(t *testing.T) *Local {
 	// below the range from which the kernel gives ports out
 	port := 20000 + free.Addr().(*net.TCPAddr).Port%10000
 	check(t, free.Close())
-	return &Local{Dir: filepath.Join(t.TempDir(), "hub"), BinDir: kube, Address: fmt.Sprintf("127.0.0.1:%d", port), Foreground: true,
+	return &Local{Dir: filepath.Join(t.TempDir(), "hub"), BinDir: kube, Address: fmt.Sprintf("127.0.0.1:%d", port), Foreground: true, KarmadaTools: true,
 		Timeout: 5 * time.Minute, programs: programs, systemd: Systemd{Dir: t.TempDir()}}
 }
 
@@ -109,7 +109,8 @@ func TestLocal(t *testing.T) {
 	t.Run("what pelago-hub is given", func(t *testing.T) {
 		await.True(t, "pelago-hub runs", func() bool {
 			text, err := os.ReadFile(filepath.Join(l.Dir, "pelago-hub.log"))
-			return err == nil && strings.Contains(string(text), "--kubeconfig="+l.Dir+"/pki/hub.kubeconfig")
+			return err == nil && strings.Contains(string(text), "--kubeconfig="+l.Dir+"/pki/hub.kubeconfig") &&
+				strings.Contains(string(text), "--karmada-tls-cert-file="+l.Dir+"/pki/karmada.crt")
 		})
 		cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(l.Dir, "pki", "hub.kubeconfig"))
 		check(t, err)
@@ -288,8 +289,8 @@ func testRenewed(t *testing.T, l *Local, r running) {
 	old := serial()
 	renewed, err := l.Renew(time.Now())
 	check(t, err)
-	if len(renewed) != 4 {
-		t.Errorf("renewed are %v, want the four old ones", renewed)
+	if len(renewed) != 5 {
+		t.Errorf("renewed are %v, want the five old ones", renewed)
 	}
 	await.True(t, "the renewed certificate is served", func() bool { s := serial(); return s != "" && s != old })
 	if again, err := l.Renew(time.Now()); err != nil || len(again) > 0 {

@@ -48,6 +48,10 @@ type PKI struct {
 type PKINames struct {
 	// APIServer and Etcd are host names and addresses of the servers.
 	APIServer, Etcd []string
+	// Karmada are those of pelago-hub for Karmada's tools, and KarmadaURL its address; empty:
+	// there is none, or with an empty External it stays.
+	Karmada    []string
+	KarmadaURL string
 	// Internal is the URL of the API server for the hub's own programs, External for everybody
 	// else.
 	Internal, External string
@@ -66,6 +70,7 @@ var issued = []struct {
 	{"apiserver", "ca", "kube-apiserver", nil, func(n PKINames) []string { return n.APIServer }},
 	{"apiserver-etcd", "etcd-ca", "kube-apiserver", nil, nil},
 	{"etcd", "etcd-ca", "etcd", nil, func(n PKINames) []string { return n.Etcd }},
+	{KarmadaName, "ca", "pelago-hub", nil, func(n PKINames) []string { return n.Karmada }},
 	{"front-proxy-client", "front-proxy-ca", "front-proxy-client", nil, nil},
 	{"controller-manager", "ca", "system:kube-controller-manager", nil, nil},
 	// The ServiceAccount that has the rights. A certificate is renewed without the API server, a
@@ -74,6 +79,10 @@ var issued = []struct {
 		[]string{"system:serviceaccounts", "system:serviceaccounts:" + manifests.SystemNamespace}, nil},
 	{AdminName, "ca", "pelago-admin", []string{"system:masters"}, nil},
 }
+
+// KarmadaName is the certificate of pelago-hub for Karmada's tools, which exists if they are
+// served, and the context of AdminKubeconfig that leads there.
+const KarmadaName = "karmada"
 
 // AdminName is the certificate of the hub's administrator.
 const AdminName = "admin"
@@ -108,6 +117,9 @@ func (p *PKI) Complete(n PKINames, now time.Time) (renewed []string, err error) 
 		if c.hosts != nil {
 			want.ExtKeyUsage = append(want.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 			hosts := c.hosts(n)
+			if c.name == KarmadaName && len(hosts) == 0 && p.Issued[KarmadaName+".crt"] == nil {
+				continue
+			}
 			if len(hosts) == 0 && errHave == nil {
 				want.DNSNames, want.IPAddresses = have.DNSNames, have.IPAddresses
 			}
@@ -244,13 +256,16 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 // which the programs read again when they change; the administrator's contains everything.
 func (p *PKI) kubeconfigs(n PKINames) error {
 	for name, url := range map[string]string{"controller-manager": n.Internal, "hub": n.Internal, AdminName: n.External} {
-		file := name + ".kubeconfig"
+		file, tools := name+".kubeconfig", n.KarmadaURL
 		if url == "" {
 			former, err := clientcmd.Load(p.Issued[file])
 			if err != nil || former.Clusters["hub"] == nil {
 				return fmt.Errorf("read the address of the API server from %s: %w", file, errors.Join(err, errors.New("it has none: run `pelago init`")))
 			}
 			url = former.Clusters["hub"].Server
+			if at := former.Clusters[KarmadaName]; at != nil {
+				tools = at.Server
+			}
 		}
 		c := clientcmdapi.NewConfig()
 		c.Clusters["hub"] = &clientcmdapi.Cluster{Server: url, CertificateAuthority: "ca.crt"}
@@ -258,6 +273,10 @@ func (p *PKI) kubeconfigs(n PKINames) error {
 		if name == AdminName {
 			c.Clusters["hub"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: p.Kept["ca.crt"]}
 			c.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: p.Issued[name+".crt"], ClientKeyData: p.Issued[name+".key"]}
+			if tools != "" {
+				c.Clusters[KarmadaName] = &clientcmdapi.Cluster{Server: tools, CertificateAuthorityData: p.Kept["ca.crt"]}
+				c.Contexts[KarmadaName] = &clientcmdapi.Context{Cluster: KarmadaName, AuthInfo: name}
+			}
 		}
 		c.Contexts["hub"] = &clientcmdapi.Context{Cluster: "hub", AuthInfo: name}
 		c.CurrentContext = "hub"

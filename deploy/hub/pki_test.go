@@ -14,6 +14,7 @@ import (
 )
 
 var hubNames = PKINames{APIServer: []string{"hub.example.org", "192.0.2.7", "localhost"}, Etcd: []string{"*.etcd.svc", "localhost"},
+	Karmada: []string{"tools.example.org"}, KarmadaURL: "https://tools.example.org:6444",
 	Internal: "https://apiserver:6443", External: "https://hub.example.org:443"}
 
 func completed(t *testing.T, p *PKI, n PKINames, now time.Time) []string {
@@ -90,6 +91,14 @@ func TestPKI(t *testing.T) {
 			if tt.lose == "" && !maps.EqualFunc(p.Kept, next.Kept, bytes.Equal) {
 				t.Error("authorities or keys have changed")
 			}
+			c, err := clientcmd.Load(next.Issued[AdminKubeconfig])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tools := c.Clusters[KarmadaName]; (tools == nil) != (tt.names.External != "" && tt.names.KarmadaURL == "") ||
+				tools != nil && tools.Server != hubNames.KarmadaURL {
+				t.Errorf("the address for Karmada's tools is %v", tools)
+			}
 			renewed, _, err := pair(next.Issued, "apiserver")
 			if err != nil {
 				t.Fatal(err)
@@ -102,6 +111,12 @@ func TestPKI(t *testing.T) {
 
 	if _, err := p.Complete(hubNames, start.Add(authorityLife+time.Hour)); err == nil || !strings.Contains(err.Error(), "its authority ca.crt has expired") {
 		t.Errorf("an authority that has expired: %v", err)
+	}
+	without := PKI{}
+	plain := hubNames
+	plain.Karmada, plain.KarmadaURL = nil, ""
+	if renewed := completed(t, &without, plain, start); slices.Contains(renewed, KarmadaName) {
+		t.Error("a certificate for Karmada's tools, which are not served")
 	}
 	late := PKI{Kept: maps.Clone(p.Kept)}
 	completed(t, &late, hubNames, start.Add(authorityLife-time.Hour))

@@ -78,7 +78,8 @@ func (o MemberOptions) Values() map[string]any {
 		tolerations = append(tolerations, string(text))
 	}
 	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE, "CoreDNS": names,
-		"PullSecrets": o.PullSecrets, "NodeSelector": o.NodeSelector, "Tolerations": tolerations, "Proxy": o.proxy(), "Namespace": SystemNamespace, "Hosted": false}
+		"PullSecrets": o.PullSecrets, "NodeSelector": o.NodeSelector, "Tolerations": tolerations, "Proxy": o.proxy(),
+		"Namespace": SystemNamespace, "Hosted": false, "KarmadaTools": false}
 }
 
 // PropagationOptions are the choices of `pelago init` that the manifests depend on.

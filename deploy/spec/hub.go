@@ -40,6 +40,8 @@ type Hub struct {
 	NodePort    int    `json:"nodePort" flag:"node-port"`
 	// APIAddress is HOST[:PORT]; empty: the load balancer's, or a node's.
 	APIAddress string `json:"apiAddress" flag:"api-address"`
+	// KarmadaTools: pelago-hub serves Karmada's tools, by a Service of that type.
+	KarmadaTools bool `json:"karmadaTools" flag:"karmada-tools"`
 
 	// Image is that of pelago-hub, PullPolicy that of all pods.
 	Image      string `json:"image" flag:"image"`
@@ -209,6 +211,8 @@ func (h *Hub) AddFlags(f *pflag.FlagSet) *HubFlags {
 		"or ClusterIP, for which --api-address is needed", serviceTypes...)
 	f.IntVar(&h.NodePort, "node-port", 0, "port of the Service of the API server on the nodes (default: chosen by the host cluster)")
 	AddHostPort(f, &h.APIAddress, "api-address", "`HOST[:PORT]` at which members and users reach the API server (default: the load balancer's, or a node's)")
+	f.BoolVar(&h.KarmadaTools, "karmada-tools", false, "with --host-context or --local: serve Karmada's tools (karmadactl, its "+
+		"dashboard, Argo CD) at an address of their own: context karmada of the kubeconfig")
 	f.StringVar(&h.Image, "image", h.Image, "image of pelago-hub, where it runs as a Deployment")
 	AddChoice(f, &h.PullPolicy, "image-pull-policy", h.PullPolicy, either(pullPolicies), pullPolicies...)
 	b.placement = h.Placement.AddFlags(f, "the namespace of the hub", "the pods of the hub")

@@ -34,7 +34,7 @@ func TestHubFields(t *testing.T) {
 		"spec.nodeSelector":     func(h *Hub) { h.NodeSelector = map[string]string{"a b": ""} },
 		"spec.tolerations":      func(h *Hub) { h.Tolerations = []corev1.Toleration{{Key: "a b"}} },
 	}
-	any := []string{"spec.image", "spec.imageRegistry", "spec.etcdImage", "spec.kubeAPIServerImage", "spec.kubeControllerManagerImage"}
+	any := []string{"spec.karmadaTools", "spec.image", "spec.imageRegistry", "spec.etcdImage", "spec.kubeAPIServerImage", "spec.kubeControllerManagerImage"}
 	var paths []string
 	for _, f := range fields(reflect.ValueOf(Hub{})) {
 		paths = append(paths, f.path)

@@ -47,6 +47,7 @@ type proxyHandler struct {
 	authenticate    func(*http.Request) (*authenticator.Response, bool, error)
 	tunnels         *tunnels
 	routes          routes
+	hub             *route // to the API server, as the hub's account; nil: none
 	search          *searchHandler
 	log             *slog.Logger
 }
@@ -60,28 +61,30 @@ func (h *proxyHandler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		refuse(w, apierrors.NewUnauthorized("only the hub's API server may connect: send requests there"))
 		return
 	}
-	name, subresource, rest, ok := split(q.URL)
+	name, subresource, rest, ok := split(q.URL, root+"/clusters/")
 	switch {
 	case h.search != nil && strings.HasPrefix(q.URL.Path, searchRoot):
 		h.search.serve(w, q, who.User)
 	case strings.TrimSuffix(q.URL.Path, "/") == root:
 		write(w, http.StatusOK, subresources())
 	case !ok:
-		refuse(w, apierrors.NewBadRequest("the path "+q.URL.Path+" has segments that change it: use the plain path"))
+		refuse(w, badPath(q))
 	case name == "":
 		refuse(w, apierrors.NewGenericServerResponse(http.StatusNotFound, q.Method, resource, "", "the path is not served", 0, true))
 	default:
-		h.serve(w, q, who.User, name, subresource, rest)
+		h.serve(w, q, who.User, resource, name, subresource, rest)
 	}
 }
 
-func (h *proxyHandler) serve(w http.ResponseWriter, q *http.Request, who user.Info, name, subresource string, rest *url.URL) {
+// serve serves a subresource of a cluster, whose API group is that of the path.
+func (h *proxyHandler) serve(w http.ResponseWriter, q *http.Request, who user.Info, of schema.GroupResource,
+	name, subresource string, rest *url.URL) {
 	c := &clusterv1alpha1.Cluster{}
 	err := h.clusters.Get(q.Context(), client.ObjectKey{Name: name}, c)
 	switch {
 	case apierrors.IsNotFound(err):
 		h.routes.close(name)
-		refuse(w, apierrors.NewNotFound(resource, name))
+		refuse(w, apierrors.NewNotFound(of, name))
 	case err != nil:
 		refuse(w, apierrors.NewInternalError(fmt.Errorf("read Cluster %s: %w", name, err)))
 	case !c.Member():
@@ -109,7 +112,7 @@ func (h *proxyHandler) forward(w http.ResponseWriter, q *http.Request, who user.
 		refuse(w, err)
 		return
 	}
-	p := tunnel.Forward(to.URL, to.Plain, to.Upgrade, func(_, out *http.Request) {})
+	p := tunnel.Forward(to.URL, to.Plain, to.Upgrade, nil)
 	p.ModifyResponse = func(r *http.Response) error { return explain(r, c) }
 	p.ErrorHandler = func(w http.ResponseWriter, q *http.Request, err error) {
 		if q.Context().Err() != nil {
@@ -227,12 +230,12 @@ func explain(r *http.Response, c *clusterv1alpha1.Cluster) error {
 	return nil
 }
 
-// split returns the parts of /apis/proxy.pelago.io/v1alpha1/clusters/<name>/<subresource>/<rest>;
-// name is empty for other paths. It reads the path as the API server did when it authorized the
-// request. ok is false if the rest would lead elsewhere in the member, or at an endpoint with a
-// path, into another cluster.
-func split(u *url.URL) (name, subresource string, rest *url.URL, ok bool) {
-	after, found := strings.CutPrefix(u.Path, root+"/clusters/")
+// split returns the parts of <prefix><name>/<subresource>/<rest>, where the prefix is the path of
+// clusters; all are empty for other paths. It reads the path as the API server did when it
+// authorized the request. ok is false if the rest would lead elsewhere in the member, or at an
+// endpoint with a path, into another cluster.
+func split(u *url.URL, prefix string) (name, subresource string, rest *url.URL, ok bool) {
+	after, found := strings.CutPrefix(u.Path, prefix)
 	if !found {
 		return "", "", nil, true
 	}
@@ -245,13 +248,17 @@ func split(u *url.URL) (name, subresource string, rest *url.URL, ok bool) {
 		rest.Path += parts[2]
 	}
 	if u.RawPath != "" {
-		raw, same := strings.CutPrefix(u.RawPath, root+"/clusters/"+parts[0]+"/"+parts[1])
+		raw, same := strings.CutPrefix(u.RawPath, prefix+parts[0]+"/"+parts[1])
 		if !same {
 			return "", "", nil, false
 		}
 		rest.RawPath = raw
 	}
 	return parts[0], parts[1], rest, plainPath(rest.Path)
+}
+
+func badPath(q *http.Request) error {
+	return apierrors.NewBadRequest("the path " + q.URL.Path + " has segments that change it: use the plain path")
 }
 
 func plainPath(path string) bool {

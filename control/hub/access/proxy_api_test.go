@@ -5,20 +5,22 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -57,6 +60,9 @@ type set struct {
 	token, ca          []byte // of the hub's account in the member
 	id                 string
 	front              *balancer
+	// karmada is where the last replica serves Karmada's tools; tokens and certificates are given
+	// by the caller.
+	karmada rest.Config
 }
 
 func newSet(t *testing.T) *set {
@@ -116,9 +122,19 @@ func namespace(name string) *corev1.Namespace { return &corev1.Namespace{ObjectM
 func (s *set) replica(t *testing.T, membership bool) (stop func()) {
 	t.Helper()
 	address := freeAddress(t)
+	certificate, private, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	tools := access.Front{Address: freeAddress(t), CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}
+	if err := errors.Join(os.WriteFile(tools.CertFile, certificate, 0o600), os.WriteFile(tools.KeyFile, private, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	s.karmada = rest.Config{Host: "https://" + tools.Address, TLSClientConfig: rest.TLSClientConfig{CAData: certificate}}
 	setup := []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
 		return access.Setup(mgr, access.Options{Address: address, Host: s.front.address, Namespace: manifests.SystemNamespace, Name: manifests.HubName,
-			BrokerNamespace: brokerNamespace, Hub: s.Config, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
+			BrokerNamespace: brokerNamespace, Hub: s.Config, Karmada: tools, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
 	}}
 	if membership {
 		setup = append(setup, func(mgr ctrl.Manager) error {
@@ -282,6 +298,8 @@ func TestPush(t *testing.T) {
 		}
 	})
 
+	t.Run("Karmada's tools", func(t *testing.T) { s.tools(t) })
+
 	t.Run("paths", func(t *testing.T) {
 		for _, path := range []string{"proxy/../../m2/proxy/version", "proxy/api/%2e%2e/x", "proxy/a%2F..%2Fb"} {
 			if err := raw(t, s.through("m1", "alice"), s.Config.Host+pelagov1alpha1.ProxyPath("m1", path)); err != http.StatusBadRequest {
@@ -361,6 +379,92 @@ func TestPush(t *testing.T) {
 	})
 }
 
+// tools reaches m1 as Karmada's tools do.
+func (s *set) tools(t *testing.T) {
+	t.Helper()
+	const m1 = "/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy"
+	hub, err := kubernetes.NewForConfig(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(path string, change func(*rest.Config)) *kubernetes.Clientset {
+		cfg := rest.CopyConfig(&s.karmada)
+		cfg.Host += path
+		change(cfg)
+		c, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	account := func(name string) func(*rest.Config) {
+		s.Make(&corev1.ServiceAccount{ObjectMeta: metaOf("default", name)})
+		token, err := hub.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func(c *rest.Config) { c.BearerToken = token.Status.Token }
+	}
+	certificate := func(c *rest.Config) { c.CertData, c.KeyData = s.Config.CertData, s.Config.KeyData }
+	entrant, stranger := account("entrant"), account("stranger")
+	self, err := as("", certificate).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As Karmada's users have it; entrant also impersonates alice.
+	s.Make(&rbacv1.ClusterRole{ObjectMeta: metaOf("", "tools"), Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{clusterv1alpha1.GroupVersion.Group}, Resources: []string{"clusters/proxy"}, ResourceNames: []string{"m1"}, Verbs: []string{"*"}},
+		{APIGroups: []string{""}, Resources: []string{"users"}, ResourceNames: []string{"alice"}, Verbs: []string{"impersonate"}}}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metaOf("", "tools"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "tools"},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: "entrant"}, {Kind: "User", APIGroup: rbacv1.GroupName, Name: "alice"}}})
+	s.member.Make(&rbacv1.RoleBinding{ObjectMeta: metaOf("shop", "tools"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "shop"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: "entrant"}, {Kind: "User", APIGroup: rbacv1.GroupName, Name: self.Status.UserInfo.Username}}})
+	impersonate := func(name string) func(*rest.Config) {
+		return func(c *rest.Config) {
+			entrant(c)
+			c.Impersonate.UserName = name
+		}
+	}
+	for name, c := range map[string]struct {
+		path, namespace string
+		as              func(*rest.Config)
+		code            int32
+		says            string
+	}{
+		"a token": {m1, "shop", entrant, 200, ""},
+		"a token, without rights in the member": {m1, "default", entrant, 403,
+			`User "system:serviceaccount:default:entrant" cannot list resource "configmaps"`},
+		"a token, without rights at the hub": {m1, "shop", stranger, 403,
+			`user "system:serviceaccount:default:stranger" cannot get resource "clusters/proxy" in API group "cluster.karmada.io"`},
+		"a token, another cluster":                    {strings.Replace(m1, "m1", "m2", 1), "shop", entrant, 403, `cannot get resource "clusters/proxy"`},
+		"a token that impersonates":                   {m1, "shop", impersonate("alice"), 200, ""},
+		"a token that may not impersonate":            {m1, "shop", impersonate("bob"), 403, "cannot impersonate"},
+		"a certificate":                               {m1, "shop", certificate, 200, ""},
+		"a certificate, without rights in the member": {m1, "default", certificate, 403, `cannot list resource "configmaps"`},
+		"a certificate, a cluster that does not exist": {strings.Replace(m1, "m1", "m9", 1), "shop", certificate, 404,
+			`clusters.cluster.karmada.io "m9" not found`},
+		"no credential":          {m1, "shop", func(*rest.Config) {}, 403, "system:anonymous"},
+		"an invalid token":       {m1, "shop", func(c *rest.Config) { c.BearerToken = "x" }, 401, "Unauthorized"},
+		"the hub by certificate": {"", "default", certificate, 200, ""},
+		"the hub without rights": {"", "default", entrant, 403, `User "system:serviceaccount:default:entrant" cannot list resource "configmaps"`},
+		"the hub, no credential": {"", "default", func(*rest.Config) {}, 403, `User "system:anonymous" cannot list`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := list(t, as(c.path, c.as), c.namespace)
+			if code := codeOf(err); code != c.code || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%d: %v, want %d: %s", code, err, c.code, c.says)
+			}
+		})
+	}
+	await.True(t, "the member's audit log names the caller", func() bool { return s.audited(t, "system:serviceaccount:default:entrant") })
+	t.Run("upgrade", func(t *testing.T) {
+		s.kubelet(t, "tools")
+		cfg := rest.Config{}
+		entrant(&cfg)
+		execBy(t, &s.karmada, m1+"/api/v1/namespaces/shop/pods/tools/exec?command=cat&stdin=true&stdout=true", "Authorization: Bearer "+cfg.BearerToken)
+	})
+}
+
 func codeOf(err error) int32 {
 	if err == nil {
 		return 200
@@ -400,19 +504,24 @@ func (s *set) exec(t *testing.T, cluster string) {
 func (s *set) execAt(t *testing.T, cluster, path string) {
 	t.Helper()
 	s.kubelet(t, cluster)
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(s.Config.CAData)
-	cert, err := tls.X509KeyPair(s.Config.CertData, s.Config.KeyData)
+	execBy(t, s.Config, path, "Impersonate-User: alice")
+}
+
+// execBy opens the exec with a header that names the user.
+func execBy(t *testing.T, to *rest.Config, path, header string) {
+	t.Helper()
+	settings, err := rest.TLSConfigFor(to)
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.Config.Host, "https://"), &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}})
+	settings.NextProtos = nil // HTTP/1.1
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(to.Host, "https://"), settings)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: hub\r\nImpersonate-User: alice\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"+
-		"X-Stream-Protocol-Version: v4.channel.k8s.io\r\nContent-Length: 0\r\n\r\n", path)
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: hub\r\n%s\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"+
+		"X-Stream-Protocol-Version: v4.channel.k8s.io\r\nContent-Length: 0\r\n\r\n", path, header)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,9 @@ package access
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -10,10 +12,14 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	"github.com/pelago-net/pelago/control/execute/collect"
 	"github.com/pelago-net/pelago/control/hub/member"
+	"github.com/pelago-net/pelago/control/tunnel"
 )
 
 // routes are the connections by which requests of users reach push members, separate from the hub's
@@ -24,11 +30,13 @@ type routes struct {
 	by map[string]*route
 }
 
-// route leads to the API server of one push member.
+// route leads to the API server of one push member, or of the hub.
 type route struct {
 	URL            *url.URL
-	Token          string            // of the account that may impersonate
-	Plain, Upgrade http.RoundTripper // without credentials
+	Token          string            // of the account that may impersonate, in a push member
+	Plain, Upgrade http.RoundTripper // to a push member: without credentials
+	// set completes a request to the hub; nil: with nothing.
+	set func(in, out *http.Request)
 
 	config member.Config
 	closes []func()
@@ -108,4 +116,40 @@ func (r *route) close() {
 	for _, end := range r.closes {
 		end()
 	}
+}
+
+// newRouteTo connects to the hub's API server: with HTTP/2, and without, for upgrades.
+func newRouteTo(hub *rest.Config) (*route, error) {
+	single := rest.CopyConfig(hub)
+	single.NextProtos = []string{"http/1.1"}
+	to := &route{}
+	var errs [3]error
+	to.URL, _, errs[0] = rest.DefaultServerUrlFor(hub)
+	to.Plain, errs[1] = rest.TransportFor(hub)
+	to.Upgrade, errs[2] = rest.TransportFor(single)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("connect to the hub's API server: %w", err)
+	}
+	return to, nil
+}
+
+// as is the route in the name of a user, whom the account of the route impersonates.
+func (r *route) as(who user.Info) *route {
+	c := transport.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(),
+		Extra: who.GetExtra()}
+	return &route{URL: r.URL, Plain: transport.NewImpersonatingRoundTripper(c, r.Plain),
+		Upgrade: transport.NewImpersonatingRoundTripper(c, r.Upgrade)}
+}
+
+// toHub sends a request to the hub's API server by a route. change, if set, changes the answer.
+func (h *proxyHandler) toHub(w http.ResponseWriter, q *http.Request, to *route, change func(*http.Response) error) {
+	p := tunnel.Forward(to.URL, to.Plain, to.Upgrade, to.set)
+	p.ModifyResponse = change
+	p.ErrorHandler = func(w http.ResponseWriter, q *http.Request, err error) {
+		if q.Context().Err() == nil { // otherwise the client has gone
+			refuse(w, unavailable("the hub's API server does not answer: %v", err))
+		}
+	}
+	p.ErrorLog = slog.NewLogLogger(h.log.Handler(), slog.LevelDebug)
+	p.ServeHTTP(w, q)
 }

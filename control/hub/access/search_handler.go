@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -20,11 +19,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/transport"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -33,7 +32,6 @@ import (
 	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
 	"github.com/pelago-net/pelago/control/hub/access/merge"
 	"github.com/pelago-net/pelago/control/hub/member"
-	"github.com/pelago-net/pelago/control/tunnel"
 )
 
 const (
@@ -50,25 +48,16 @@ const (
 // which the hub's API server stores.
 type searchHandler struct {
 	*proxyHandler
-	hub    client.Client // writes without the leader's fence
-	hubURL *url.URL
-	// to the hub's API server as the hub's account: any protocol, HTTP/1.1
-	plain, direct http.RoundTripper
-	lists         *semaphore.Weighted
-	maxList       int64
+	writer  client.Client // without the leader's fence
+	lists   *semaphore.Weighted
+	maxList int64
 }
 
 func newSearchHandler(h *proxyHandler, options client.Options, hub *rest.Config) (*searchHandler, error) {
 	s := &searchHandler{proxyHandler: h, lists: semaphore.NewWeighted(maxLists), maxList: maxList}
-	upgrades := rest.CopyConfig(hub)
-	upgrades.NextProtos = []string{"http/1.1"}
-	var errs [4]error
-	s.plain, errs[0] = rest.TransportFor(hub)
-	s.direct, errs[1] = rest.TransportFor(upgrades)
-	s.hubURL, _, errs[2] = rest.DefaultServerUrlFor(hub)
-	options.HTTPClient = &http.Client{Transport: s.plain}
-	s.hub, errs[3] = client.New(hub, options)
-	if err := errors.Join(errs[:]...); err != nil {
+	options.HTTPClient = &http.Client{Transport: h.hub.Plain}
+	var err error
+	if s.writer, err = client.New(hub, options); err != nil {
 		return nil, fmt.Errorf("connect the search to the hub's API server: %w", err)
 	}
 	return s, nil
@@ -86,7 +75,7 @@ func (h *searchHandler) serve(w http.ResponseWriter, q *http.Request, who user.I
 	err := error(apierrors.NewGenericServerResponse(http.StatusNotFound, q.Method, resource, "", "the path is not served", 0, true))
 	switch {
 	case !plainPath(q.URL.Path):
-		err = apierrors.NewBadRequest("the path " + q.URL.Path + " has segments that change it: use the plain path")
+		err = badPath(q)
 	case path == "" || path == "/":
 		err = h.discover(w, q)
 	case strings.HasPrefix(path, "/resourceregistries"):
@@ -152,14 +141,16 @@ func (h *searchHandler) search(w http.ResponseWriter, q *http.Request, who user.
 func (h *searchHandler) proxying(w http.ResponseWriter, q *http.Request, who user.Info) error {
 	t, ok := parseTarget(q.URL.Path)
 	if !ok {
-		return h.toHub(w, q, who, nil)
+		h.toHub(w, q, h.hub.as(who), nil)
+		return nil
 	}
 	of, kind, selected, err := h.sources(q.Context(), t)
 	switch {
 	case err != nil:
 		return err
 	case !selected:
-		return h.toHub(w, q, who, nil)
+		h.toHub(w, q, h.hub.as(who), nil)
+		return nil
 	}
 	ctx, reads, query := q.Context(), q.Method == http.MethodGet && t.sub == "", q.URL.Query()
 	accept := "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -248,7 +239,7 @@ func (h *searchHandler) mayEnter(ctx context.Context, who user.Info, verb string
 		for key, values := range who.GetExtra() {
 			review.Spec.Extra[key] = values
 		}
-		if err := h.hub.Create(ctx, review); err != nil {
+		if err := h.writer.Create(ctx, review); err != nil {
 			return apierrors.NewInternalError(fmt.Errorf("check whether user %s may %s clusters/proxy: %w", who.GetName(), verb, err))
 		}
 		if !review.Status.Allowed {
@@ -300,28 +291,17 @@ func (h *searchHandler) ask(ctx context.Context, who user.Info, s source, query 
 	case err != nil:
 		return nil, unavailable("cluster %s does not answer: %v (%s)", s.cluster.Name, err, readiness(s.cluster))
 	}
-	status = &apierrors.StatusError{}
-	if text, err := io.ReadAll(io.LimitReader(r.Body, maxStatus)); err != nil || json.Unmarshal(text, &status.ErrStatus) != nil || status.ErrStatus.Code == 0 {
-		return nil, apierrors.NewGenericServerResponse(r.StatusCode, "get", s.GroupResource(), s.name, string(text), 0, true)
-	}
-	return nil, status
+	return nil, answered(r, "get", s.GroupResource(), s.name)
 }
 
-// toHub sends a request to the hub's API server in the user's name. change, if set, changes the
-// answer.
-func (h *searchHandler) toHub(w http.ResponseWriter, q *http.Request, who user.Info, change func(*http.Response) error) error {
-	as := transport.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
-	p := tunnel.Forward(h.hubURL, transport.NewImpersonatingRoundTripper(as, h.plain), transport.NewImpersonatingRoundTripper(as, h.direct),
-		func(_, _ *http.Request) {})
-	p.ModifyResponse = change
-	p.ErrorHandler = func(w http.ResponseWriter, q *http.Request, err error) {
-		if q.Context().Err() == nil { // otherwise the client has gone
-			refuse(w, unavailable("the hub's API server does not answer: %v", err))
-		}
+// answered is the error in an answer of an API server.
+func answered(r *http.Response, verb string, of schema.GroupResource, name string) error {
+	status := &apierrors.StatusError{}
+	text, err := io.ReadAll(io.LimitReader(r.Body, maxStatus))
+	if err != nil || json.Unmarshal(text, &status.ErrStatus) != nil || status.ErrStatus.Code == 0 {
+		return apierrors.NewGenericServerResponse(r.StatusCode, verb, of, name, string(text), 0, true)
 	}
-	p.ErrorLog = slog.NewLogLogger(h.log.Handler(), slog.LevelDebug)
-	p.ServeHTTP(w, q)
-	return nil
+	return status
 }
 
 // restore makes the body of a write what the member of the source expects (undress). Protobuf

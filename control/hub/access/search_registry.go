@@ -23,11 +23,11 @@ var served, stored = searchv1alpha1.GroupVersion.String(), searchv1alpha1.Stored
 // of this server.
 func (h *searchHandler) discover(w http.ResponseWriter, q *http.Request) error {
 	list := &metav1.APIResourceList{}
-	get, err := http.NewRequestWithContext(q.Context(), http.MethodGet, h.hubURL.JoinPath("/apis/"+stored).String(), nil)
+	get, err := http.NewRequestWithContext(q.Context(), http.MethodGet, h.hub.URL.JoinPath("/apis/"+stored).String(), nil)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	r, err := h.plain.RoundTrip(get)
+	r, err := h.hub.Plain.RoundTrip(get)
 	if err == nil {
 		defer r.Body.Close()
 		if err = json.NewDecoder(r.Body).Decode(list); r.StatusCode != http.StatusOK {
@@ -67,12 +67,13 @@ func (h *searchHandler) registries(w http.ResponseWriter, q *http.Request, who u
 	}
 	q.Body, q.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	q.Header.Set("Content-Length", strconv.Itoa(len(body)))
-	return h.toHub(w, q, who, func(r *http.Response) error {
+	h.toHub(w, q, h.hub.as(who), func(r *http.Response) error {
 		r.Header.Del("Content-Length")
 		r.ContentLength = -1
 		r.Body = asServed(r.Body)
 		return nil
 	})
+	return nil
 }
 
 // asServed replaces the version line by line: an object or list is one, and so is each event of a

@@ -62,9 +62,20 @@ type Options struct {
 	BrokerNamespace string
 	// Hub, if set, has search.karmada.io served: it is the access to the hub's API server, without
 	// the fence of the leader, since every replica serves. It needs the right to impersonate.
-	Hub      *rest.Config
+	Hub *rest.Config
+	// Karmada, if it has an address, serves the hub's API with clusters/proxy of
+	// cluster.karmada.io. It needs Hub.
+	Karmada  Front
 	Registry prometheus.Registerer
 	Log      *slog.Logger
+}
+
+// Front is where Karmada's tools reach the hub.
+type Front struct {
+	// Address is where the server listens, host:port; empty: nowhere.
+	Address string
+	// CertFile and KeyFile have its certificate, and are read again when they change.
+	CertFile, KeyFile string
 }
 
 // Setup adds the server to the manager, whose cache must hold Clusters; the leader registers it at
@@ -78,7 +89,15 @@ func Setup(mgr manager.Manager, o Options) error {
 	s.handler, s.tunnels = h, h.tunnels
 	if o.Hub != nil {
 		var err error
+		if h.hub, err = newRouteTo(o.Hub); err != nil {
+			return err
+		}
 		if h.search, err = newSearchHandler(h, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()}, o.Hub); err != nil {
+			return err
+		}
+	}
+	if o.Karmada.Address != "" {
+		if err := setupFront(mgr, s, h); err != nil {
 			return err
 		}
 	}
@@ -116,6 +135,8 @@ type server struct {
 	failure     error // of the last attempt
 	certificate *tls.Certificate
 	front       authenticator.Request
+	// clients has the users of client certificates; nil: the hub's API server has none.
+	clients authenticator.Request
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: every replica serves.
@@ -131,29 +152,36 @@ func (s *server) ready(*http.Request) error {
 
 // Start serves until ctx ends.
 func (s *server) Start(ctx context.Context) error {
+	certificate := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		cert, _, err := s.material(ctx)
+		return cert, err
+	}
+	defer context.AfterFunc(ctx, s.tunnels.close)()
+	return s.listen(ctx, s.Address, s.handler, certificate, s.listens.Store)
+}
+
+// listen serves HTTPS until ctx ends; listens is called when the port is open, and at the end.
+func (s *server) listen(ctx context.Context, address string, handler http.Handler,
+	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), listens func(bool)) error {
 	web := &http.Server{
-		Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{
-			MinVersion: tls.VersionTLS12,
-			ClientAuth: tls.RequestClientCert, // the authenticator verifies it
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-				cert, _, err := s.material(ctx)
-				return cert, err
-			},
+			MinVersion:     tls.VersionTLS12,
+			ClientAuth:     tls.RequestClientCert, // the authenticator verifies it
+			GetCertificate: certificate,
 		},
 	}
-	listener, err := net.Listen("tcp", s.Address)
+	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("serve the access to members: %w", err)
 	}
-	s.listens.Store(true)
-	defer s.listens.Store(false)
+	listens(true)
+	defer listens(false)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		<-ctx.Done()
-		s.tunnels.close()
 		drain, cancel := context.WithTimeout(context.Background(), drainTime)
 		defer cancel()
 		if web.Shutdown(drain) != nil {
@@ -219,10 +247,10 @@ func (s *server) material(ctx context.Context) (*tls.Certificate, authenticator.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reloadRetry) // for all requests
 		defer cancel()
 		cert, err := readCertificate(ctx, s.live, s.secret())
-		front, err2 := readFront(ctx, s.live)
+		front, clients, err2 := readFront(ctx, s.live)
 		s.tried, s.failure = time.Now(), errors.Join(err, err2)
 		if s.failure == nil {
-			s.certificate, s.front, s.read = cert, front, s.tried
+			s.certificate, s.front, s.clients, s.read = cert, front, clients, s.tried
 		}
 	}
 	if s.front == nil {
@@ -240,36 +268,59 @@ func (s *server) authenticate(q *http.Request) (*authenticator.Response, bool, e
 	return front.AuthenticateRequest(q)
 }
 
-// readFront reads the certificate authority and the headers of the API server's front proxy, which
-// it publishes for aggregated APIs.
-func readFront(ctx context.Context, live client.Reader) (authenticator.Request, error) {
+// authenticateCertificate returns the user of a client certificate of the hub's API server. Before
+// its authority could be read, the error is a *StatusError.
+func (s *server) authenticateCertificate(q *http.Request) (*authenticator.Response, bool, error) {
+	if _, _, err := s.material(q.Context()); err != nil {
+		return nil, false, unavailable("the authority of client certificates is not known yet: %v", err)
+	}
+	s.mu.Lock()
+	clients := s.clients
+	s.mu.Unlock()
+	if clients == nil {
+		return nil, false, errors.New("the hub's kube-apiserver has no --client-ca-file")
+	}
+	return clients.AuthenticateRequest(q)
+}
+
+// readFront reads the certificate authority and the headers of the API server's front proxy, and
+// the certificate authority of clients, which it publishes for aggregated APIs.
+func readFront(ctx context.Context, live client.Reader) (front, clients authenticator.Request, err error) {
 	m := &corev1.ConfigMap{}
 	key := client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "extension-apiserver-authentication"}
 	if err := live.Get(ctx, key, m); err != nil {
-		return nil, fmt.Errorf("get ConfigMap %s: %w", key, err)
+		return nil, nil, fmt.Errorf("get ConfigMap %s: %w", key, err)
 	}
 	ca := m.Data["requestheader-client-ca-file"]
 	if ca == "" {
-		return nil, fmt.Errorf("ConfigMap %s has no requestheader-client-ca-file: the hub's kube-apiserver needs the flags --requestheader-* "+
-			"and --proxy-client-*", key)
+		return nil, nil, fmt.Errorf("ConfigMap %s has no requestheader-client-ca-file: the hub's kube-apiserver needs the "+
+			"flags --requestheader-* and --proxy-client-*", key)
 	}
 	trust := x509request.DefaultVerifyOptions()
 	trust.Roots = x509.NewCertPool()
 	if !trust.Roots.AppendCertsFromPEM([]byte(ca)) {
-		return nil, fmt.Errorf("read ConfigMap %s: requestheader-client-ca-file holds no certificate", key)
+		return nil, nil, fmt.Errorf("read ConfigMap %s: requestheader-client-ca-file holds no certificate", key)
+	}
+	if of := x509request.DefaultVerifyOptions(); m.Data["client-ca-file"] != "" {
+		of.Roots = x509.NewCertPool()
+		if !of.Roots.AppendCertsFromPEM([]byte(m.Data["client-ca-file"])) {
+			return nil, nil, fmt.Errorf("read ConfigMap %s: client-ca-file holds no certificate", key)
+		}
+		clients = x509request.New(of, x509request.CommonNameUserConversion)
 	}
 	lists := map[string]headerrequest.StaticStringSlice{}
 	for _, name := range []string{"allowed-names", "username-headers", "uid-headers", "group-headers", "extra-headers-prefix"} {
 		var list []string
 		if text := m.Data["requestheader-"+name]; text != "" {
 			if err := json.Unmarshal([]byte(text), &list); err != nil {
-				return nil, fmt.Errorf("read requestheader-%s of ConfigMap %s: %w", name, key, err)
+				return nil, nil, fmt.Errorf("read requestheader-%s of ConfigMap %s: %w", name, key, err)
 			}
 		}
 		lists[name] = list
 	}
-	return headerrequest.NewDynamicVerifyOptionsSecure(func() (x509.VerifyOptions, bool) { return trust, true }, lists["allowed-names"], lists["username-headers"],
-		lists["uid-headers"], lists["group-headers"], lists["extra-headers-prefix"]), nil
+	front = headerrequest.NewDynamicVerifyOptionsSecure(func() (x509.VerifyOptions, bool) { return trust, true },
+		lists["allowed-names"], lists["username-headers"], lists["uid-headers"], lists["group-headers"], lists["extra-headers-prefix"])
+	return front, clients, nil
 }
 
 // readCertificate reads the Secret that the registration writes.

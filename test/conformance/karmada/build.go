@@ -24,9 +24,10 @@ const (
 
 // programs are what is built of the module, by the package.
 var programs = map[string]string{
-	"suite.test": "./test/e2e/suites/base",
-	"ginkgo":     "github.com/onsi/ginkgo/v2/ginkgo", // of the version that the suite links
-	"webhook":    "./examples/customresourceinterpreter/webhook",
+	"suite.test":     "./test/e2e/suites/base",
+	"ginkgo":         "github.com/onsi/ginkgo/v2/ginkgo", // of the version that the suite links
+	"webhook":        "./examples/customresourceinterpreter/webhook",
+	"bin/karmadactl": "./cmd/karmadactl", // where the suite finds it: below GOPATH
 }
 
 // compile builds the programs from a copy of the module, with the dependencies that the module

@@ -25,7 +25,8 @@ import (
 	"github.com/pelago-net/pelago/test/hubset"
 )
 
-// suiteKubeconfig has the two contexts that the suite wants, both of the hub.
+// suiteKubeconfig has the two contexts that the suite wants, both of the hub, at the address for
+// Karmada's tools.
 const suiteKubeconfig = "suite.kubeconfig"
 
 const members = 3
@@ -37,8 +38,19 @@ func bringUp(ctx context.Context, o options, module string) (s *hubset.Set, err 
 	if err != nil {
 		return nil, err
 	}
+	tools, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(o.out, "hub-certificate")
+	certificate, err := writeCertificate(dir)
+	if err != nil {
+		return nil, err
+	}
 	s, err = hubset.Open(ctx, hubset.Options{Binaries: o.bin, Dir: o.out, Real: members, Workloads: true, HubFlags: []string{"--events=all", "--deployment-replicas-syncer",
-		fmt.Sprintf("--proxy-address=127.0.0.1:%d", port), "--proxy-host=127.0.0.1"}})
+		fmt.Sprintf("--proxy-address=127.0.0.1:%d", port), "--proxy-host=127.0.0.1",
+		fmt.Sprintf("--karmada-address=127.0.0.1:%d", tools), "--karmada-tls-cert-file=" + filepath.Join(dir, "tls.crt"),
+		"--karmada-tls-private-key-file=" + filepath.Join(dir, "tls.key")}})
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +75,9 @@ func bringUp(ctx context.Context, o options, module string) (s *hubset.Set, err 
 			return s, fmt.Errorf("install the CRD of Workload: %w", err)
 		}
 	}
-	if err := writeKubeconfig(filepath.Join(o.out, suiteKubeconfig), s.Server.Config(), "karmada-apiserver", "karmada-host"); err != nil {
+	admin := rest.CopyConfig(s.Server.Config())
+	admin.Host, admin.CAData = fmt.Sprintf("https://127.0.0.1:%d", tools), certificate
+	if err := writeKubeconfig(filepath.Join(o.out, suiteKubeconfig), admin, "karmada-apiserver", "karmada-host"); err != nil {
 		return s, err
 	}
 	return s, errors.Join(startWebhook(ctx, s, o, examples), served(ctx, s, "workload.example.io/v1alpha1"))
@@ -123,20 +137,29 @@ func freePort() (int, error) {
 	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
 }
 
+// writeCertificate writes tls.crt and tls.key of a server at 127.0.0.1, and returns the former.
+func writeCertificate(dir string) ([]byte, error) {
+	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("make the certificate in %s: %w", dir, err)
+	}
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600),
+		os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600)); err != nil {
+		return nil, fmt.Errorf("write the certificate in %s: %w", dir, err)
+	}
+	return certificate, nil
+}
+
 // startWebhook runs the suite's example of an interpreter webhook and registers it.
 func startWebhook(ctx context.Context, s *hubset.Set, o options, examples string) error {
 	port, err := freePort()
 	if err != nil {
 		return err
 	}
-	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	if err != nil {
-		return fmt.Errorf("make a certificate for the webhook: %w", err)
-	}
 	dir := filepath.Join(o.out, "webhook-certificate")
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600),
-		os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600)); err != nil {
-		return fmt.Errorf("write the certificate of the webhook: %w", err)
+	certificate, err := writeCertificate(dir)
+	if err != nil {
+		return err
 	}
 	if _, err := s.Start("webhook", filepath.Join(o.out, "webhook"), "--kubeconfig="+filepath.Join(o.out, suiteKubeconfig),
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+dir); err != nil {

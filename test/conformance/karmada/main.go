@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -119,9 +120,10 @@ func runSuite(ctx context.Context, o options, table []entry, clusters string) er
 	}
 	args = append(args, "suite.test", "--", "-poll-interval="+pollInterval.String(), "-poll-timeout="+pollTimeout.String())
 	cmd := command(ctx, o.out, filepath.Join(o.out, "ginkgo"), args...)
-	// Specs write kubeconfigs below HOME; Ginkgo asks go for its version, whose modules are below
-	// the user's own.
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(o.out, suiteKubeconfig), "HOME="+o.out, "GOPATH="+build.Default.GOPATH,
+	// Specs write kubeconfigs below HOME and run karmadactl of GOPATH; Ginkgo asks go for its
+	// version, whose modules are the user's own.
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(o.out, suiteKubeconfig), "HOME="+o.out, "GOPATH="+o.out,
+		"GOMODCACHE="+cmp.Or(os.Getenv("GOMODCACHE"), filepath.Join(build.Default.GOPATH, "pkg", "mod")),
 		clustersVariable+"="+clusters)
 	cmd.Stdout, cmd.Stderr = log, log
 	// Ginkgo ends its processes

@@ -39,10 +39,11 @@ func (h *Hosted) AddHost(f *pflag.FlagSet) {
 // Add adds the flags of init.
 func (h *Hosted) Add(f *pflag.FlagSet) { h.Flags = h.Hub.AddFlags(f) }
 
-// ExcludeLocal marks the flags of Add that a hub of --local does not read, all but its address.
+// ExcludeLocal marks the flags of Add that a hub of --local does not read, all but those about its
+// addresses.
 func (h *Hosted) ExcludeLocal(cmd *cobra.Command) {
 	for _, flag := range h.Flags.Names() {
-		if name := strings.TrimPrefix(flag, "--"); name != "api-address" && name != "namespace" {
+		if name := strings.TrimPrefix(flag, "--"); name != "api-address" && name != "namespace" && name != "karmada-tools" {
 			cmd.MarkFlagsMutuallyExclusive("local", name)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
@@ -66,7 +68,15 @@ counterpart in Pelago are listed, and it refuses to continue without --force. Cl
   pelago migrate karmada --context karmada-apiserver --host-context mgmt --back`,
 		Args: cobra.NoArgs,
 	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return m.run(cmd.Context(), cmd.OutOrStdout()) }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		rules := clientcmd.NewDefaultClientConfigLoadingRules()
+		rules.ExplicitPath = cmd.Flag("kubeconfig").Value.String()
+		all, err := rules.Load()
+		if err != nil {
+			return fmt.Errorf("read the kubeconfig: %w", err)
+		}
+		return m.run(cmd.Context(), *all, cmd.OutOrStdout())
+	}
 	f := cmd.Flags()
 	m.access.AddFlags(f)
 	view.AddOutputFlag(f, &m.output)
@@ -81,7 +91,7 @@ counterpart in Pelago are listed, and it refuses to continue without --force. Cl
 	return cmd
 }
 
-func (m *karmadaFlags) run(ctx context.Context, out io.Writer) error {
+func (m *karmadaFlags) run(ctx context.Context, all clientcmdapi.Config, out io.Writer) error {
 	api, _, err := m.access.Open("")
 	if err != nil {
 		return err
@@ -94,7 +104,7 @@ func (m *karmadaFlags) run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("the API server at %s is %s: a hub of Pelago needs %s or newer: upgrade karmada-apiserver first", api.Config.Host, info.GitVersion, minimum)
 	}
 	progress := install.NewProgress(out)
-	k := &Karmada{Hub: api.Client, Namespace: m.namespace, Timeout: m.timeout, Progress: progress}
+	k := &Karmada{Hub: api.Client, Kubeconfig: all, Namespace: m.namespace, Timeout: m.timeout, Progress: progress}
 	if m.host != "" {
 		host, _, err := m.access.Open(m.host)
 		if err != nil {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -60,6 +61,8 @@ type Karmada struct {
 	// Namespace; nil: another component stops and starts them.
 	Hub, Host client.Client
 	Namespace string
+	// Kubeconfig is searched for URLs of Karmada's proxy.
+	Kubeconfig clientcmdapi.Config
 	// Timeout bounds the wait for Deployments to stop or start.
 	Timeout  time.Duration
 	Progress manifests.Progress

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -54,7 +55,9 @@ func TestKarmada(t *testing.T) {
 	create(argo("by-karmada", "https://karmada:5443/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy"), argo("by-itself", "https://m2:6443"))
 	create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "karmada-system"}}, hook("validating-config", "work.karmada.io"), hook("theirs", "theirs.example.org"), service, lease, stopped)
 
-	k := &Karmada{Hub: c, Namespace: "karmada-system", Timeout: time.Second, Progress: func(string, ...any) {}}
+	contexts := clientcmdapi.Config{Contexts: map[string]*clientcmdapi.Context{"m1": {Cluster: "m1"}, "m2": {Cluster: "m2"}, "none": {}},
+		Clusters: map[string]*clientcmdapi.Cluster{"m1": {Server: "https://karmada:5443/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy"}, "m2": {Server: "https://m2:6443"}}}
+	k := &Karmada{Hub: c, Kubeconfig: contexts, Namespace: "karmada-system", Timeout: time.Second, Progress: func(string, ...any) {}}
 	stop := apiserver.Renew(t, c, lease)
 	removed := func(want bool) {
 		t.Helper()
@@ -80,7 +83,8 @@ func TestKarmada(t *testing.T) {
 		all = append(all, s.Action+" "+s.Object)
 	}
 	if got, want := strings.Join(all, ", "), "stop karmada-scheduler, remove ValidatingWebhookConfiguration validating-config, "+
-		"remove APIService v1beta1.custom.metrics.k8s.io, install hub of Pelago, lose Secret default/by-karmada"; got != want {
+		"remove APIService v1beta1.custom.metrics.k8s.io, install hub of Pelago, lose Secret default/by-karmada, "+
+		"change context m1 of the kubeconfig"; got != want {
 		t.Errorf("plan %s, want %s", got, want)
 	}
 

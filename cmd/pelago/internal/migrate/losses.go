@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -17,7 +18,6 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	networkingv1alpha1 "github.com/pelago-net/pelago/api/networking/v1alpha1"
-	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
 	"github.com/pelago-net/pelago/control/kinds"
@@ -84,7 +84,29 @@ func (k *Karmada) losses(ctx context.Context, steps []Step) ([]Step, error) {
 			return nil, err
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(k.Kubeconfig.Contexts)) {
+		if to := k.Kubeconfig.Clusters[k.Kubeconfig.Contexts[name].Cluster]; to != nil {
+			if path := proxied(to.Server); path != "" {
+				object := "context " + name + " of the kubeconfig"
+				steps = append(steps, Step{change, object, "it does not reach the cluster" + afterwards(path)})
+			}
+		}
+	}
 	return steps, nil
+}
+
+// proxied is the path of a URL of Karmada's proxy, empty for others.
+func proxied(server string) string {
+	at, err := url.Parse(server)
+	if err != nil || !strings.Contains(at.Path, karmadaProxy) {
+		return ""
+	}
+	return at.Path
+}
+
+func afterwards(path string) string {
+	return fmt.Sprintf(" at %s afterwards, until the URL has the address of `pelago-hub --karmada-address`; the path stays",
+		path)
 }
 
 // argoSecrets adds Argo CD's Secrets with the URL of Karmada's proxy.
@@ -95,13 +117,12 @@ func argoSecrets(ctx context.Context, c client.Client, steps []Step) ([]Step, er
 	}
 	for i := range secrets.Items {
 		s := &secrets.Items[i]
-		server := string(s.Data["server"])
-		at, err := url.Parse(server)
-		if err != nil || !strings.Contains(at.Path, karmadaProxy) {
+		path := proxied(string(s.Data["server"]))
+		if path == "" {
 			continue
 		}
 		step := Step{lose, "Secret " + manifests.Title(client.ObjectKeyFromObject(s)),
-			fmt.Sprintf("Argo CD does not reach the cluster at %s afterwards: the path becomes %s", at.Path, pelagov1alpha1.ProxyPath("NAME", "proxy"))}
+			"Argo CD does not reach the cluster" + afterwards(path)}
 		if !slices.Contains(steps, step) {
 			steps = append(steps, step) // the host cluster may be the hub
 		}
