@@ -185,7 +185,8 @@ func (j *join) join(ctx context.Context, info broker.Info, answers *view.Answers
 	if err := m.RequireMemberVersion("this cluster"); err != nil {
 		return err
 	}
-	if !j.skipChecks && !plan.Member.WorkloadsOnly {
+	// a chart's Job may not read what the checks read, and its components are there
+	if !j.skipChecks && j.components && !plan.Member.WorkloadsOnly {
 		if err := preflight(ctx, view.Member(m), progress); err != nil {
 			return err
 		}

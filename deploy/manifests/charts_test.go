@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -28,6 +29,21 @@ const derived = "{{- /* Written by `make charts` from "
 type chart struct {
 	manifests [][2]string // pattern, condition
 	crds      []func() ([]*unstructured.Unstructured, error)
+}
+
+// TestChartNamesTheConfigMapsOfDNS: the chart gives the agent the rights that join does.
+func TestChartNamesTheConfigMapsOfDNS(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "charts", "pelago-member", "templates", "_manifest.tpl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `"CoreDNS" (list (.Values.corednsCustomConfigmap | default "coredns")`
+	for _, target := range clusterdns.Targets("")[1:] {
+		want += fmt.Sprintf(" %q", target.ConfigMap.Name)
+	}
+	if !strings.Contains(string(text), want+")") {
+		t.Errorf("_manifest.tpl lacks %s", want)
+	}
 }
 
 // createsNamespace is true without the value as well: `helm upgrade --reuse-values` from a version

@@ -289,7 +289,7 @@ func TestMemberIsInstalledAndRemoved(t *testing.T) {
 		checkSame(t, member, u)
 	}
 
-	unjoin := append(unjoinPod(t, installed).Containers[0].Args, "--timeout", "1s")
+	unjoin := append(unjoinPod(t, installed).Containers[0].Args, "--timeout", "1s", "--force") // no kubelet cleans the node
 	c.pelago(t, c.member, unjoin...)
 	c.pelago(t, c.member, unjoin...) // as if it had never joined
 	uninstall := action.NewUninstall(config)

@@ -115,6 +115,7 @@ var suites = []suite{
 	{name: "cni", about: "two joined clusters with each CNI of the lab, which are compiled the first time", tiers: []string{tierFull}, packages: []string{"./test/e2e"}, verbose: true,
 		only: cniE2E, flags: []string{"-timeout=4h"}},
 	{name: "versions", about: "the oldest and the newest supported Kubernetes in hub and members", tiers: []string{tierFull}, target: "test-versions"},
+	{name: "charts", about: "the Helm charts against API servers", tiers: []string{tierFull}, target: "test-charts"},
 	{name: "release", about: "the image for amd64 and arm64 as make release builds it", tiers: []string{tierFull}, packages: []string{"./test/images"},
 		only: release, flags: []string{"-timeout=60m"}},
 	{name: "variants", about: "the benchmark's variants at every scale", tiers: []string{tierFull}, packages: []string{"./test/bench"}, rerun: true,

@@ -277,7 +277,7 @@ func TestChoose(t *testing.T) {
 		tierCheck:    {"generated", "lint", "pure"},
 		tierTest:     {"verify", "lint", "race", "unit", "walk", "netns"},
 		tierClusters: {"programs", "lab", "e2e", "datapaths", "smoke"},
-		tierFull:     {"lab-rare", "e2e-rare", "cni", "versions", "release", "variants", "model", "wires"},
+		tierFull:     {"lab-rare", "e2e-rare", "cni", "versions", "charts", "release", "variants", "model", "wires"},
 	} {
 		got, err := choose(nil, tier)
 		if err != nil || !slices.Equal(suiteNames(got), want) {

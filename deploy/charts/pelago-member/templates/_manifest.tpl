@@ -8,7 +8,7 @@
 {{- if $proxy }}{{ $_ := set $proxy "NO_PROXY" (trimSuffix "," (printf "$(KUBERNETES_SERVICE_HOST),.svc,%s" .Values.noProxy)) }}{{ end }}
 {{- dict "Image" (quote .Values.image) "PullPolicy" (quote .Values.imagePullPolicy) "PullSecrets" .Values.imagePullSecrets
   "IKE" (has .Values.cableDriver (list "libreswan" "ipsec")) "NodeSelector" .Values.nodeSelector "Tolerations" $tolerations "Proxy" $proxy
-  "CoreDNS" (list (.Values.corednsCustomConfigmap | default "coredns") "rke2-coredns-rke2-coredns" "node-local-dns" "nodelocaldns") | toJson }}
+  "CoreDNS" (list (.Values.corednsCustomConfigmap | default "coredns") "rke2-coredns-rke2-coredns" "node-local-dns" "nodelocaldns" "kube-dns") | toJson }}
 {{- end }}
 
 {{- define "pelago.joinSecret" -}}
