@@ -38,6 +38,7 @@ func TestWireGuardLong(t *testing.T) {
 	s.run(t, "datapaths", testDatapaths)
 	s.run(t, "keys are rotated", testKeysRotated)
 	s.run(t, "more tunnels and fewer", testTunnels)
+	s.run(t, "a cluster is evicted", testEvicted) // the last: g2 is no member any more
 }
 
 // TestIPsec is the same with IKE and ESP. Packets of ESP begin with their SPI, 256 or more; IKE has
@@ -48,6 +49,7 @@ func TestIPsec(t *testing.T) {
 	s.run(t, "a gateway leaves", testGatewayLeaves)
 	s.run(t, "the IKE daemons are killed", testIKEDaemonsKilled)
 	s.run(t, "an upgrade", testUpgrade)
+	s.run(t, "a cluster is evicted", testEvicted) // the last: g2 is no member any more
 }
 
 // newWire brings up a clusterset with two gateways a cluster.

@@ -24,14 +24,14 @@ const (
 	egressIPCount = 8
 )
 
-// Install loads the images, deploys the broker and joins the clusters.
+// Install loads the images, deploys the broker, and joins and accepts the clusters.
 func (w *Walk) Install(ctx context.Context) error {
 	for _, image := range []string{"pelago.tar", "whereami.tar"} {
 		if err := w.Lab.LoadImage(ctx, filepath.Join(w.Images, image)); err != nil {
 			return err
 		}
 	}
-	deploy := []string{"deploy-broker", "--context", "hub", "--auto-accept"}
+	deploy := []string{"deploy-broker", "--context", "hub"}
 	if w.Mode != "" {
 		deploy = append(deploy, "--mode", w.Mode)
 	}
@@ -54,6 +54,9 @@ func (w *Walk) Install(ctx context.Context) error {
 		if err := w.Join(ctx, name, more...); err != nil {
 			return err
 		}
+	}
+	if _, err := w.Pelago(ctx, append([]string{"clusters", "accept", "--context", "hub"}, w.Members()...)...); err != nil {
+		return err
 	}
 	if !w.Propagation {
 		return nil
