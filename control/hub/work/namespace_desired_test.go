@@ -53,7 +53,7 @@ func TestNamespaceWork(t *testing.T) {
 	}}
 	in := &work.NamespaceInput{
 		Interpreter: kinds.New(), HubID: "hub", Namespace: ns, NewID: func() string { return "w1" },
-		Clusters: map[string]*clusterv1alpha1.Cluster{"m1": {ObjectMeta: metav1.ObjectMeta{Name: "m1"}}},
+		Clusters: map[string]*clusterv1alpha1.Cluster{"m1": {ObjectMeta: metav1.ObjectMeta{Name: "m1"}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Push}}},
 		Works:    map[string]*workv1alpha1.Work{},
 		Names:    work.Names{Of: workv1alpha2.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: "web"}},
 	}
