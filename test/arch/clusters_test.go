@@ -41,7 +41,7 @@ func TestClustersAreAskedWhetherTheyTake(t *testing.T) {
 		lists, asks := false, false
 		ast.Inspect(file, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok {
-				of, _ := s.X.(*ast.Ident)
+				of, _ := s.X.(*ast.Ident) // nil: of no package
 				lists = lists || s.Sel.Name == "ClusterList" && of != nil && of.Name == "clusterv1alpha1"
 				asks = asks || s.Sel.Name == "Takes"
 			}
@@ -52,7 +52,7 @@ func TestClustersAreAskedWhetherTheyTake(t *testing.T) {
 			found[name] = true
 		}
 		if lists && !asks && clusterLists[name] == "" {
-			t.Errorf("%s lists Clusters and does not ask Takes: clusters that nobody has accepted would be sent something", name)
+			t.Errorf("%s lists Clusters and does not ask Takes: clusters that are not accepted would be sent something", name)
 		}
 		return nil
 	})

@@ -95,7 +95,7 @@ func TestPeers(t *testing.T) {
 			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, nil,
 			[]string{"g2 False/AwaitingGateway: cluster g2 has no ready gateway: label a node of it with submariner.io/gateway=true and see that pelago-node is ready there"},
 		},
-		"a cluster that nobody has accepted takes no range from a younger one": {
+		"a cluster that is not accepted takes no range from a younger one": {
 			[]submarinerv1.Cluster{waiting(remote("g2", 2, 0, "120.2.0.0/24")), remote("g3", 2, 1, "120.2.0.0/25")},
 			[]submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/24"), gateway("g3", "gw", "192.0.2.3", "120.2.0.0/25")},
 			[]string{"g2 gw=192.0.2.2:4500 False/Unapproved: no administrator of the hub has accepted cluster g2: run `pelago clusters accept g2` with access to the hub",

@@ -504,7 +504,7 @@ func TestFaults(t *testing.T) {
 		"unconnected cluster": {func(w *world) {
 			get[*submarinerv1.Cluster](w, "hub", "g2").Annotations = map[string]string{pelagov1alpha1.AnnotationUnapproved: "true"}
 		}, "PLG-H005 warning", "g2", "pelago clusters accept g2"},
-		"peer that nobody has accepted": {func(w *world) {
+		"peer that is not accepted": {func(w *world) {
 			set(&get[*pelagov1alpha1.Peer](w, "g1", "g2").Status.Conditions, isFalse("Accepted", "Unapproved", "no administrator of the hub has accepted cluster g2"))
 		}, "PLG-N030 warning", "g2", "pelago clusters accept"},
 		"cluster gone": {func(w *world) {
