@@ -112,7 +112,8 @@ func newClustersetWith(t *testing.T, book broker.Book, first, second memberRange
 	hub := newClient(t, hubConfig)
 	hubID, err := broker.ClusterUID(ctx, hub)
 	must(t, err)
-	psk, err := broker.Setup(ctx, hub, book, broker.Clusterset{Mode: "submariner", HubID: hubID, Fabric: fabricCIDR}, nil)
+	psk, err := broker.Setup(ctx, hub, book, broker.Clusterset{Mode: "submariner", HubID: hubID, Fabric: fabricCIDR,
+		ClusterRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, nil)
 	must(t, err)
 	must(t, manifests.Hub(ctx, installer(t, hubConfig), t.Logf))
 	s := &clusterset{hub: hub, config: hubConfig, line: apiserver.NewLine(t, hubConfig)}
