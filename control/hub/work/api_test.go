@@ -102,7 +102,7 @@ func TestTemplateAlive(t *testing.T) {
 	h.Make(d)
 	b := bindingOf(d, "apps/v1", "Deployment", "b1", on("m1", 2), on("m2", 1))
 	h.Make(b)
-	h.run(&writes{})
+	stop := h.run(&writes{})
 	want := map[string]string{"m1": "2 replicas of nginx:1", "m2": "1 replicas of nginx:1"}
 	h.becomes("alive", want)
 	before := h.uids("alive")
@@ -113,12 +113,14 @@ func TestTemplateAlive(t *testing.T) {
 		t.Fatalf("its Works, -want +got:\n%s", diff)
 	}
 
+	stop() // it would take the Works of a template that is gone for orphans, after a while
 	h.Remove(d)
 	d = deployment("alive") // with another UID
 	h.Make(d)
 	next := bindingOf(d, "apps/v1", "Deployment", "b2", on("m1", 2), on("m2", 1))
 	next.Name = "alive-restored"
 	h.Make(next)
+	h.run(&writes{})
 	await.True(t, "the Works are the next binding's", func() bool {
 		for _, w := range h.works("alive") {
 			if w.Labels[workv1alpha2.LabelBindingID] != "b2" || w.Annotations[workv1alpha2.AnnotationBindingName] != "alive-restored" ||
