@@ -26,7 +26,7 @@ var modes = [][2]string{
 	{"flannel", "VXLAN between the nodes; `host-gw`: routes"},
 	{"kube-router", "BGP between the nodes, NetworkPolicies; kube-proxy runs"},
 	{"cilium", "VXLAN between the nodes, kube-proxy, routing of pods by the kernel (`enable-host-legacy-routing: true`)"},
-	{"cilium,kpr", "`kube-proxy-replacement: true` (\"kpr\"), `enable-bpf-masquerade: true`, BPF host routing; VXLAN between the nodes"},
+	{"cilium,kpr", "`kube-proxy-replacement: true` (\"kpr\"), `enable-bpf-masquerade: true`, BPF host routing; VXLAN"},
 	{"cilium,kpr,native", "the same with `routing-mode: native` and `enable-endpoint-routes: true`"},
 }
 

@@ -78,7 +78,7 @@ func (h *hubAPI) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		defer conn.Close()
 		const answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
 		_, _ = io.WriteString(conn, answer) // the client reports what is missing
-		_, _ = io.Copy(conn, in)            // as above
+		_, _ = io.Copy(conn, in)            // the client reports what is missing
 	}
 }
 
@@ -112,7 +112,7 @@ func newFront(t *testing.T) (front *httptest.Server, hub *hubAPI) {
 		hub:     &route{URL: to, Plain: http.DefaultTransport, Upgrade: http.DefaultTransport, set: identify},
 		account: &route{URL: to, Plain: account, Upgrade: account},
 		certificate: func(q *http.Request) (*authenticator.Response, bool, error) {
-			name, _, _ := strings.Cut(q.TLS.PeerCertificates[0].Subject.CommonName, "@")
+			name, _, _ := strings.Cut(q.TLS.PeerCertificates[0].Subject.CommonName, "@") // no "@": the whole name
 			switch name {
 			case "stranger":
 				return nil, false, errors.New("signed by unknown authority")

@@ -55,7 +55,7 @@ func submariner(t *testing.T, uid string, objects ...client.Object) (s *Submarin
 
 // Submariner goes on until others connect to the cluster in Pelago's network.
 func TestAClusterThatWaitsKeepsSubmariner(t *testing.T) {
-	s, _ := submariner(t, "member")
+	s, _ := submariner(t, "member") // what it prints is not needed
 	s.state.spec.ClusterID = "c1"
 	s.Waits = func(_ context.Context, id string) (bool, error) { return id == "c1", nil }
 	if err := s.stop(t.Context()); err == nil || !strings.Contains(err.Error(), "pelago clusters accept c1") {
