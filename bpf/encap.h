@@ -29,24 +29,30 @@ struct encap {
 	__u32 wire : 8; /* an encrypted wire: the device has no Ethernet header */
 };
 
-/* What replaces the last four bytes of pelago_mac in packets of a local address; 0: nothing. */
+/*
+ * How packets of a local address name it as client: in the last four bytes of the inner source
+ * address. A fragment has its ports there, and the name in the destination address, by which the
+ * kernel of a node of 2c18591 drops packets.
+ */
 static __always_inline __u32 encap_client(__be32 address)
 {
 	return hash_mix(address, SEED_CLIENT);
 }
 
 /*
- * The client that the sender of an overlay packet names by encap_client(). 0: unknown, the sender
- * is of a version that does not name it.
+ * The client that the sender of an overlay packet names. 0: unknown, the sender is of a version
+ * that does not name it.
  */
 static __always_inline __u32 encap_read_client(void *ctx, enum hook hook)
 {
-	struct eth *inner = ctx_at(ctx, hook, OUTER_LEN - sizeof(*inner), sizeof(*inner));
+	struct overlay_header *h = ctx_at(ctx, hook, OUTER_LEN - ETH_LEN - sizeof(*h), sizeof(*h) + ETH_LEN);
+	struct eth *inner = (void *)(h + 1);
 	__u32 client, none;
 
-	if (!inner)
+	if (!h)
 		return 0;
-	__builtin_memcpy(&client, &inner->dst[2], sizeof(client));
+	__builtin_memcpy(&client, h->version_flags & OVERLAY_FRAGMENT ? &inner->dst[2] : &inner->src[2],
+			 sizeof(client));
 	__builtin_memcpy(&none, &pelago_mac[2], sizeof(none));
 	return client == none ? 0 : client;
 }
@@ -214,12 +220,14 @@ static __always_inline int encap_push(struct __sk_buff *skb, const struct packet
 	encap_make_outer(&o, to, skb->len - ETH_LEN, p->tos, bpf_htons(0xc000 | (hash & 0x3fff)));
 	overlay_set(&o.overlay, to->token, PACKET_FORWARD, node, flags);
 	__builtin_memcpy(o.inner.dst, pelago_mac, sizeof(o.inner.dst));
-	if (client)
-		__builtin_memcpy(&o.inner.dst[2], &client, sizeof(client));
 	o.inner.src[0] = 0x02;
 	if (flags & OVERLAY_FRAGMENT) {
 		__builtin_memcpy(&o.inner.src[2], &p->sport, 2);
 		__builtin_memcpy(&o.inner.src[4], &p->dport, 2);
+		if (client)
+			__builtin_memcpy(&o.inner.dst[2], &client, sizeof(client));
+	} else {
+		__builtin_memcpy(&o.inner.src[2], &client, sizeof(client));
 	}
 	o.inner.proto = bpf_htons(ETH_P_IP);
 	return bpf_skb_store_bytes(skb, 0, &o, sizeof(o), 0);

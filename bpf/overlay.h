@@ -7,18 +7,19 @@
  *  |     type      |       node index (16)         | ver |  flags  |
  *
  * VXLAN framing (RFC 7348) with its reserved fields in use. The inner Ethernet header is ours as
- * well: its destination is 02:50 and four bytes that identify the client among those that share an
- * egress IP, for session affinity, or the fixed address of every pelago0, whose last four bytes
- * mean "unknown"; its source carries the L4 ports of a fragment.
+ * well: its destination is the fixed address of every pelago0, its source 02:00 and four bytes that
+ * identify the client among those that share an egress IP, for session affinity (0: unknown). In a
+ * fragment these four bytes are its L4 ports, and the last four of the destination identify the
+ * client, or are those of the fixed address: unknown.
  *
  * Version 2 is accepted one release before it is sent. It has the layout of version 1, and room: a
  * receiver ignores bits of the first byte other than 0x08, flags that it does not know, the first
- * two bytes of the inner destination address, the inner source address without OVERLAY_FRAGMENT,
- * and what follows the inner packet (by its IPv4 length, so not in GSO packets). There is no header
- * length: the inner packet begins at the same offset. Packet types that a receiver does not know
- * are dropped. A gateway forwards a packet with the header of the version that it sends, and the
- * rest unchanged; the reply to a probe has the version of the probe. What a receiver must not
- * ignore needs a version of its own.
+ * two bytes of both inner addresses, the rest of the destination without OVERLAY_FRAGMENT, and what
+ * follows the inner packet (by its IPv4 length, so not in GSO packets). There is no header length:
+ * the inner packet begins at the same offset. Packet types that a receiver does not know are
+ * dropped. A gateway forwards a packet with the header of the version that it sends, and the rest
+ * unchanged; the reply to a probe has the version of the probe. What a receiver must not ignore
+ * needs a version of its own.
  */
 #pragma once
 #include <linux/types.h>

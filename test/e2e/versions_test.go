@@ -9,13 +9,21 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// formerVersion is the commit whose maps have the first layout.
-const formerVersion = "2c18591"
+// formerVersions are commits, the first layout of the maps and a later one, and where the lab's
+// command is there.
+var formerVersions = map[string]string{"2c18591": "./cmd/pelago-lab", "85af6495": "./test/lab/cmd"}
 
-// TestVersions: clusters that the former version's own CLI has joined are upgraded to this version
-// and back, both by `join`, while connections run; none breaks and no datagram is lost.
+// TestVersions: clusters that a former version's own CLI has joined are upgraded to this version
+// and back, both by `join`, while connections run: none breaks, and an upgrade loses no datagram. In
+// a downgrade the maps whose layout has changed are empty until the former daemon has filled them.
 func TestVersions(t *testing.T) {
-	formerBin, formerImages := buildFormer(t)
+	for version := range formerVersions {
+		t.Run(version, func(t *testing.T) { testVersion(t, version) })
+	}
+}
+
+func testVersion(t *testing.T, former string) {
+	formerBin, formerImages := buildFormer(t, former)
 	w := walk.Walk{Gateways: 2, Wire: "vxlan"}
 	s := bringUp(t, lab.Options{Name: *labName + "ver", Nodes: 3}, w)
 	bin, images := s.Bin, s.Images
@@ -33,11 +41,12 @@ func TestVersions(t *testing.T) {
 	}
 	must(t, s.Connected(ctx))
 	s.needLoad(t)
-	change := func(bin, images string, deploy ...string) func(*testing.T, *clusterset) {
+	const perSecond = 1000
+	change := func(bin, images string, lost int, deploy ...string) func(*testing.T, *clusterset) {
 		return func(t *testing.T, s *clusterset) {
 			l := s.needLoad(t)
 			connections := s.hold(t, l.client, 100, l.web.String()+":80")
-			datagrams := s.ping(t, l.client, 1000, l.sink.String()+":7")
+			datagrams := s.ping(t, l.client, perSecond, l.sink.String()+":7")
 			use(s, bin, images)
 			_, err := s.Pelago(ctx, append([]string{"deploy-broker", "--context", "hub"}, deploy...)...)
 			must(t, err)
@@ -47,23 +56,23 @@ func TestVersions(t *testing.T) {
 			}
 			must(t, s.Connected(ctx))
 			onlyBrokenOf(t, connections)
-			nothingLost(t, datagrams)
+			lostAtMost(t, datagrams, lost)
 		}
 	}
-	s.run(t, "upgrade", change(bin, images))
-	s.run(t, "downgrade", change(formerBin, formerImages, "--globalnet", "--globalnet-cidr-range", walk.GlobalRange))
-	s.run(t, "upgrade again", change(bin, images))
+	s.run(t, "upgrade", change(bin, images, 0))
+	s.run(t, "downgrade", change(formerBin, formerImages, perSecond/2, "--globalnet", "--globalnet-cidr-range", walk.GlobalRange))
+	s.run(t, "upgrade again", change(bin, images, 0))
 }
 
-// buildFormer builds the programs and the image of the former version from this repository's
-// history.
-func buildFormer(t *testing.T) (bin, images string) {
+// buildFormer builds the programs and the image of a former version from this repository's history.
+func buildFormer(t *testing.T, version string) (bin, images string) {
 	t.Helper()
 	tree := t.TempDir()
 	bin, images = filepath.Join(tree, "bin"), filepath.Join(tree, "out")
 	for _, c := range []struct{ dir, command string }{
-		{"../..", "git archive " + formerVersion + " | tar -x -C " + tree},
+		{"../..", "git archive " + version + " | tar -x -C " + tree},
 		{tree, "go build -o bin/ ./cmd/..."},
+		{tree, "go build -o bin/pelago-lab " + formerVersions[version]},
 		{tree, "bin/pelago-lab image build pelago --output out"},
 	} {
 		cmd := exec.CommandContext(t.Context(), "bash", "-o", "pipefail", "-c", c.command)

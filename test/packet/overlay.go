@@ -70,6 +70,14 @@ func DecodeHandedOver(frame []byte) (Overlay, error) {
 	return o, o.decodeInner()
 }
 
+// client is where the packet names the client, see bpf/overlay.h.
+func (o *Overlay) client() []byte {
+	if o.Flags&Fragment != 0 {
+		return o.InnerDestination[2:]
+	}
+	return o.InnerSource[2:]
+}
+
 // pelagoMAC is the address of every pelago0 (package netdev).
 var pelagoMAC = [6]byte{0x02, 0x50, 0x45, 0x4c, 0x00, 0x02}
 

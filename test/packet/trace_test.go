@@ -220,14 +220,10 @@ func agree[T comparable](t *rapid.T, what string, program, trace T) {
 }
 
 func headerOf(o Overlay) trace.Header {
-	h := trace.Header{
+	return trace.Header{
 		Source: o.Source, Destination: o.Destination, Port: o.Port, Cable: o.Port == cablePort, Token: o.Token, Node: o.Node,
-		Bounced: o.Flags&1 != 0, Switch: o.Flags&4 != 0,
+		Bounced: o.Flags&1 != 0, Switch: o.Flags&4 != 0, Client: binary.NativeEndian.Uint32(o.client()),
 	}
-	if o.InnerDestination != pelagoMAC {
-		h.Client = binary.NativeEndian.Uint32(o.InnerDestination[2:])
-	}
-	return h
 }
 
 func compareReceive(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint16, seen map[string]int) {
@@ -254,7 +250,7 @@ func compareReceive(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint
 	}
 	o.Node = rapid.SampledFrom([]uint16{0, 0, 1, 2, 3, 9}).Draw(rt, "node index")
 	if rapid.Bool().Draw(rt, "client named") {
-		binary.NativeEndian.PutUint32(o.InnerDestination[2:], rapid.Uint32().Draw(rt, "client"))
+		binary.NativeEndian.PutUint32(o.client(), rapid.Uint32().Draw(rt, "client"))
 	}
 	o.Flags = rapid.SampledFrom([]uint8{0, 0, 1, 4, 5}).Draw(rt, "flags")
 	r := k.arrive(t, o)
