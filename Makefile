@@ -47,10 +47,10 @@ release: $(BIN)/pelago-lab ## build programs and one image for amd64 and arm64, 
 check: ## what needs Go alone, without root: lint, generated files, pure tests
 	go run ./test/suites -tier check
 
-test: setup images ## check, packets, API servers, races, namespaces, a walk through two clusters (half an hour)
+test: setup images ## check, packets, API servers, namespaces, a walk through two clusters (20 minutes)
 	go run ./test/suites -tier test
 
-test-clusters: setup images ## what else must hold at each landing: programs, lab, failures, benchmarks (25 minutes)
+test-clusters: setup images ## what else must hold at each landing: programs, races, lab, failures, benchmarks (half an hour)
 	go run ./test/suites -tier clusters
 
 test-full: test test-clusters ## all tests, with the rare variants that need clusters of their own: before a release

@@ -51,17 +51,15 @@ var (
 	// concurrent are the packages with goroutines.
 	concurrent = []string{"./dataplane/...", "./control/...", "./dns/...", "./cmd/pelago-dns/..."}
 	// Packages whose tests take minutes begin first: at the end one would run alone.
-	slowest    = []string{"./dataplane/cable", "./dataplane/loader", "./control/execute", "./control/hub/propagate", "./control/kinds"}
-	slow       = []string{"./test/packet", "./deploy/...", "./cmd/pelago"}
+	slowest    = []string{"./dataplane/cable", "./control/execute", "./control/hub/propagate", "./test/packet", "./control/hub/cluster", "./control/hub/access", "./dataplane/loader", "./control/kinds"}
 	namespaces = []string{"./test/netns/..."}
 	clusters   = []string{"./test/lab", "./test/e2e"}
 	benchmark  = []string{"./test/bench", "./test/bench/node"}
 )
 
 // compiled are the flags of suites with many packages: most of these wait for API servers and
-// timers, so that four at a time keep two cores busy, and linking without DWARF takes half the
-// time.
-var compiled = []string{"-timeout=30m", "-p=4", "-ldflags=-w"}
+// timers, so that six at a time keep two cores busy, and linking without DWARF takes half the time.
+var compiled = []string{"-timeout=30m", "-p=6", "-ldflags=-w"}
 
 // Tests with a suite of their own.
 var (
@@ -87,10 +85,8 @@ var suites = []suite{
 	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, the CLI for other systems", tiers: []string{tierCheck, tierTest}, target: "lint", background: true},
 	{name: "pure", about: "tests that need Go alone", tiers: []string{tierCheck}, packages: []string{"./..."}, cached: true,
 		except: release, flags: []string{"-ldflags=-w"}},
-	{name: "race", about: "packages with goroutines, with controllers against API servers, under the race detector", tiers: []string{tierTest}, packages: append(slices.Clone(slowest), concurrent...), race: true,
-		flags: append(slices.Clone(compiled), "-p=3")},
-	{name: "unit", about: "packets, all else without namespaces or clusters", tiers: []string{tierTest}, packages: append(slices.Clone(slow), "./..."),
-		without: slices.Concat(concurrent, namespaces, clusters, benchmark), except: slices.Concat(release, programTests), flags: compiled},
+	{name: "unit", about: "packets, controllers against API servers, all else without namespaces or clusters", tiers: []string{tierTest}, packages: append(slices.Clone(slowest), "./..."),
+		without: slices.Concat(namespaces, clusters, benchmark), except: slices.Concat(release, programTests), flags: compiled},
 	{name: "walk", about: "two joined clusters: install, names, NAT, encryption, a gateway's death, policy, override", tiers: []string{tierTest}, packages: []string{"./test/e2e"},
 		rerun: true, verbose: true, only: walkE2E, flags: []string{"-timeout=30m"}},
 	// Last of its tier: some of its tests put a load on both cores.
@@ -99,6 +95,8 @@ var suites = []suite{
 
 	{name: "programs", about: "commands, agents and pelago-hub, each against several API servers", tiers: []string{tierClusters}, packages: []string{"./cmd/...", "./test/chaos", "./test/versions", "./deploy/hub", "./test/api"},
 		only: programTests, flags: append(slices.Clone(compiled), "-p=2")},
+	{name: "race", about: "packages with goroutines under the race detector", tiers: []string{tierClusters}, packages: slices.Concat(slowest[:3], concurrent), race: true,
+		without: []string{"./control/kinds/..."}, flags: append(slices.Clone(compiled), "-p=5")},
 	{name: "lab", about: "the lab's own clusters", tiers: []string{tierClusters}, packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		except: rareLab, flags: []string{"-timeout=30m"}},
 	{name: "e2e", about: "two joined clusters: failures and changes", tiers: []string{tierClusters}, packages: []string{"./test/e2e"}, rerun: true, verbose: true,

@@ -249,7 +249,7 @@ func TestEachTestIsRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := []string{"variants", "model", "wires"} // the same tests with other arguments
+	again := []string{"variants", "model", "wires", "race"} // the same tests with other arguments, or flags of the compiler
 	for _, p := range all {
 		p = strings.TrimPrefix(p, module)
 		tests, err := names.Read(p)
@@ -275,8 +275,8 @@ func suiteNames(chosen []suite) (names []string) {
 func TestChoose(t *testing.T) {
 	for tier, want := range map[string][]string{
 		tierCheck:    {"generated", "lint", "pure"},
-		tierTest:     {"verify", "lint", "race", "unit", "walk", "netns"},
-		tierClusters: {"programs", "lab", "e2e", "datapaths", "smoke"},
+		tierTest:     {"verify", "lint", "unit", "walk", "netns"},
+		tierClusters: {"programs", "race", "lab", "e2e", "datapaths", "smoke"},
 		tierFull:     {"lab-rare", "e2e-rare", "cni", "versions", "charts", "release", "variants", "model", "wires"},
 	} {
 		got, err := choose(nil, tier)
@@ -303,8 +303,8 @@ func TestOrder(t *testing.T) {
 		names []string
 		want  [][]string
 	}{
-		{nil, [][]string{{"verify"}, {"race", "unit", "walk", "netns"}, {"lint"}}},
-		{[]string{"unit", "race"}, [][]string{nil, {"race", "unit"}, nil}},
+		{nil, [][]string{{"verify"}, {"unit", "walk", "netns"}, {"lint"}}},
+		{[]string{"race", "unit"}, [][]string{nil, {"unit", "race"}, nil}},
 		{[]string{"lint"}, [][]string{nil, {"lint"}, nil}},
 	} {
 		chosen, err := choose(tt.names, tierTest)

@@ -7,9 +7,11 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -48,22 +50,34 @@ func (r *reconciler) inert(
 }
 
 // unmark removes our ownership of the fields that inert has set. With it the user's next server-side
-// apply would be a conflict.
+// apply would be a conflict. It is tried until no other write comes between, such as that of the
+// status of a CustomResourceDefinition: later the template shows nothing to do.
 func (r *reconciler) unmark(ctx context.Context, now *unstructured.Unstructured) error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		err := r.unmarkOnce(ctx, now)
+		if apierrors.IsConflict(err) {
+			if gone := r.live.Get(ctx, client.ObjectKeyFromObject(now), now); gone != nil {
+				return client.IgnoreNotFound(gone)
+			}
+		}
+		return err
+	})
+	now.SetManagedFields(nil) // as in the cache
+	return err
+}
+
+func (r *reconciler) unmarkOnce(ctx context.Context, now *unstructured.Unstructured) error {
 	all := now.GetManagedFields()
 	others := slices.DeleteFunc(slices.Clone(all), func(e metav1.ManagedFieldsEntry) bool {
 		return e.Manager == policyv1alpha1.AnnotationMembersOnly
 	})
-	if len(others) < len(all) {
-		raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"resourceVersion": now.GetResourceVersion(), "managedFields": others}})
-		if err != nil {
-			return err
-		}
-		if err := r.client.Patch(ctx, now, client.RawPatch(types.MergePatchType, raw)); err != nil {
-			return err
-		}
+	if len(others) == len(all) {
+		return nil
 	}
-	now.SetManagedFields(nil) // as in the cache
-	return nil
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": now.GetResourceVersion(), "managedFields": others}})
+	if err != nil {
+		return err
+	}
+	return r.client.Patch(ctx, now, client.RawPatch(types.MergePatchType, raw))
 }
