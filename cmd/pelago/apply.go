@@ -38,12 +38,14 @@ type apply struct {
 func applyCommand() *cobra.Command {
 	var a apply
 	cmd := &cobra.Command{
-		Use:   "apply -f FILE|DIRECTORY (--all-clusters | --clusters a,b)",
+		Use:   "apply -f FILE|DIRECTORY [--all-clusters | --clusters a,b]",
 		Short: "Apply workloads at the hub and propagate them to clusters",
 		Long: `apply writes the objects of manifests to the hub (server-side apply) and, for each of them, a
 PropagationPolicy, or a ClusterPropagationPolicy for objects without a namespace, that propagates it
 to all clusters or to the named ones. Running it again changes nothing; other clusters change the
-policy. The hub propagates namespaces to all clusters; policies and other objects of the hub stay there.`,
+policy. The hub propagates namespaces to all clusters; policies and other objects of the hub stay there.
+
+Without clusters it writes no policy: policies that are there decide where the objects go.`,
 		Example: `  pelago apply -f nginx.yaml --all-clusters
   pelago apply -f nginx.yaml --clusters m1,m2
   pelago apply -f shop/ -R --all-clusters
@@ -63,7 +65,6 @@ policy. The hub propagates namespaces to all clusters; policies and other object
 	f.BoolVar(&a.allClusters, "all-clusters", false, "propagate to all clusters, also those that join later")
 	f.BoolVar(&a.force, "force-conflicts", false, "take over fields of other field managers")
 	cmd.MarkFlagsMutuallyExclusive("clusters", "all-clusters")
-	cmd.MarkFlagsOneRequired("clusters", "all-clusters")
 	_ = cmd.MarkFlagRequired("filename") // fails only without such a flag
 	return cmd
 }
@@ -145,6 +146,10 @@ func (a *apply) object(ctx context.Context, h *cluster, o *unstructured.Unstruct
 	policy := policyFor(o, a.named)
 	if policy == nil {
 		fmt.Fprintf(out, "%s %s\n", name, done)
+		return nil
+	}
+	if !a.allClusters && len(a.named) == 0 {
+		fmt.Fprintf(out, "%s %s, no policy\n", name, done)
 		return nil
 	}
 	what := fmt.Sprintf("%s %s", policy.GetKind(), manifests.Title(client.ObjectKeyFromObject(policy)))

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
@@ -64,16 +65,29 @@ func aboutCommand(
 }
 
 func describeCommand() *cobra.Command {
-	return aboutCommand(&cobra.Command{
+	cmd := aboutCommand(&cobra.Command{
 		Use:   "describe KIND NAME",
 		Short: "Show the policy, binding, Works, status and events of a workload",
 		Long: `describe shows an object of the hub with the policy that has claimed it, its binding and the
-decision, its Works, what each cluster reports, and the latest events.`,
+decision, its Works, what each cluster reports, and the latest events. With -C it shows an object of
+that cluster as kubectl does.`,
 		Example: `  pelago describe deployment nginx
-  pelago describe deploy/nginx -n shop -o yaml`,
+  pelago describe deploy/nginx -n shop -o yaml
+  pelago describe pod nginx-0 -n shop -C m1`,
 	}, func(f *view.Subject) any { return f.Describe() }, func(w io.Writer, f *view.Subject, wide bool, now time.Time) error {
 		return view.PrintDescription(w, f.Describe(), wide, now)
 	})
+	var member string
+	cmd.Flags().StringVarP(&member, "clusters", "C", "", "an object of this cluster, by its name at the hub")
+	cmd.MarkFlagsMutuallyExclusive("clusters", "output")
+	hub := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if member != "" {
+			return inspect.Describe(cmd, member, args)
+		}
+		return hub(cmd, args)
+	}
+	return cmd
 }
 
 // kindAndName reads `deployment nginx` or `deployment/nginx`.

@@ -65,7 +65,8 @@ separate table shows the status in its Works.
   pelago get deployments web db -n shop -o name
   pelago get pods -n shop -l app=web --clusters m1
   pelago get pods -A --operation-scope members --member-context m2=kind-m2
-  pelago get deployment nginx --operation-scope all -o json`,
+  pelago get deployment nginx --operation-scope all -o json
+  pelago get deployment nginx --operation-scope all -C m1   # at the hub and in m1`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			g.Kind, g.Names = args[0], args[1:]
@@ -77,6 +78,11 @@ separate table shows the status in its Works.
 			}
 			if !g.Labels.Empty() && len(g.Names) > 0 {
 				return errors.New("give either names or --selector")
+			}
+			if scoped := cmd.Flags().Changed("operation-scope"); len(g.named) > 0 && !scoped {
+				g.scope = scopeMembers
+			} else if len(g.named) > 0 && g.scope == scopeHub {
+				return errors.New("--operation-scope hub reads no cluster: leave --clusters out")
 			}
 			return g.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -93,14 +99,10 @@ separate table shows the status in its Works.
 	scope.Aliases = map[string]string{"karmada": scopeHub} // the value of Karmada's CLI
 	f.StringToStringVar(&g.contexts, "member-context", nil,
 		"CLUSTER=CONTEXT: reach this cluster through this context of the kubeconfig")
-	cmd.MarkFlagsMutuallyExclusive("clusters", "operation-scope")
 	return cmd
 }
 
 func (g *get) run(ctx context.Context, out, errOut io.Writer) error {
-	if len(g.named) > 0 {
-		g.scope = scopeMembers
-	}
 	h, err := g.open()
 	if err != nil {
 		return err

@@ -171,7 +171,6 @@ func (h workloadHub) policy() string {
 func (h workloadHub) apply(file string) {
 	policyName := h.policy()
 	h.fails(`cluster "m9" is not known: the hub has m1, m2`, "apply", "-f", file, "--clusters", "m9")
-	h.fails("at least one of the flags", "apply", "-f", file)
 	h.fails("does not exist", "apply", "-f", file+"x", "--all-clusters")
 	dir := filepath.Join(h.TempDir(), "manifests")
 	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "below"), 0o700), os.WriteFile(filepath.Join(dir, "README.md"), []byte("no manifest"), 0o600),
@@ -183,6 +182,22 @@ func (h workloadHub) apply(file string) {
 		h.Errorf("apply of a directory: %v\n%s", err, out)
 	}
 	h.prints([]string{"ConfigMap default/a unchanged", "ConfigMap default/b created"}, "apply", "-f", dir, "-R", "--all-clusters")
+	policies := func() int {
+		all := &policyv1alpha1.PropagationPolicyList{}
+		if err := h.List(h.Context(), all); err != nil {
+			h.Fatal(err)
+		}
+		return len(all.Items)
+	}
+	before := policies()
+	alone := filepath.Join(h.TempDir(), "alone.yaml")
+	if err := os.WriteFile(alone, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: alone}}"), 0o600); err != nil {
+		h.Fatal(err)
+	}
+	h.prints([]string{"ConfigMap default/alone created, no policy"}, "apply", "-f", alone)
+	if after := policies(); after != before {
+		h.Errorf("apply without clusters: %d policies, then %d", before, after)
+	}
 	h.prints([]string{"Namespace shop created Deployment shop/nginx created, PropagationPolicy shop/" + policyName + " created",
 		"ClusterRole shop:reader created, ClusterPropagationPolicy shop.reader-clusterrole-"}, "apply", "-f", file, "--all-clusters")
 	h.prints([]string{"Namespace shop unchanged Deployment shop/nginx unchanged, PropagationPolicy shop/" + policyName + " unchanged"},

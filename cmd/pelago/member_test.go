@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -29,6 +30,47 @@ import (
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
+
+// changes changes a ConfigMap of the hub, and as alice its namesake in the member.
+func (h workloadHub) changes(t *testing.T) {
+	t.Helper()
+	settings := func() *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "settings"}}
+	}
+	h.Make(settings())
+	h.member.Make(settings())
+	where := []string{"-n", "shop", "--context", "hub"}
+	member := []string{"-n", "shop", "--context", "alice", "-C", "m1"}
+	h.program(t, append([]string{"label", "configmap", "settings", "level=member"}, member...)...)
+	h.program(t, append([]string{"annotate", "configmap", "settings", "note=member"}, member...)...)
+	h.program(t, append([]string{"patch", "configmap", "settings", "-p", `{"data":{"of":"member"}}`}, member...)...)
+	h.program(t, append([]string{"label", "configmap", "settings", "level=hub"}, where...)...)
+	got := func(c client.Client) string {
+		o := settings()
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			return err.Error()
+		}
+		return fmt.Sprint(o.Labels["level"], o.Annotations["note"], o.Data["of"])
+	}
+	if at := got(h.member.Client); at != "membermembermember" {
+		t.Errorf("in the member: %s", at)
+	}
+	if at := got(h.Client); at != "hub" {
+		t.Errorf("at the hub: %s", at)
+	}
+	h.prints([]string{"settings (hub)", "settings m1"}, "get", "configmaps", "settings", "-n", "shop", "-C", "m1", "--operation-scope", "all")
+	if out, err := h.pelago(append([]string{"describe", "configmap", "settings"}, member...)...); err != nil || !strings.Contains(out, "level=member") {
+		t.Errorf("describe: %v\n%s", err, out)
+	}
+	h.fails("were all set", "describe", "configmap", "settings", "-n", "shop", "-C", "m1", "-o", "json")
+	h.program(t, append([]string{"delete", "configmap", "settings"}, member...)...)
+	if at := got(h.member.Client); !strings.Contains(at, "not found") {
+		t.Errorf("in the member, deleted: %s", at)
+	}
+	if at := got(h.Client); at != "hub" {
+		t.Errorf("at the hub, after a deletion in the member: %s", at)
+	}
+}
 
 // Members through the hub: by kubectl's commands, by get, by promote. The user of context hub is an
 // administrator there; alice has one namespace of the member.
@@ -65,6 +107,8 @@ func TestMemberCommands(t *testing.T) {
 	h.prints([]string{"web m1"}, "get", "deployments", "-n", "shop", "-C", "m1", "--context", "alice")
 	h.fails(`User "alice" cannot list resource "deployments"`, "get", "deployments", "-n", "default", "-C", "m1", "--context", "alice")
 	h.fails("cluster m2 has no tunnel", "get", "deployments", "-n", "shop", "-C", "m2", "--context", "alice")
+	h.fails("--operation-scope hub reads no cluster", "get", "deployments", "-n", "shop", "-C", "m1", "--operation-scope", "hub")
+	h.changes(t)
 
 	text, err := h.pelago("promote", "deploy", "web", "-n", "shop", "-C", "m1", "--dry-run", "-o", "yaml")
 	if err != nil {

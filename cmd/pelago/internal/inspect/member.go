@@ -16,10 +16,16 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+	"k8s.io/kubectl/pkg/cmd/annotate"
 	"k8s.io/kubectl/pkg/cmd/apiresources"
 	"k8s.io/kubectl/pkg/cmd/attach"
+	"k8s.io/kubectl/pkg/cmd/delete"
+	"k8s.io/kubectl/pkg/cmd/describe"
+	"k8s.io/kubectl/pkg/cmd/edit"
 	"k8s.io/kubectl/pkg/cmd/exec"
+	"k8s.io/kubectl/pkg/cmd/label"
 	"k8s.io/kubectl/pkg/cmd/logs"
+	"k8s.io/kubectl/pkg/cmd/patch"
 	"k8s.io/kubectl/pkg/cmd/portforward"
 	"k8s.io/kubectl/pkg/cmd/top"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
@@ -70,43 +76,78 @@ func checkHub(hub *rest.Config) error {
 	return nil
 }
 
-// MemberCommands are kubectl's commands for one member of the hub, which -C names. Everything else
-// is as in kubectl.
+// kubectlCommand makes one of kubectl's commands.
+type kubectlCommand func(cmdutil.Factory, genericiooptions.IOStreams) *cobra.Command
+
+// MemberCommands are kubectl's commands for a member of the hub, which -C names; those that change
+// objects, without it, for the hub itself. Everything else is as in kubectl.
 func MemberCommands(streams genericiooptions.IOStreams) []*cobra.Command {
 	var out []*cobra.Command
-	for _, kubectl := range []func(cmdutil.Factory, genericiooptions.IOStreams) *cobra.Command{
-		logs.NewCmdLogs, exec.NewCmdExec, attach.NewCmdAttach, portforward.NewCmdPortForward, top.NewCmdTop,
+	for _, kubectl := range []kubectlCommand{logs.NewCmdLogs, exec.NewCmdExec, attach.NewCmdAttach, portforward.NewCmdPortForward, top.NewCmdTop,
 		func(f cmdutil.Factory, s genericiooptions.IOStreams) *cobra.Command {
 			return apiresources.NewCmdAPIResources(f, s)
 		},
 	} {
-		var cluster string
-		flags := genericclioptions.NewConfigFlags(true).WithWrapConfigFn(func(hub *rest.Config) *rest.Config { return Through(hub, cluster) })
-		cmd := kubectl(cmdutil.NewFactory(cmdutil.NewMatchVersionFlags(flags)), streams)
-		for _, c := range append(cmd.Commands(), cmd) {
-			c.Example = strings.ReplaceAll(c.Example, "kubectl "+cmd.Name(), "pelago "+cmd.Name()+" -C m1")
-			c.Long += `
+		cmd := memberCommand(kubectl, streams, "")
+		_ = cmd.MarkPersistentFlagRequired("clusters") // fails only without such a flag
+		out = append(out, cmd)
+	}
+	for _, kubectl := range []kubectlCommand{delete.NewCmdDelete, edit.NewCmdEdit, patch.NewCmdPatch, label.NewCmdLabel,
+		func(f cmdutil.Factory, s genericiooptions.IOStreams) *cobra.Command {
+			return annotate.NewCmdAnnotate("kubectl", f, s)
+		},
+	} {
+		out = append(out, memberCommand(kubectl, streams, `
+Without -C it changes the hub's objects, templates and policies among them. What the hub has
+propagated is to be changed there: in the cluster the change is undone.`))
+	}
+	return out
+}
+
+func memberCommand(kubectl kubectlCommand, streams genericiooptions.IOStreams, hub string) *cobra.Command {
+	var cluster string
+	flags := genericclioptions.NewConfigFlags(true).WithWrapConfigFn(func(hub *rest.Config) *rest.Config {
+		if cluster == "" {
+			return hub
+		}
+		return Through(hub, cluster)
+	})
+	cmd := kubectl(cmdutil.NewFactory(cmdutil.NewMatchVersionFlags(flags)), streams)
+	for _, c := range append(cmd.Commands(), cmd) {
+		c.Example = strings.ReplaceAll(c.Example, "kubectl "+cmd.Name(), "pelago "+cmd.Name()+" -C m1")
+		c.Long += `
 
 The cluster that -C names is reached through the hub, also a pull member. It needs a right at the hub
 on clusters/proxy of proxy.pelago.io, and in the cluster the rights of the own name
-(control/hub/access/README.md). --context and --cluster choose the hub in the kubeconfig.`
-		}
-		if cmd.HasSubCommands() { // top
-			cmd.Example = cmd.Commands()[0].Example
-		}
-		flags.AddFlags(cmd.PersistentFlags())
-		cmd.PersistentFlags().StringVarP(&cluster, "clusters", "C", "", "the cluster, by its name at the hub")
-		_ = cmd.MarkPersistentFlagRequired("clusters") // fails only without such a flag
-		cmd.PersistentPreRunE = func(*cobra.Command, []string) error {
-			// kubectl's commands do not end with their context
-			signal.Reset(os.Interrupt, syscall.SIGTERM)
-			hub, err := flags.ToRawKubeConfigLoader().ClientConfig()
-			if err != nil {
-				return err
-			}
-			return checkHub(hub)
-		}
-		out = append(out, cmd)
+(control/hub/access/README.md). --context and --cluster choose the hub in the kubeconfig.` + hub
 	}
-	return out
+	if cmd.HasSubCommands() { // top
+		cmd.Example = cmd.Commands()[0].Example
+	}
+	flags.AddFlags(cmd.PersistentFlags())
+	cmd.PersistentFlags().StringVarP(&cluster, "clusters", "C", "", "the cluster, by its name at the hub")
+	cmd.PersistentPreRunE = func(*cobra.Command, []string) error {
+		// kubectl's commands do not end with their context
+		signal.Reset(os.Interrupt, syscall.SIGTERM)
+		hub, err := flags.ToRawKubeConfigLoader().ClientConfig()
+		if err != nil || cluster == "" {
+			return err
+		}
+		return checkHub(hub)
+	}
+	return cmd
+}
+
+// Describe prints objects of a member as kubectl does.
+func Describe(cmd *cobra.Command, cluster string, args []string) error {
+	streams := genericiooptions.IOStreams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), ErrOut: cmd.ErrOrStderr()}
+	c := memberCommand(func(f cmdutil.Factory, s genericiooptions.IOStreams) *cobra.Command {
+		return describe.NewCmdDescribe("pelago", f, s)
+	}, streams, "")
+	args = append([]string{"--clusters=" + cluster}, args...)
+	for _, flag := range []string{"kubeconfig", "context", "namespace"} {
+		args = append(args, "--"+flag+"="+cmd.Flag(flag).Value.String())
+	}
+	c.SetArgs(args)
+	return c.ExecuteContext(cmd.Context())
 }
