@@ -14,11 +14,13 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/pelago-net/pelago/test/hubset"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // What the suite does with a cluster of its own: it makes it, connects with the context that it has
 // named, and deletes it.
 func TestClustersOfTheSuite(t *testing.T) {
+	need.Kubernetes(t)
 	server := serveClusters(new(hubset.Set))
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {
