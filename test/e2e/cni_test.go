@@ -16,6 +16,7 @@ import (
 	"github.com/pelago-net/pelago/test/cni"
 	"github.com/pelago-net/pelago/test/e2e/walk"
 	"github.com/pelago-net/pelago/test/lab"
+	"github.com/pelago-net/pelago/test/need"
 	"github.com/pelago-net/pelago/test/resultfile"
 )
 
@@ -27,6 +28,7 @@ var (
 // TestCNI runs the steps of cni.Steps with each CNI, and writes what they gave: docs/cni.md is made
 // of it. A step that fails does not end its cell.
 func TestCNI(t *testing.T) {
+	need.Clusters(t)
 	cells := cni.Cells
 	if *cniCell != "" {
 		cells = []string{*cniCell}

@@ -15,6 +15,7 @@ import (
 	"github.com/pelago-net/pelago/test/images"
 	"github.com/pelago-net/pelago/test/lab"
 	"github.com/pelago-net/pelago/test/lab/binaries"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // hostedHub is a hub that `pelago init` has put into cluster g1, with g2 as its member.
@@ -64,6 +65,7 @@ spec:
 // TestHubInstall: from an ordinary cluster to a hub with a member in three commands; its parts die;
 // it is destroyed and restored.
 func TestHubInstall(t *testing.T) {
+	need.Clusters(t)
 	w := walk.Walk{Dir: t.TempDir(), Bin: absolute(t, *binDir), Images: absolute(t, *imageDir), Out: t.Output()}
 	h := hostedHub{&clusterset{Walk: w, load: &load{}}}
 	ctx := t.Context()

@@ -16,11 +16,13 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 	"github.com/pelago-net/pelago/test/hubset"
 	"github.com/pelago-net/pelago/test/lab/binaries"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // A Deployment goes to the first cluster of its policy, with the override for it, reports its
 // status, and goes to the second one when the first one's API server has ended.
 func TestFailover(t *testing.T) {
+	need.Kubernetes(t)
 	bin := t.TempDir()
 	for _, name := range []string{"pelago", "pelago-hub"} {
 		if err := binaries.Program(t.Context(), "./cmd/"+name, filepath.Join(bin, name)); err != nil {

@@ -27,6 +27,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/hubclient"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 const (
@@ -166,11 +167,8 @@ func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, er
 		return s, fmt.Errorf("read EndpointSlices of Service %s: %w", req, err)
 	}
 	s.slices = list.Items
-	if err := r.readElsewhere(ctx, &s); err != nil {
+	if err := errors.Join(r.readElsewhere(ctx, &s), r.readNodes(ctx, &s)); err != nil || !r.cluster.globalnet {
 		return s, err
-	}
-	if !r.cluster.globalnet {
-		return s, r.readNodes(ctx, &s)
 	}
 	names := []string{req.Name}
 	if s.service.Spec.ClusterIP == corev1.ClusterIPNone {
@@ -211,11 +209,8 @@ func (r *reconciler) readElsewhere(ctx context.Context, s *state) error {
 	return nil
 }
 
-// readNodes adds the nodes that endpoints of a headless service are on.
+// readNodes adds the nodes that endpoints are on.
 func (r *reconciler) readNodes(ctx context.Context, s *state) error {
-	if s.service.Spec.ClusterIP != corev1.ClusterIPNone {
-		return nil
-	}
 	s.nodes = map[string]node{}
 	for _, slice := range s.slices {
 		for _, e := range slice.Endpoints {
@@ -232,7 +227,7 @@ func (r *reconciler) readNodes(ctx context.Context, s *state) error {
 			if err := r.local.Get(ctx, client.ObjectKey{Name: name}, &on); client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("read Node %s: %w", name, err)
 			}
-			s.nodes[name] = node{index: uint16(index.Spec.Index), addresses: addressesOf(&on)}
+			s.nodes[name] = node{uint16(index.Spec.Index), addressesOf(&on), !topology.HasDatapath(on.Labels)}
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package services
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -45,8 +46,7 @@ type state struct {
 	ingress map[string]submarinerv1.GlobalIngressIP
 	// members are the labels of the clusterset's clusters, by id; nil: the hub is not known yet.
 	members map[string]map[string]string
-	// nodes are those that headless endpoints are on; without globalnet only.
-	nodes map[string]node
+	nodes   map[string]node // those that endpoints are on
 	// elsewhere are the ranges that are routed to other clusters; read where an endpoint is on no
 	// node.
 	elsewhere []netip.Prefix
@@ -56,6 +56,8 @@ type state struct {
 type node struct {
 	index     uint16 // 0: none yet
 	addresses []netip.Addr
+	// noDatapath: pelago-node cannot run there (topology.HasDatapath).
+	noDatapath bool
 }
 
 // offer is what the cluster publishes of one service.
@@ -97,6 +99,8 @@ func (c cluster) desired(s state) offer {
 	}
 	// The cache lists slices in any order, and the message names one endpoint of several.
 	s.slices = slices.SortedFunc(slices.Values(s.slices), func(a, b discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+	all := readyBackends(s.slices)
+	s.slices = s.withDatapath()
 	var content []BackendSlice
 	ips := slices.DeleteFunc(slices.Clone(s.service.Spec.ClusterIPs), func(text string) bool { return !is4(text) })
 	switch headless := s.service.Spec.ClusterIP == corev1.ClusterIPNone; {
@@ -121,6 +125,11 @@ func (c cluster) desired(s state) offer {
 		content, o.waiting, o.unreachable = routedSlices(ips, s)
 	default:
 		content, o.waiting, o.unreachable = routedSlices(ips, s)
+	}
+	if o.waiting == "" && all > 0 && readyBackends(s.slices) == 0 {
+		o.waiting = fmt.Sprintf("none of %d ready endpoints is reached from other clusters: their nodes cannot run pelago-node "+
+			"(Windows, virtual kubelet, Fargate); run the pods on others", all)
+		o.unreachable = !slices.ContainsFunc(s.slices, func(e discoveryv1.EndpointSlice) bool { return len(e.Endpoints) > 0 })
 	}
 	o.contribution = c.contribution(s, ips)
 	o.contribution.Spec.ExportTo = o.exportTo
@@ -183,6 +192,21 @@ func routedSlices(ips []string, s state) (content []BackendSlice, waiting string
 			"addresses are not IPv4 or are routed to another cluster", n)
 	}
 	return VirtualSlices(ips, s.service, reached), waiting, unreachable && waiting != ""
+}
+
+// withDatapath are the slices without the endpoints on nodes that cannot run pelago-node: no packet
+// from another cluster is translated there.
+func (s state) withDatapath() []discoveryv1.EndpointSlice {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(s.nodes)), func(n node) bool { return n.noDatapath }) {
+		return s.slices
+	}
+	kept := slices.Clone(s.slices)
+	for i, slice := range kept {
+		kept[i].Endpoints = slices.DeleteFunc(slices.Clone(slice.Endpoints), func(e discoveryv1.Endpoint) bool {
+			return s.nodes[ptr.Deref(e.NodeName, "")].noDatapath
+		})
+	}
+	return kept
 }
 
 // has reports whether there is an endpoint of a family.

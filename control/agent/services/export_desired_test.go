@@ -181,14 +181,14 @@ func TestDesired(t *testing.T) {
 		"plain headless, endpoints of both families": {plain, state{export: exported(), service: service("None"), slices: slices.Concat(six, two)},
 			[]string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2 web-1=10.7.0.3"}, "Valid", ""},
 		"plain headless": {plain, state{export: exported(), service: service("None"), slices: two}, []string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2 web-1=10.7.0.3"}, "Valid", ""},
-		"plain headless in the network of its node": {plain, state{export: exported(), service: service("None"), nodes: map[string]node{"n3": {3, []netip.Addr{netip.MustParseAddr("192.0.2.3")}}},
+		"plain headless in the network of its node": {plain, state{export: exported(), service: service("None"), nodes: map[string]node{"n3": {3, []netip.Addr{netip.MustParseAddr("192.0.2.3")}, false}},
 			slices: pods(pod("10.7.0.2", "web-0", "u0"), onNode("192.0.2.3", "web-1", "n3"))},
 			[]string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2 web-1=241.0.128.3"}, "Valid", ""},
-		"plain headless on a node without index": {plain, state{export: exported(), service: service("None"), nodes: map[string]node{"n3": {0, []netip.Addr{netip.MustParseAddr("192.0.2.3")}}},
+		"plain headless on a node without index": {plain, state{export: exported(), service: service("None"), nodes: map[string]node{"n3": {0, []netip.Addr{netip.MustParseAddr("192.0.2.3")}, false}},
 			slices: pods(pod("10.7.0.2", "web-0", "u0"), onNode("192.0.2.3", "web-1", "n3"))},
 			[]string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2"}, "Valid", `endpoint 192.0.2.3 is in the network of node n3, which has no index yet`},
 		"plain headless, a pod outside the ranges is not its node": {plain, state{export: exported(), service: service("None"),
-			nodes:  map[string]node{"n3": {3, []netip.Addr{netip.MustParseAddr("192.0.2.3")}}},
+			nodes:  map[string]node{"n3": {3, []netip.Addr{netip.MustParseAddr("192.0.2.3")}, false}},
 			slices: pods(pod("10.7.0.2", "web-0", "u0"), onNode("10.9.2.3", "web-1", "n3"))},
 			[]string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2"}, "Valid",
 			"endpoint 10.9.2.3 on node n3 is outside the cluster's pod ranges [10.7.0.0/16 198.51.100.0/24]: it cannot be reached from other clusters; join again with --clustercidr"},
@@ -268,7 +268,7 @@ func TestUnreachable(t *testing.T) {
 	six[0].AddressType = discoveryv1.AddressTypeIPv6
 	others := []netip.Prefix{netip.MustParsePrefix("120.1.0.0/24")}
 	serviceIP := map[string]submarinerv1.GlobalIngressIP{"web": ingress(submarinerv1.ClusterIPService, "120.2.0.9", "", true)}
-	nodes := map[string]node{"n3": {0, []netip.Addr{netip.MustParseAddr("192.0.2.3")}}}
+	nodes := map[string]node{"n3": {0, []netip.Addr{netip.MustParseAddr("192.0.2.3")}, false}, "fargate": {noDatapath: true}}
 	for name, tt := range map[string]struct {
 		cluster  cluster
 		ip       string
@@ -288,6 +288,10 @@ func TestUnreachable(t *testing.T) {
 		"headless, no endpoint":                              {plain, "None", nil, false, true},
 		"headless, pods without global IPs yet":              {globalnet, "None", pods(pod("10.7.0.2", "web-0", "u0")), false, false},
 		"headless, IPv6 endpoints":                           {plain, "None", six, true, false},
+		"a pod on a node without data path":                  {globalnet, "10.77.0.5", pods(onNode("10.7.0.2", "web-0", "fargate")), true, false},
+		"such a pod, and one that starts":                    {globalnet, "10.77.0.5", pods(onNode("10.7.0.3", "web-1", "fargate"), starting), false, false},
+		"headless, a pod on a node without data path":        {plain, "None", pods(onNode("10.7.0.2", "web-0", "fargate")), true, false},
+		"headless, the same under globalnet":                 {globalnet, "None", pods(onNode("10.7.0.2", "web-0", "fargate")), true, false},
 	} {
 		got := tt.cluster.desired(state{export: exported(), service: service(tt.ip), slices: tt.slices, ingress: serviceIP, elsewhere: others, nodes: nodes})
 		if got.unreachable != tt.want || (got.waiting == "") != tt.complete {

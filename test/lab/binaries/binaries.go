@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // Progress receives one line of text per step, at times from a goroutine of its
@@ -152,6 +154,9 @@ func MetricsServer(ctx context.Context, progress Progress) (file string, err err
 
 // ensure returns the cache directory of a, filled.
 func (a artifact) ensure(ctx context.Context, progress Progress) (string, error) {
+	if os.Getenv(need.TierVariable) == need.TierCheck {
+		return "", fmt.Errorf("%s is not for `make check`: the test is to ask package need", a.title)
+	}
 	root, err := Repository()
 	if err != nil {
 		return "", err
