@@ -107,6 +107,10 @@ const AnnotationReadyBackends = "pelago.io/ready-backends"
 // by commas.
 const AnnotationUnreachable = "pelago.io/unreachable"
 
+// AnnotationUnreachableSince of a Peer: since when no gateway reaches the cluster, RFC 3339. Written
+// by the agent, for the one after it.
+const AnnotationUnreachableSince = "pelago.io/unreachable-since"
+
 // ConditionClusterSetIP of a ServiceExport reports whether the service has a ClusterSetIP, and
 // which.
 const ConditionClusterSetIP = "ClusterSetIP"

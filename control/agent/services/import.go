@@ -208,6 +208,9 @@ func (r *importReconciler) readHub(ctx context.Context, s *importState) error {
 	}
 	if dead := r.dead.Load(); dead != nil {
 		s.dead, s.stale = dead.at(time.Now())
+	} else {
+		was, gone := r.recorded(ctx).at(time.Now())
+		s.dead, s.stale = append(s.dead, was...), gone
 	}
 	if s.joined, err = r.hub.Members(ctx); err != nil {
 		return err

@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
@@ -32,7 +34,7 @@ const staleAfter = time.Hour
 // unreachableClusters are clusters that no gateway reaches, and since when.
 type unreachableClusters map[string]time.Time
 
-// next returns the dead clusters after a new verdict.
+// next returns the dead clusters after a new verdict, which d precedes.
 func (d unreachableClusters) next(dead []string, now time.Time) unreachableClusters {
 	out := unreachableClusters{}
 	for _, id := range dead {
@@ -69,14 +71,21 @@ func (r *importReconciler) watchDead(watch func(context.Context, func([]string))
 		}
 		go watch(ctx, func(dead []string) {
 			before := ptr.Deref(r.dead.Load(), nil)
+			first := before == nil
+			if first {
+				before = r.recorded(ctx)
+			}
 			now := before.next(dead, time.Now())
-			if r.dead.Swap(&now) == nil {
+			r.dead.Store(&now)
+			r.record(ctx, now)
+			if first {
 				add(r.all(ctx)) // an agent before this one may have marked slices
+				before = nil    // and its timers have ended
 			}
 			for id := range sets.KeySet(before).SymmetricDifference(sets.KeySet(now)) {
 				add(r.ofSource(ctx, id))
 				if since, dead := now[id]; dead {
-					r.expire(ctx, id, since, func() { add(r.ofSource(ctx, id)) })
+					r.expire(ctx, id, since, time.Until(since.Add(staleAfter)), func() { add(r.ofSource(ctx, id)) })
 				}
 			}
 		})
@@ -84,10 +93,50 @@ func (r *importReconciler) watchDead(watch func(context.Context, func([]string))
 	}
 }
 
-// expire calls stale once the lease of a cluster that is dead since then has expired, and makes an
-// Event of it at intervals, as Events do not last, until the cluster answers again.
-func (r *importReconciler) expire(ctx context.Context, id string, since time.Time, stale func()) {
-	time.AfterFunc(staleAfter, func() {
+// recorded are the clusters that an agent before this one has found dead.
+func (r *importReconciler) recorded(ctx context.Context) unreachableClusters {
+	out := unreachableClusters{}
+	for _, p := range r.peers(ctx) {
+		if since, err := time.Parse(time.RFC3339, p.Annotations[v1alpha1.AnnotationUnreachableSince]); err == nil {
+			out[p.Name] = since
+		}
+	}
+	return out
+}
+
+// record writes since when clusters are dead to their Peers, for the agents after this one.
+func (r *importReconciler) record(ctx context.Context, dead unreachableClusters) {
+	for _, p := range r.peers(ctx) {
+		var since any // null removes it
+		if at, ok := dead[p.Name]; ok {
+			since = at.UTC().Format(time.RFC3339)
+		}
+		if have, ok := p.Annotations[v1alpha1.AnnotationUnreachableSince]; ok == (since != nil) && (!ok || have == since) {
+			continue
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationUnreachableSince: since}}})
+		if err == nil {
+			err = r.local.Patch(ctx, &p, client.RawPatch(types.MergePatchType, patch))
+		}
+		if client.IgnoreNotFound(err) != nil {
+			log.FromContext(ctx).Error(err, "since when a cluster is unreachable is not recorded", "cluster", p.Name)
+		}
+	}
+}
+
+// peers reads the Peers from the cache; an error is logged, as no caller is there to return it to.
+func (r *importReconciler) peers(ctx context.Context) []v1alpha1.Peer {
+	var list v1alpha1.PeerList
+	if err := r.local.List(ctx, &list); err != nil {
+		log.FromContext(ctx).Error(err, "Peers cannot be read from the cache")
+	}
+	return list.Items
+}
+
+// expire calls stale once the lease of a cluster that is dead since then has expired, after a time,
+// and makes an Event of it at intervals, as Events do not last, until the cluster answers again.
+func (r *importReconciler) expire(ctx context.Context, id string, since time.Time, after time.Duration, stale func()) {
+	time.AfterFunc(after, func() {
 		if now := ptr.Deref(r.dead.Load(), nil); ctx.Err() != nil || !now[id].Equal(since) {
 			return
 		}
@@ -97,7 +146,7 @@ func (r *importReconciler) expire(ctx context.Context, id string, since time.Tim
 		} else if peer != nil {
 			r.events.Event(peer, corev1.EventTypeWarning, reasonClusterGone, clusterGone(id, time.Since(since)))
 		}
-		r.expire(ctx, id, since, func() {})
+		r.expire(ctx, id, since, staleAfter, func() {})
 	})
 }
 

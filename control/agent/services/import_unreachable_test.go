@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
@@ -134,6 +136,50 @@ func TestVerdictWithoutHub(t *testing.T) {
 		if diff := cmp.Diff([][]string{tt.g2, tt.g3}, [][]string{readinessOf(list.Items, "g2"), readinessOf(list.Items, "g3")}); diff != "" {
 			t.Errorf("%s: -want +got\n%s", tt.name, diff)
 		}
+	}
+}
+
+// An agent takes over since when a cluster is unreachable: one that is gone does not get its say
+// back, nor its slices, before or after the first verdict.
+func TestGoneClustersOutliveTheAgent(t *testing.T) {
+	peer := &v1alpha1.Peer{ObjectMeta: metav1.ObjectMeta{Name: "g3", Annotations: map[string]string{
+		v1alpha1.AnnotationUnreachableSince: time.Now().Add(-2 * staleAfter).UTC().Format(time.RFC3339)}}}
+	hub, err := hubclient.New(hubclient.Options{Server: "https://127.0.0.1:1", Namespace: "broker", Token: func() string { return "" }, Logger: logr.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := importer(t, hub, peer)
+	if _, stale := r.recorded(t.Context()).at(time.Now()); !slices.Equal(stale, []string{"g3"}) {
+		t.Errorf("before a verdict %v are stale", stale)
+	}
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	watching := make(chan func([]string))
+	if err := r.watchDead(func(_ context.Context, set func([]string)) { watching <- set })(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	verdict := <-watching
+	since := func() string {
+		if err := r.local.Get(t.Context(), client.ObjectKeyFromObject(peer), peer); err != nil {
+			t.Fatal(err)
+		}
+		return peer.Annotations[v1alpha1.AnnotationUnreachableSince]
+	}
+	before := since()
+	verdict([]string{"g3"})
+	if _, stale := r.dead.Load().at(time.Now()); !slices.Equal(stale, []string{"g3"}) || since() != before {
+		t.Errorf("%v are stale, g3 since %s, before %s", stale, since(), before)
+	}
+	if event := <-r.events.(*record.FakeRecorder).Events; !strings.Contains(event, reasonClusterGone) || !strings.Contains(event, "pelago unjoin --clusterid g3") {
+		t.Errorf("the event is %q", event)
+	}
+	verdict(nil)
+	if at := since(); at != "" {
+		t.Errorf("g3 answers, and is unreachable since %s", at)
+	}
+	verdict([]string{"g3"})
+	if _, stale := r.dead.Load().at(time.Now()); stale != nil || since() <= before {
+		t.Errorf("dies again: %v are stale, since %s", stale, since())
 	}
 }
 
