@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,7 @@ import (
 // cluster, the first two nodes.
 func TestDayTwo(t *testing.T) {
 	s := newClusterset(t, lab.Options{Name: *labName + "day", Nodes: 3}, walk.Walk{Wire: "vxlan"})
+	s.run(t, "datagrams follow the service", testDatagramsFollow)
 	s.run(t, "a dead gateway and a new node", testDeadGatewayNewNode)
 	s.run(t, "a gateway is replaced", testGatewayReplaced)
 	s.run(t, "eight days off", testDaysOff)
@@ -460,5 +462,84 @@ true`)
 	must(t, err)
 	if namespaces := s.kubectl(t, "g1", "get", "namespaces", "-o", "name"); strings.Contains(namespaces, "pelago-system") {
 		t.Errorf("g1 still has the namespace pelago-system")
+	}
+}
+
+// followsWithin bounds the time until a UDP flow follows a change of its service, or the death of
+// its server's node.
+const followsWithin = time.Second
+
+// testDatagramsFollow: one socket sends without a pause. Its flow goes to the pod that the Service
+// selects, each time that this changes, and to the other pod when the first one's node dies.
+func testDatagramsFollow(t *testing.T, s *clusterset) {
+	const home, away = "g2-n3", "g2-n1"
+	l := s.needLoadOn(t, "g1-n3", home)
+	s.applyQuietly(t, "g2", fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: echo, namespace: load, labels: {app: echo, udp: echo}}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 1
+  containers: [{name: echo, image: localhost/whereami:dev, imagePullPolicy: Never, command: [whereami, echo]}]
+`, away))
+	s.kubectl(t, "g2", "-n", loadNamespace, "label", "pod", "sink", "udp=echo")
+	s.kubectl(t, "g2", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod/echo", walk.WaitFlag)
+	choose := func(selector string) {
+		s.kubectl(t, "g2", "-n", loadNamespace, "patch", "service", "sink", "--type=merge", "-p", `{"spec":{"selector":`+selector+`}}`)
+	}
+	t.Cleanup(func() {
+		ctx := context.Background()
+		_, err := s.Quietly(ctx, s.Lab.Kubectl(), "--context", "g2", "-n", loadNamespace, "patch", "service", "sink", "--type=merge", "-p", `{"spec":{"selector":{"app":"sink","udp":null}}}`)
+		if err := errors.Join(err, s.Lab.Heal(ctx, home)); err != nil {
+			t.Error(err)
+		}
+	})
+	received := func(pod string) int {
+		out, err := s.In(t.Context(), walk.Pod{Cluster: "g2", Namespace: loadNamespace, Name: pod}, "sh", "-c", "awk '/^Udp: [0-9]/{print $2}' /proc/net/snmp")
+		must(t, err)
+		n, err := strconv.Atoi(strings.TrimSpace(out))
+		must(t, err)
+		return n
+	}
+	moves := func(pod string) time.Duration {
+		before := received(pod)
+		return within(t, func() error {
+			if received(pod) == before {
+				return fmt.Errorf("pod %s has received nothing", pod)
+			}
+			return nil
+		})
+	}
+	datagrams := s.start(t, l.client, "whereami", "ping", "-rate", "200", l.sink.String()+":7")
+	quickest := walk.Patience
+	for _, pod := range []string{"echo", "sink", "echo", "sink"} {
+		choose(`{"app":"` + pod + `"}`)
+		took := moves(pod)
+		t.Logf("the Service selects %s: it is sent to after %.2f s", pod, took.Seconds())
+		quickest = min(quickest, took)
+	}
+	if quickest > followsWithin {
+		t.Errorf("the flow follows the Service after %s at best, want %s", quickest, followsWithin)
+	}
+	finish[pings](t, datagrams)
+
+	datagrams = s.ping(t, l.client, 200, l.sink.String()+":7")
+	others := received("echo")
+	choose(`{"app":null,"udp":"echo"}`)
+	within(t, func() error {
+		if all := s.kubectl(t, "g2", "-n", loadNamespace, "get", "endpointslices", "-l", "kubernetes.io/service-name=sink", "-o", "jsonpath={.items[*].endpoints[*].targetRef.name}"); len(strings.Fields(all)) != 2 {
+			return fmt.Errorf("the Service selects %q", all)
+		}
+		return nil
+	})
+	if received("echo") != others {
+		t.Error("the flow has left a pod that is still selected")
+	}
+	must(t, s.Lab.Kill(t.Context(), home))
+	moves("echo")
+	p := finish[pings](t, datagrams)
+	t.Logf("%s is dead: no answer for %.0f ms", home, p.LongestGapMs)
+	if gap := time.Duration(p.LongestGapMs) * time.Millisecond; gap > followsWithin {
+		t.Errorf("no answer for %s after the death of %s, want %s", gap, home, followsWithin)
 	}
 }

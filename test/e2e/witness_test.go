@@ -12,14 +12,12 @@ import (
 // closedFor is how long a node's port stays closed; verdicts of former versions took 5 s.
 const closedFor = 10 * time.Second
 
-// testClosedPort: UDP 4800 of a node that is no gateway is closed, the agent's if that is one. In
-// the rest of the cluster nothing changes, and the node is reported.
+// testClosedPort: UDP 4800 of the agent's node, which is no gateway, is closed. In the rest of the
+// cluster nothing changes, and the node is reported.
 func testClosedPort(t *testing.T, s *clusterset) {
 	const closed = "g1-n3"
 	s.needLoad(t)
-	holder := s.kubectl(t, "g1", "-n", "pelago-system", "get", "lease", leaseName, "-o", "jsonpath={.spec.holderIdentity}")
-	leader, _, _ := strings.Cut(holder, "_")
-	t.Logf("the agent runs on %s", s.kubectl(t, "g1", "-n", "pelago-system", "get", "pod", leader, "-o", "jsonpath={.spec.nodeName}"))
+	s.moveAgent(t, closed)
 	dns := s.kubectl(t, "g1", "-n", "kube-system", "get", "service", "kube-dns", "-o", "jsonpath={.spec.clusterIP}")
 	healthy := func() error {
 		ready := s.kubectl(t, "g1", "-n", loadNamespace, "get", "endpointslices", "-l", "multicluster.kubernetes.io/source-cluster=g2",
@@ -78,6 +76,26 @@ func testClosedPort(t *testing.T, s *clusterset) {
 	open()
 	took := within(t, func() error { return s.metricIs(t.Context(), closed, "pelago_node_isolated", 0) })
 	t.Logf("open again: the node knows after %.1f s", took.Seconds())
+}
+
+// moveAgent makes the agent of g1 run on a node.
+func (s *clusterset) moveAgent(t *testing.T, to string) {
+	t.Helper()
+	for _, node := range []string{"g1-n1", "g1-n2", "g1-n3"} {
+		if node != to {
+			s.kubectl(t, "g1", "cordon", node)
+			defer s.kubectl(t, "g1", "uncordon", node)
+		}
+	}
+	s.kubectl(t, "g1", "-n", "pelago-system", "delete", "pods", "-l", "app=pelago-agent")
+	within(t, func() error {
+		holder := s.kubectl(t, "g1", "-n", "pelago-system", "get", "lease", leaseName, "-o", "jsonpath={.spec.holderIdentity}")
+		leader, _, _ := strings.Cut(holder, "_")
+		if at := s.kubectl(t, "g1", "-n", "pelago-system", "get", "pod", leader, "--ignore-not-found", "-o", "jsonpath={.spec.nodeName}"); at != to {
+			return fmt.Errorf("agent %s runs on %q", leader, at)
+		}
+		return nil
+	})
 }
 
 // testDeadGateway: one of g2's two gateways loses its power. A service that is exported then, and
