@@ -3,6 +3,7 @@ package deploy_test
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -164,6 +165,10 @@ func TestPlacement(t *testing.T) {
 			_, apart, _ := unstructured.NestedMap(u.Object, "spec", "template", "spec", "affinity", "podAntiAffinity")
 			if !spread && !apart {
 				t.Errorf("%s: nothing spreads the %g pods of %s", name, replicas, u.GetName())
+			}
+			beside, _, _ := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "affinity", "podAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
+			if u.GetName() == "pelago-agent" && !strings.Contains(fmt.Sprint(beside), "matchLabels:map[app:pelago-node]") {
+				t.Errorf("%s: the agent does not prefer nodes with pelago-node: %v", name, beside)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -30,6 +31,25 @@ func testNode(text string) *corev1.Node {
 	}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
 	return n
+}
+
+func TestOneGatewayIsAWarning(t *testing.T) {
+	for _, tt := range []struct {
+		nodes  string
+		chosen []string
+		only   string // empty: no warning
+	}{{"+a b c", nil, "a"}, {"a b c", []string{"b"}, "b"}, {"+a b c", []string{"b"}, ""}, {"+a +b c", nil, ""}} {
+		var nodes []corev1.Node
+		for _, text := range strings.Fields(tt.nodes) {
+			nodes = append(nodes, *testNode(text))
+		}
+		var lines []string
+		warnSingle(nodes, tt.chosen, func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) })
+		warned := len(lines) == 1 && strings.HasPrefix(lines[0], "Warning: "+tt.only+" is the only gateway")
+		if warned != (tt.only != "") || len(lines) > 1 {
+			t.Errorf("%s, %v chosen: %q", tt.nodes, tt.chosen, lines)
+		}
+	}
 }
 
 func TestChooseGateways(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,6 +121,22 @@ func TestTables(t *testing.T) {
 				t.Errorf("%s: -want +got\n%s", name, diff)
 			}
 		}
+	}
+}
+
+func TestOnlyGateway(t *testing.T) {
+	m := testMember(t)
+	if err := m.Client.(client.Client).Delete(t.Context(), &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: "n2"}}); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(Views, func(v View) bool { return v.Name == "gateways" })
+	table, err := Views[i].read(t.Context(), m, config.Config{ClusterID: "g1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := table.Print(&out, false); err != nil || !strings.Contains(out.String(), "it is the only one") {
+		t.Errorf("with one gateway: %v\n%s", err, out.String())
 	}
 }
 
