@@ -215,7 +215,7 @@ func (d *Daemon) attachAgain() error {
 	}
 	found, err := d.loader.Attach(*k.devices)
 	for _, f := range found.Displaced {
-		k.interfere(f + "; it is behind it now")
+		k.interfere(f)
 	}
 	if err != nil {
 		return err

@@ -67,18 +67,36 @@ func newKernelNode(t *testing.T, objs tables.Objects) *kernelNode {
 	return &kernelNode{t: t, ns: ns, d: d, objs: &objs}
 }
 
+// openClsact opens maps and programs anew, as before Linux 6.6.
+func (n *kernelNode) openClsact() {
+	n.t.Helper()
+	var err error
+	n.d.loader, err = loader.Open(loader.Options{PinPath: filepath.Join(bpffs.Mount(n.t), "pelago"), MaxFlows: 1024, Clsact: true})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.d.prober = probe.New(n.d.loader, n.d.kernel.overlay, n.d.wake, n.d.log)
+}
+
 // reconcile returns what is reported, with the condition Reconciled.
 func (n *kernelNode) reconcile() (index pelagov1alpha1.NodeIndexStatus, reconciled metav1.Condition, err error) {
 	n.t.Helper()
-	if inside := n.ns.Do(func() error { err = n.d.reconcileOnce(n.t.Context()); return nil }); inside != nil {
+	if inside := n.ns.Do(func() error { index, reconciled, err = n.reconcileHere(); return nil }); inside != nil {
 		n.t.Fatal(inside)
 	}
+	return index, reconciled, err
+}
+
+// reconcileHere is reconcile on a thread in the node's network.
+func (n *kernelNode) reconcileHere() (index pelagov1alpha1.NodeIndexStatus, reconciled metav1.Condition, err error) {
+	n.t.Helper()
+	err = n.d.reconcileOnce(n.t.Context())
 	n.d.endPurge()
 	select {
 	case r := <-n.d.reports.node.next:
 		index = r.index.Status
 	default:
-		n.t.Fatalf("nothing is reported: %v", err)
+		return index, reconciled, fmt.Errorf("nothing is reported: %v", err)
 	}
 	if c := meta.FindStatusCondition(index.Conditions, pelagov1alpha1.NodeReconciled); c != nil {
 		reconciled = *c
@@ -242,12 +260,7 @@ func TestUnusableUplink(t *testing.T) {
 		"no program can be attached": {"172.31.1.77", func(t *testing.T, n *kernelNode) {
 			n.run(t, "ip link add odd type bridge && ip link set odd up && ip route add 172.31.1.77/32 dev odd && tc qdisc add dev odd clsact && "+
 				"tc filter add dev odd ingress protocol ip prio 1 u32 match u32 0 0")
-			var err error
-			n.d.loader, err = loader.Open(loader.Options{PinPath: filepath.Join(bpffs.Mount(t), "pelago"), MaxFlows: 1024, Clsact: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			n.d.prober = probe.New(n.d.loader, n.d.kernel.overlay, n.d.wake, n.d.log)
+			n.openClsact()
 		}, "tc filter show dev odd ingress"},
 	} {
 		t.Run(name, func(t *testing.T) {

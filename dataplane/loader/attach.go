@@ -78,7 +78,8 @@ type Devices struct {
 type Report struct {
 	// XDP is why uplink_xdp could not be attached to some of Devices.XDP, which costs only speed.
 	XDP []error
-	// Displaced are the filters of others that were executed before ours until this call.
+	// Displaced are filters of others that were executed before ours until this call, and those of
+	// ours that others had removed.
 	Displaced []string
 	// PodEnds is why pod_end could not be attached to some of Devices.PodEnds: answers of
 	// ClusterSetIPs are then translated at the node's end alone.
@@ -96,7 +97,7 @@ type Report struct {
 // clsact filters, which are moved before foreign filters that were added since: those may end the
 // execution, ours return TC_ACT_UNSPEC for other packets.
 func (l *Loader) Attach(d Devices) (r Report, err error) {
-	wanted := map[string]bool{}
+	wanted, attached := map[string]bool{}, map[string]bool{}
 	r.Uplinks = map[int]error{}
 	var errs []error
 	try := func(ifindex int, hooks []hook) error {
@@ -106,6 +107,7 @@ func (l *Loader) Attach(d Devices) (r Report, err error) {
 			wanted[pin] = true
 			displaced, err := l.attach(ifindex, h, filepath.Join(l.pinPath, pin))
 			errs = append(errs, err)
+			attached[pin] = err == nil
 			r.Displaced = append(r.Displaced, displaced...)
 		}
 		return errors.Join(errs...)
@@ -135,6 +137,7 @@ func (l *Loader) Attach(d Devices) (r Report, err error) {
 		}
 		attach(ifindex, podHooks)
 	}
+	l.attached = attached
 	r.PodEnds = l.attachPodEnds(d.PodEnds)
 	r.Sockets = l.attachSockets(d.Cgroup)
 	r.XDP = l.attachXDP(d.XDP) // last, since it passes packets to uplink_in
@@ -189,7 +192,7 @@ func (l *Loader) attach(ifindex int, h hook, pin string) (displaced []string, er
 		return nil, err
 	}
 	if l.clsact.Load() {
-		return attachClsact(ifindex, h, program)
+		return attachClsact(ifindex, h, program, l.attached[filepath.Base(pin)])
 	}
 	if alive(pin, ifindex) {
 		old, err := link.LoadPinnedLink(pin, nil)
@@ -210,7 +213,7 @@ func (l *Loader) attach(ifindex int, h hook, pin string) (displaced []string, er
 	made, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: h.attach, Anchor: link.Head()})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		l.clsact.Store(true)
-		return attachClsact(ifindex, h, program)
+		return attachClsact(ifindex, h, program, false)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("attach %s to device %d: %w", h.name, ifindex, err)

@@ -221,4 +221,15 @@ func TestAttachGoesFirst(t *testing.T) {
 		}
 		foreign(netlink.FilterDel)
 	}
+	if _, err := ns.Run("tc", "qdisc", "del", "dev", "up", "clsact"); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"another program removed filter pelago_uplink_in from up ingress; it is attached again",
+		"another program removed filter pelago_uplink_out from up egress; it is attached again"}
+	if diff := cmp.Diff(want, attach()); diff != "" {
+		t.Errorf("without the qdisc: displaced -want +got\n%s", diff)
+	}
+	if displaced := attach(); len(displaced) > 0 {
+		t.Errorf("with the qdisc again: %q", displaced)
+	}
 }

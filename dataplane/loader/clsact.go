@@ -23,10 +23,11 @@ const filterPriority = 1
 var filterHandles = [...]uint32{0x50, 0x51} // 'P'
 
 // attachClsact puts a program into a filter on the device, or replaces the one that is there, and
-// returns the names of filters that were executed before it until now. Filters of one priority are
-// executed from the youngest to the oldest (cls_bpf_change adds at the head of the list), and a
-// program that returns anything but TC_ACT_UNSPEC ends the execution: Cilium's do.
-func attachClsact(ifindex int, h hook, program *ebpf.Program) (displaced []string, err error) {
+// describes what others did to it: filters that were executed before it until now, and its removal
+// if it was attached. Filters of one priority are executed from the youngest to the oldest
+// (cls_bpf_change adds at the head of the list), and a program that returns anything but
+// TC_ACT_UNSPEC ends the execution: Cilium's do.
+func attachClsact(ifindex int, h hook, program *ebpf.Program, attached bool) (displaced []string, err error) {
 	device, err := netlink.LinkByIndex(ifindex)
 	if err != nil {
 		return nil, fmt.Errorf("look up device %d: %w", ifindex, err)
@@ -70,6 +71,9 @@ func attachClsact(ifindex int, h hook, program *ebpf.Program) (displaced []strin
 			}
 		}
 	}
+	if attached && len(ours) == 0 {
+		displaced = append(displaced, fmt.Sprintf("another program removed filter %s from %s %s; it is attached again", filterName(h), name, direction(h)))
+	}
 	for _, f := range before {
 		displaced = append(displaced, foreign(f, name, h))
 	}
@@ -98,7 +102,7 @@ func foreign(f netlink.Filter, device string, h hook) string {
 	if b, ok := f.(*netlink.BpfFilter); ok {
 		name = b.Name
 	}
-	return fmt.Sprintf("filter %s was executed before %s on %s %s", name, filterName(h), device, direction(h))
+	return fmt.Sprintf("filter %s was executed before %s on %s %s; it is behind it now", name, filterName(h), device, direction(h))
 }
 
 func direction(h hook) string {

@@ -63,6 +63,8 @@ type Loader struct {
 	// rejected are the errors of programs that the verifier has rejected, by name.
 	rejected map[string]error
 	clsact   atomic.Bool // attach by clsact filters instead of TCX links
+	// attached is what the last Attach attached to devices, by the name of the pin.
+	attached map[string]bool
 	// conntrack: the programs read conntrack.
 	conntrack bool
 	// sockets: the programs of sockets have the node's network namespace.

@@ -177,3 +177,27 @@ func TestLargeFrame(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
+
+// The loop rests until something is due, and no shorter than the interval of busy paths.
+func TestRest(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		name  string
+		paths []time.Duration
+		want  time.Duration
+	}{
+		{"no path: until the next refresh", nil, time.Second},
+		{"idle paths", []time.Duration{140 * time.Millisecond, 60 * time.Millisecond}, 60 * time.Millisecond},
+		{"later than the refresh", []time.Duration{2 * time.Second}, time.Second},
+		{"sooner than the interval", []time.Duration{time.Millisecond, 60 * time.Millisecond}, Busy},
+		{"overdue", []time.Duration{-time.Second}, Busy},
+	} {
+		p := New(nil, nil, nil, nil)
+		for i, due := range tt.paths {
+			p.paths[netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})] = &schedule{next: now.Add(due)}
+		}
+		if got := p.rest(now, now.Add(time.Second)); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}

@@ -189,6 +189,7 @@ func TestPortPreservation(t *testing.T) {
 	k := load(t, 1, 2)
 	s := state(1, 2)
 	s.Egresses[global(1, 1)] = []uint16{1024, 4096, 8192, 40192, 65280}
+	s.Sources[ip("10.7.2.13")] = dataplane.Source{Own: global(1, 113), Ifindex: podDevice}
 	k.Apply(t, s)
 	outside := func(p Packet) uint16 {
 		source, _ := decode(t, k.sent(t, k.fromPod(t, p), "edge-out sent").Inner).ports()
@@ -215,6 +216,12 @@ func TestPortPreservation(t *testing.T) {
 	for _, port := range []uint16{1, 1023, 1280, 4095, 4352, 40191, 40448, 65279} {
 		if got := outside(udpPacket("x", ports(port, 53))); got == port {
 			t.Errorf("port %d is of no block of this node and left as it was", port)
+		}
+	}
+	// A global IP of its own has all ports.
+	for _, port := range []uint16{1, 700, 1023, 1280, 65279} {
+		if got := outside(udpPacket("x", ports(port, 53), from("10.7.2.13"))); got != port {
+			t.Errorf("port %d of a pod with a global IP leaves from %d", port, got)
 		}
 	}
 }

@@ -29,6 +29,7 @@ var requirements = []requirement{
 	{"RFC 4787 REQ-1", "M", "one outside address and port for an inside one, whatever the remote endpoint: a mode of egress objects, else as that of TCP", "TestMapping", ""},
 	{"RFC 4787 REQ-2", "S", "an inside address has one outside address", "TestPortsOfBlocks", ""},
 	{"RFC 4787 REQ-3", "M", "no two flows on one outside port", "TestPortsAreNeverShared", ""},
+	{"RFC 4787 REQ-3a", "S", "a port below 1024 stays below", "", "blocks of egress IPs begin at 1024: the ports below are four blocks of an IP, too few for every node. With an own global IP, a ClusterSetIP of the own cluster and without globalnet it stays (TestPortPreservation, TestVIPSourcePort)"},
 	{"RFC 4787 section 4.2.1", "O", "the source port is kept where it is in a block of the node and free", "TestPortPreservation", ""},
 	{"RFC 4787 REQ-4", "S", "even ports stay even", "", "RFC 7857 section 8 lets it be; it would halve the ports of a block"},
 	{"RFC 4787 REQ-5", "M", "a mapping lives for 2 minutes at least, 5 by default; less only for well-known ports", "TestDefaultTimers", ""},

@@ -213,6 +213,48 @@ func throughGatewaySteers(t *testing.T) {
 	}
 }
 
+// Two remote gateways that share a slot of `path_lines` are told apart: each packet reloads the line.
+func TestSharedPathLine(t *testing.T) { bothHooks(t, throughSharedPathLine) }
+
+func throughSharedPathLine(t *testing.T) {
+	const first, second = 167, 193
+	ga := load(t, 1, 1)
+	half := ga.PathLines.MaxEntries() / 2
+	if a, b := dataplane.Mix(2, first)%half, dataplane.Mix(2, second)%half; a != b {
+		t.Fatalf("slots %d and %d; want gateways that share one", a, b)
+	}
+	s := state(1, 1)
+	s.Clusters[2] = nil
+	remote := []netip.Addr{nodeIP(2, first), nodeIP(2, second)}
+	for i, node := range []uint16{first, second} {
+		s.Clusters[2] = append(s.Clusters[2], dataplane.RemoteGateway{Hop: hop(remote[i]), Node: node, Port: cablePort})
+		s.Peers[remote[i]] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: 2, Node: node}
+	}
+	ga.Apply(t, s)
+	reply := func(peer netip.Addr) { ga.arrive(t, answer(t, ga.sendProbe(t, peer, 0), nil)) }
+	out := func() map[netip.Addr]int {
+		t.Helper()
+		got := map[netip.Addr]int{}
+		for i := range 100 {
+			p := udpPacket("x", from("120.1.0.1"), func(p *Packet) { p.UDP.Source = blockOf(2) + uint16(i) })
+			got[ga.sent(t, ga.arrive(t, overlay(1, 2, 1, p.Encode())), "uplink-in switched").Destination]++
+		}
+		return got
+	}
+	reply(remote[0])
+	reply(remote[1])
+	for i, dead := range remote {
+		if got := out(); got[remote[0]] < 25 || got[remote[1]] < 25 {
+			t.Fatalf("two good gateways: %v", got)
+		}
+		ga.miss(t, dead)
+		if got := out(); got[remote[1-i]] != 100 {
+			t.Errorf("%s is suspect: %v; want all to the other", dead, got)
+		}
+		reply(dead)
+	}
+}
+
 // A node that gets no answers is reached by way of the sibling. A prober that is late is no reason.
 func TestNodeWithoutReplies(t *testing.T) { bothHooks(t, throughNodeWithoutReplies) }
 

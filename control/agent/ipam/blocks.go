@@ -126,7 +126,7 @@ func (r *blockReconciler) reconcile(ctx context.Context, req blockRequest) (time
 	}
 	// before the search: a block freed from here on requeues the request
 	waited := r.exhausted.update(req, plan.Missing > 0)
-	missing, err := r.lease(ctx, req, node, plan, leases)
+	missing, err := r.lease(ctx, req, node, plan, leases, plan.Granted(r.free(pool.ips), len(pool.ips)))
 	errs = append(errs, err)
 	if err == nil {
 		r.exhausted.update(req, missing > 0)
@@ -176,11 +176,13 @@ func (r *blockReconciler) leases(ctx context.Context, req blockRequest) (map[str
 	return leases, list, nil
 }
 
-// lease creates missing blocks, at most batch, and returns how many of these the pool lacks.
-func (r *blockReconciler) lease(ctx context.Context, req blockRequest, node member, plan BlockPlan, leases map[string]*pelagov1alpha1.PortBlock) (missing int, err error) {
-	for missing = min(plan.Missing, batch); missing > 0; {
+// lease creates missing blocks, at most batch and granted, and returns how many of the batch the pool
+// lacks.
+func (r *blockReconciler) lease(ctx context.Context, req blockRequest, node member, plan BlockPlan, leases map[string]*pelagov1alpha1.PortBlock, granted int) (missing int, err error) {
+	missing = min(plan.Missing, batch)
+	for withheld := max(0, missing-granted); missing > 0; {
 		var ports []PortSpace
-		r.ledger.use(func(space *Space) { ports = space.Next(plan.Order, missing) })
+		r.ledger.use(func(space *Space) { ports = space.Next(plan.Order, missing-withheld) })
 		if len(ports) == 0 {
 			return missing, nil
 		}

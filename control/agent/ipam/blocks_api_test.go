@@ -439,4 +439,12 @@ func TestNodesShareThePool(t *testing.T) {
 	await.Equal(c, map[string]int{"n1": 31, "n2": 31}, usable)
 	c.addNode("n3", 3, "b1")
 	await.Equal(c, map[string]int{"n1": 15, "n2": 15, "n3": 15}, usable)
+
+	// One that demands all ports leaves a later one its minimum.
+	c.report("n1", func(s *pelagov1alpha1.NodeIndexStatus) {
+		s.Demand = []pelagov1alpha1.BlockDemand{{Pool: topology.ClusterPool, Blocks: 252}}
+	})
+	await.Equal(c, map[string]int{"n1": 252 - 63 - 30, "n2": 15, "n3": 15}, usable)
+	c.addNode("n4", 4, "b1")
+	await.Equal(c, map[string]int{"n1": 252 - 63 - 30, "n2": 15, "n3": 15, "n4": 15}, usable)
 }

@@ -28,8 +28,8 @@ type BlockNode struct {
 	BootID string
 	// Index numbers the node within its cluster; it spreads nodes over the pool's IPs.
 	Index int32
-	// Want is the desired number of blocks, or KeepBlocks.
-	Want int
+	// Want is the desired number of blocks, or KeepBlocks; Minimum is that without demand.
+	Want, Minimum int
 }
 
 // Block is a lease of a node of this name.
@@ -57,9 +57,10 @@ type BlockPlan struct {
 	// Fenced are those of Delete that their owner has not released, but whose flows are known to be
 	// gone.
 	Fenced []string
-	// Missing is how many blocks to lease, Order the IPs to search, best first.
-	Missing int
-	Order   []netip.Addr
+	// Missing is how many blocks to lease, Demanded how many of them exceed the node's minimum, Order
+	// the IPs to search, best first.
+	Missing, Demanded int
+	Order             []netip.Addr
 	// Wait is the time until the next orphan's end; 0 if none exists.
 	Wait time.Duration
 }
@@ -93,6 +94,7 @@ func DesiredBlocks(node BlockNode, ips []netip.Addr, blocks []Block, now time.Ti
 		}
 	}
 	p.keep(held, node.Want)
+	p.Demanded = min(p.Missing, max(0, node.Want-node.Minimum))
 	p.Order = order(ips, held, node.Index)
 	return p
 }
@@ -186,6 +188,14 @@ func Minimum(ips, nodes int) int {
 
 // shares rounds the number of nodes up to a power of two.
 func shares(nodes int) int { return 1 << bits.Len(uint(max(nodes, 1)-1)) }
+
+// Granted bounds the missing blocks that are leased: those that exceed the minimum only while a
+// quarter of the pool stays free. Minimums are shares of a quarter, so a node that joins later finds
+// its own, whatever the others demand.
+func (p *BlockPlan) Granted(free, ips int) int {
+	reserve := ips * pelagov1alpha1.BlocksPerIP / 4
+	return p.Missing - p.Demanded + min(p.Demanded, max(0, free-reserve))
+}
 
 // WantedBlocks is the desired number of blocks of a pool on a node: none if the pool is a
 // GlobalEgressIP that no pod on the node uses, else the minimum, or more if the node daemon demands

@@ -45,8 +45,10 @@ func orphaned(since time.Duration, boot string) func(*ipam.Block) {
 }
 
 func TestDesired(t *testing.T) {
-	two := ipam.BlockNode{UID: "u1", BootID: "b1", Index: 1, Want: 2}
-	want := func(n int) ipam.BlockNode { return ipam.BlockNode{UID: "u1", BootID: "b1", Index: 1, Want: n} }
+	two := ipam.BlockNode{UID: "u1", BootID: "b1", Index: 1, Want: 2, Minimum: 2}
+	want := func(n int) ipam.BlockNode {
+		return ipam.BlockNode{UID: "u1", BootID: "b1", Index: 1, Want: n, Minimum: 2}
+	}
 	back := func(boot string) ipam.BlockNode { return ipam.BlockNode{UID: "u2", BootID: boot, Index: 9, Want: 0} }
 	for _, tc := range []struct {
 		name   string
@@ -58,7 +60,7 @@ func TestDesired(t *testing.T) {
 		{name: "waiting for gateways", node: two, blocks: []ipam.Block{block("a", a1, pending), block("b", a1, pending)}},
 		{name: "all gateways have it", node: two, blocks: []ipam.Block{block("a", a1, pending, acked), block("b", a1, active)},
 			want: ipam.BlockPlan{Activate: []string{"a"}}},
-		{name: "demand grows", node: want(5), blocks: []ipam.Block{block("a", a1, active), block("b", a1, pending)}, want: ipam.BlockPlan{Missing: 3}},
+		{name: "demand grows", node: want(5), blocks: []ipam.Block{block("a", a1, active), block("b", a1, pending)}, want: ipam.BlockPlan{Missing: 3, Demanded: 3}},
 		{name: "demand falls: of the IP with fewer blocks", node: want(2),
 			blocks: []ipam.Block{block("a", a1, active), block("b", a2, active), block("c", a2, active)}, want: ipam.BlockPlan{Release: []string{"a"}}},
 		{name: "demand falls: a pending one just goes", node: want(1),
@@ -268,6 +270,32 @@ func TestWant(t *testing.T) {
 	} {
 		if got := ipam.WantedBlocks(tc.pool, 2, tc.demand, tc.pods, table); got != tc.want {
 			t.Errorf("%s: got %d, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+// Demand leaves a quarter of the pool to nodes that have no block yet; the minimum has no reserve.
+func TestGranted(t *testing.T) {
+	for _, tt := range []struct {
+		what                      string
+		held, demand, free, grant int
+	}{
+		{"the minimum", 0, 0, 252, 4},
+		{"the minimum, of the reserve", 0, 0, 3, 4},
+		{"demand, with room", 4, 100, 248, 96},
+		{"demand, up to the reserve", 4, 250, 100, 37},
+		{"demand, in the reserve", 100, 200, 63, 0},
+		{"the minimum alone, in the reserve", 1, 200, 40, 3},
+		{"no demand left", 100, 100, 40, 0},
+	} {
+		var blocks []ipam.Block
+		for i := range tt.held {
+			blocks = append(blocks, block(fmt.Sprint(i), a1, active))
+		}
+		node := ipam.BlockNode{UID: "u1", BootID: "b1", Index: 1, Want: max(4, tt.demand), Minimum: 4}
+		plan := ipam.DesiredBlocks(node, []netip.Addr{a1}, blocks, now)
+		if got := plan.Granted(tt.free, 1); got != tt.grant {
+			t.Errorf("%s: %d blocks are granted, want %d", tt.what, got, tt.grant)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func (r *blockReconciler) node(ctx context.Context, from client.Reader, req bloc
 		return m, nil // no index yet, or one that is about to go: what the node has stays
 	}
 	m.BootID, m.Index = ni.Status.BootID, ni.Spec.Index
-	m.Want, err = r.want(ctx, req, len(pool.ips), ni.Status.Demand)
+	m.Want, m.Minimum, err = r.want(ctx, req, len(pool.ips), ni.Status.Demand)
 	return m, err
 }
 
@@ -96,26 +96,26 @@ func (r *blockReconciler) nodes(ctx context.Context) (int, error) {
 	return len(list.Items), nil
 }
 
-// want is how many blocks of the pool the node needs.
-func (r *blockReconciler) want(ctx context.Context, req blockRequest, ips int, demand []pelagov1alpha1.BlockDemand) (int, error) {
-	minimum := r.minimum
+// want is how many blocks of the pool the node needs, and has without demand.
+func (r *blockReconciler) want(ctx context.Context, req blockRequest, ips int, demand []pelagov1alpha1.BlockDemand) (want, minimum int, err error) {
+	minimum = r.minimum
 	if minimum == 0 {
 		nodes, err := r.nodes(ctx)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		minimum = Minimum(ips, nodes)
 	}
 	if req.Pool == topology.ClusterPool {
-		return WantedBlocks(req.Pool, minimum, demand, nil, nil), nil
+		return WantedBlocks(req.Pool, minimum, demand, nil, nil), minimum, nil
 	}
 	var pools submarinerv1.GlobalEgressIPList
 	if err := r.client.List(ctx, &pools, client.InNamespace(req.Pool.Namespace)); err != nil {
-		return 0, fmt.Errorf("list GlobalEgressIPs of %s: %w", req.Pool.Namespace, err)
+		return 0, 0, fmt.Errorf("list GlobalEgressIPs of %s: %w", req.Pool.Namespace, err)
 	}
 	var list corev1.PodList
 	if err := r.client.List(ctx, &list, client.InNamespace(req.Pool.Namespace), client.MatchingFields{podIndex: req.Node}); err != nil {
-		return 0, fmt.Errorf("list pods of %s on %s: %w", req.Pool.Namespace, req.Node, err)
+		return 0, 0, fmt.Errorf("list pods of %s on %s: %w", req.Pool.Namespace, req.Node, err)
 	}
 	var pods []topology.EgressPod
 	var own []submarinerv1.GlobalIngressIP
@@ -124,9 +124,9 @@ func (r *blockReconciler) want(ctx context.Context, req blockRequest, ips int, d
 		var ingress submarinerv1.GlobalIngressIPList
 		err := r.client.List(ctx, &ingress, client.InNamespace(req.Pool.Namespace), client.MatchingFields{ownIndex: list.Items[i].Name})
 		if err != nil {
-			return 0, fmt.Errorf("list GlobalIngressIPs of pod %s/%s: %w", req.Pool.Namespace, list.Items[i].Name, err)
+			return 0, 0, fmt.Errorf("list GlobalIngressIPs of pod %s/%s: %w", req.Pool.Namespace, list.Items[i].Name, err)
 		}
 		own = append(own, ingress.Items...)
 	}
-	return WantedBlocks(req.Pool, minimum, demand, pods, topology.NewEgressTable(nil, pools.Items, own)), nil
+	return WantedBlocks(req.Pool, minimum, demand, pods, topology.NewEgressTable(nil, pools.Items, own)), minimum, nil
 }

@@ -26,8 +26,8 @@ func (r *blockReconciler) report(ctx context.Context, req blockRequest, node mem
 	total := len(pool.ips) * pelagov1alpha1.BlocksPerIP
 	switch {
 	case lacking:
-		message := fmt.Sprintf("all %d port blocks of its %d egress IPs are leased to nodes and another one is needed: new flows "+
-			"are dropped where the leased ports are used up; raise numberOfIPs", total, len(pool.ips))
+		message := fmt.Sprintf("more of the %d port blocks of its %d egress IPs are needed than can be leased (the last quarter is for "+
+			"what nodes have without demand): new flows are dropped where the leased ports are used up; raise numberOfIPs", total, len(pool.ips))
 		shown, err := r.show(ctx, req, pool, metav1.Condition{
 			Type: submarinerv1.ConditionPortBlocksExhausted, Status: metav1.ConditionTrue, Reason: submarinerv1.ReasonAllBlocksLeased, Message: message,
 		})
@@ -36,7 +36,7 @@ func (r *blockReconciler) report(ctx context.Context, req blockRequest, node mem
 		}
 		if isNew && node.object != nil {
 			r.recorder.Eventf(node.object, corev1.EventTypeWarning, submarinerv1.ReasonAllBlocksLeased,
-				"%d more port blocks of the egress pool %s are needed and none is free: raise its numberOfIPs", missing, poolName(req.Pool))
+				"%d more port blocks of the egress pool %s are needed and none can be leased: raise its numberOfIPs", missing, poolName(req.Pool))
 		}
 		return err
 	case meta.IsStatusConditionTrue(*pool.conditions, submarinerv1.ConditionPortBlocksExhausted) &&

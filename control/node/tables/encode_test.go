@@ -379,3 +379,64 @@ func saved(t *testing.T, objs tables.Objects, parts store, change func(*tables.O
 	}
 	return content
 }
+
+// Of a slice stays what the tables use; a change of anything else is none.
+func TestReduceSlice(t *testing.T) {
+	yes, node, zone, port, name := true, "n1", "z1", int32(8080), "http"
+	made := func(change func(*discoveryv1.EndpointSlice)) *discoveryv1.EndpointSlice {
+		s := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: "web-x", ResourceVersion: "7", UID: "u",
+				Labels:        map[string]string{discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: "endpointslice-controller"},
+				Annotations:   map[string]string{pelagov1alpha1.AnnotationReadyBackends: "1", "endpoints.kubernetes.io/last-change-trigger-time": "t"},
+				ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+			},
+			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
+			Endpoints: []discoveryv1.Endpoint{{
+				Addresses: []string{"10.7.1.10"}, NodeName: &node, Zone: &zone, Conditions: discoveryv1.EndpointConditions{Ready: &yes},
+				TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "web-1", UID: "p"},
+			}},
+		}
+		change(s)
+		reduced, err := tables.Reduce(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reduced.(*discoveryv1.EndpointSlice)
+	}
+	base := made(func(*discoveryv1.EndpointSlice) {})
+	want := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "web-x", ResourceVersion: "7", Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+			Annotations: map[string]string{pelagov1alpha1.AnnotationReadyBackends: "1"},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: base.Ports,
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{"10.7.1.10"}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &yes},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "web-1"},
+		}},
+	}
+	if diff := cmp.Diff(want, base); diff != "" {
+		t.Errorf("reduced, -want +got:\n%s", diff)
+	}
+	no, other := false, int32(8081)
+	for what, tt := range map[string]struct {
+		change func(*discoveryv1.EndpointSlice)
+		same   bool
+	}{
+		"nothing but its version": {func(s *discoveryv1.EndpointSlice) { s.ResourceVersion = "8" }, true},
+		"the time of the change": {func(s *discoveryv1.EndpointSlice) {
+			s.Annotations["endpoints.kubernetes.io/last-change-trigger-time"] = "u"
+		}, true},
+		"a zone":                   {func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Zone = nil }, true},
+		"an endpoint is not ready": {func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Ready = &no }, false},
+		"an endpoint more":         {func(s *discoveryv1.EndpointSlice) { s.Endpoints = append(s.Endpoints, s.Endpoints[0]) }, false},
+		"its port":                 {func(s *discoveryv1.EndpointSlice) { s.Ports[0].Port = &other }, false},
+		"its Service":              {func(s *discoveryv1.EndpointSlice) { s.Labels[discoveryv1.LabelServiceName] = "api" }, false},
+		"the number of backends":   {func(s *discoveryv1.EndpointSlice) { s.Annotations[pelagov1alpha1.AnnotationReadyBackends] = "2" }, false},
+	} {
+		if got := tables.SameSlice(base, made(tt.change)); got != tt.same {
+			t.Errorf("changed: %s: same %t, want %t", what, got, tt.same)
+		}
+	}
+}
