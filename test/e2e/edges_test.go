@@ -104,13 +104,9 @@ func testRefused(t *testing.T, s *clusterset) {
 			within(t, func() error { _, err := s.Ask(t.Context(), client, address); return err })
 		}
 	}
-	targets := func(ports ...string) (out []string) {
-		for _, address := range addresses {
-			for _, port := range ports {
-				out = append(out, fmt.Sprintf(port, address))
-			}
-		}
-		return out
+	// Not UDP to the global IP: between nodes of one kernel, bpf_skb_change_tail fails (bpf/README.md).
+	targets := func(tcp, udp int) []string {
+		return []string{fmt.Sprintf("tcp://%s:%d", addresses[0], tcp), fmt.Sprintf("tcp://%s:%d", addresses[1], tcp), fmt.Sprintf("udp://%s:%d", addresses[1], udp)}
 	}
 	try := func(client walk.Pod, times int, targets []string) []tried {
 		t.Helper()
@@ -137,9 +133,9 @@ func testRefused(t *testing.T, s *clusterset) {
 			}
 		}
 	}
-	refused("no such port", targets("tcp://%s:81", "udp://%s:9"))
+	refused("no such port", targets(81, 9))
 	s.kubectl(t, "g2", "-n", edgesNamespace, "scale", "deployment/leaving", "--replicas=0")
-	refused("no backend", targets("tcp://%s:80", "udp://%s:7"))
+	refused("no backend", targets(80, 7))
 }
 
 // testFirstPackets: of pods on all nodes, what they send 50 ms after their start arrives, with no
@@ -306,13 +302,9 @@ func testFirewalls(t *testing.T, s *clusterset) {
 		}
 		return err
 	}
-	large := func(limit string) error {
-		for _, direction := range []string{"--bidir"} {
-			if out, err := s.In(t.Context(), l.client, "timeout", limit, "iperf3", "--client", l.sink.String(), "--bytes", "20M", direction); err != nil {
-				return fmt.Errorf("%s: %w: %s", direction, err, out)
-			}
-		}
-		return nil
+	large := func(limit string) error { // both ways
+		_, err := s.In(t.Context(), l.client, "timeout", limit, "iperf3", "--client", l.sink.String(), "--bytes", "20M", "--bidir")
+		return err
 	}
 	passes := func(what string) {
 		t.Helper()
@@ -328,22 +320,16 @@ func testFirewalls(t *testing.T, s *clusterset) {
 	if err := small(); err == nil {
 		t.Error("behind the REJECT, Pelago's rules accept packets: the test proves nothing")
 	}
-	within(t, func() error {
-		for _, chain := range []string{"INPUT", "FORWARD"} {
-			rules := s.node(t, site, "iptables", "-S", chain)
-			if strings.Index(rules, "-j PELAGO-"+chain) > strings.Index(rules, "-j REJECT") {
-				return fmt.Errorf("%s of %s:\n%s", chain, site, rules)
-			}
-		}
-		return nil
-	})
-	passes("with a REJECT before Pelago's rules, repaired")
-
 	for node, table := range tables {
 		s.node(t, node, "nft", fmt.Sprintf(zoned, table))
 	}
 	message := map[string]string{}
 	within(t, func() error {
+		for _, chain := range []string{"INPUT", "FORWARD"} {
+			if rules := s.node(t, site, "iptables", "-S", chain); strings.Index(rules, "-j PELAGO-"+chain) > strings.Index(rules, "-j REJECT") {
+				return fmt.Errorf("%s of %s:\n%s", chain, site, rules)
+			}
+		}
 		for node, table := range tables {
 			message[node] = s.nodeCondition(t, node, "Firewall")
 			for _, want := range []string{"chain filter_IN_public of table inet " + table + " (nft) rejects UDP 4800", "chain filter_FORWARD of table inet " + table + " (nft) rejects connections from other clusters"} {
