@@ -104,9 +104,11 @@ func testRefused(t *testing.T, s *clusterset) {
 			within(t, func() error { _, err := s.Ask(t.Context(), client, address); return err })
 		}
 	}
-	// Not UDP to the global IP: between nodes of one kernel, bpf_skb_change_tail fails (bpf/README.md).
-	targets := func(tcp, udp int) []string {
-		return []string{fmt.Sprintf("tcp://%s:%d", addresses[0], tcp), fmt.Sprintf("tcp://%s:%d", addresses[1], tcp), fmt.Sprintf("udp://%s:%d", addresses[1], udp)}
+	targets := func(tcp, udp int) (out []string) {
+		for _, address := range addresses {
+			out = append(out, fmt.Sprintf("tcp://%s:%d", address, tcp), fmt.Sprintf("udp://%s:%d", address, udp))
+		}
+		return out
 	}
 	try := func(client walk.Pod, times int, targets []string) []tried {
 		t.Helper()
