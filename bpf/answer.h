@@ -79,7 +79,6 @@ struct icmp_error {
 	__be32 l4[2];
 };
 ASSERT_SIZE(struct icmp_error, 56);
-#define ICMP_QUOTED (sizeof(struct icmp_error) - sizeof(struct ipv4) - sizeof(struct icmp)) /* the least of a packet */
 
 /* Reports whether a packet may be answered with an ICMP error. Later fragments are not. */
 static __always_inline int icmp_is_answered(const struct __sk_buff *skb, const struct packet *p)
@@ -89,28 +88,10 @@ static __always_inline int icmp_is_answered(const struct __sk_buff *skb, const s
 }
 
 /*
- * Makes a frame long enough for an ICMP error as inner packet, where the kernel refuses to change
- * the tail: of packets that it has encapsulated itself, for a node of the same kernel. What remains
- * behind the error is padding. A checksum that is left to a device is in the quoted UDP header
- * then, and no device computes it inside of one kernel.
- */
-static __noinline int icmp_make_room(struct __sk_buff *skb)
-{
-	__u8 headers[OUTER_LEN - ETH_LEN - sizeof(struct ipv4)]; /* from the outer UDP header on */
-	__u32 at = ETH_LEN + sizeof(struct ipv4);
-
-	if (!skb)
-		return -1;
-	if (skb->len >= OUTER_LEN + sizeof(struct icmp_error))
-		return 0;
-	return bpf_skb_load_bytes(skb, at, headers, sizeof(headers)) ||
-	       bpf_skb_adjust_room(skb, ICMP_QUOTED, BPF_ADJ_ROOM_NET, 0) ||
-	       bpf_skb_store_bytes(skb, at, headers, sizeof(headers), 0);
-}
-
-/*
  * Turns a packet into the ICMP error that answers it, from its destination. It is the last part of
- * the frame, whose length changes. A checksum of UDP that is left to a device does no harm: it is
+ * the frame, whose length changes; but the kernel refuses to change that of a packet which it has
+ * encapsulated itself, for a node of the same kernel. What remains of it then is padding, and one
+ * that is too short gets no answer. A checksum of UDP that is left to a device does no harm: it is
  * stored in the unused field of the ICMP header, where it becomes 0 or -0.
  */
 static __noinline int icmp_make_unreachable(struct __sk_buff *skb, const struct packet *p, __u32 code)
@@ -122,7 +103,7 @@ static __noinline int icmp_make_unreachable(struct __sk_buff *skb, const struct 
 		return -1;
 	at = p->l3;
 	if (at > OUTER_LEN || bpf_skb_load_bytes(skb, at, &e.quoted, sizeof(e.quoted) + sizeof(e.l4)) ||
-	    (bpf_skb_change_tail(skb, at + sizeof(e), 0) && (at != OUTER_LEN || icmp_make_room(skb))))
+	    (bpf_skb_change_tail(skb, at + sizeof(e), 0) && skb->len < at + sizeof(e)))
 		return -1;
 	e.ip.version_ihl = 0x45;
 	e.ip.len = bpf_htons(sizeof(e));

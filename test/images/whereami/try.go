@@ -84,7 +84,7 @@ func attempt(network, address string, patience time.Duration) string {
 	if c, ok := conn.(*net.TCPConn); ok {
 		return handshake(c)
 	}
-	if _, err := conn.Write([]byte("try")); err != nil {
+	if _, err := conn.Write(make([]byte, 64)); err != nil {
 		return outcome(err)
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
