@@ -71,7 +71,8 @@ func (s *clusterset) needEdges(t *testing.T, one, two string) {
 	t.Helper()
 	t.Cleanup(func() {
 		for _, cluster := range []string{"g1", "g2"} {
-			if _, err := s.Quietly(context.Background(), s.Lab.Kubectl(), "--context", cluster, "delete", "namespace", edgesNamespace, "--ignore-not-found"); err != nil {
+			if _, err := s.Quietly(context.Background(), s.Lab.Kubectl(), "--context", cluster,
+				"delete", "namespace", edgesNamespace, "--ignore-not-found"); err != nil {
 				t.Error(err)
 			}
 		}
@@ -88,8 +89,11 @@ func testRefused(t *testing.T, s *clusterset) {
 	var addresses []string
 	within(t, func() error {
 		addresses = nil
-		for _, of := range [][]string{{"g2", "globalingressip", ".status.allocatedIP"}, {"g1", "serviceimport", ".spec.ips[0]"}} {
-			out, err := s.Quietly(t.Context(), s.Lab.Kubectl(), "--context", of[0], "-n", edgesNamespace, "get", of[1], "leaving", "-o", "jsonpath={"+of[2]+"}")
+		for _, of := range [][]string{
+			{"g2", "globalingressip", ".status.allocatedIP"}, {"g1", "serviceimport", ".spec.ips[0]"},
+		} {
+			out, err := s.Quietly(t.Context(), s.Lab.Kubectl(), "--context", of[0], "-n", edgesNamespace,
+				"get", of[1], "leaving", "-o", "jsonpath={"+of[2]+"}")
 			address, parseErr := netip.ParseAddr(strings.TrimSpace(out))
 			if err != nil || parseErr != nil {
 				return fmt.Errorf("%s of the service: %w, %w", of[1], err, parseErr)
@@ -112,7 +116,8 @@ func testRefused(t *testing.T, s *clusterset) {
 	}
 	try := func(client walk.Pod, times int, targets []string) []tried {
 		t.Helper()
-		out, err := s.In(t.Context(), client, append([]string{"whereami", "try", "-times", fmt.Sprint(times), "-patience", "2s"}, targets...)...)
+		argv := append([]string{"whereami", "try", "-times", fmt.Sprint(times), "-patience", "2s"}, targets...)
+		out, err := s.In(t.Context(), client, argv...)
 		must(t, err)
 		return decode[[]tried](t, out)
 	}
@@ -151,8 +156,10 @@ func testFirstPackets(t *testing.T, s *clusterset) {
 		manifest += fmt.Sprintf(starting, i, nodes[i%len(nodes)], l.web, l.sink)
 	}
 	s.needEdges(t, manifest, edgesSpace)
-	s.kubectl(t, "g1", "-n", edgesNamespace, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod", "-l", "app=starting", walk.WaitFlag)
-	logs := strings.Split(s.kubectl(t, "g1", "-n", edgesNamespace, "logs", "-l", "app=starting", "--tail=-1", fmt.Sprintf("--max-log-requests=%d", pods)), "\n")
+	s.kubectl(t, "g1", "-n", edgesNamespace, "wait", "pod", "-l", "app=starting",
+		"--for=jsonpath={.status.phase}=Succeeded", walk.WaitFlag)
+	logs := strings.Split(s.kubectl(t, "g1", "-n", edgesNamespace, "logs", "-l", "app=starting", "--tail=-1",
+		fmt.Sprintf("--max-log-requests=%d", pods)), "\n")
 	if len(logs) != pods {
 		t.Fatalf("%d pods have logged %q", pods, logs)
 	}
@@ -189,7 +196,9 @@ func testRulesRemoved(t *testing.T, s *clusterset) {
 		return s.node(t, "router", "nft", arguments)
 	}
 	remote := strings.Join(append(s.Shown("g2"), "243.0.0.0/8"), ", ")
-	nft("table " + table + " { counter seen { }; chain leaving { type filter hook prerouting priority -400; ip daddr { " + remote + " } counter name seen; }; }")
+	nft("table " + table + ` { counter seen { }
+		chain leaving { type filter hook prerouting priority -400; ip daddr { ` + remote + ` } counter name seen; }
+	}`)
 	t.Cleanup(func() {
 		if _, err := s.Lab.Exec(context.Background(), "router", "nft", "delete table "+table); err != nil {
 			t.Error(err)
@@ -208,7 +217,8 @@ func testRulesRemoved(t *testing.T, s *clusterset) {
 		datagrams = append(datagrams, s.ping(t, from, 200, l.sink.String()+":7"))
 		connections = append(connections, s.hold(t, from, 5, l.web.String()+":80"))
 	}
-	t.Logf("of 160 times the rule was there, as restored, %s times", strings.TrimSpace(s.node(t, l.clientNode, "sh", "-c", damage)))
+	restored := strings.TrimSpace(s.node(t, l.clientNode, "sh", "-c", damage))
+	t.Logf("of 160 times the rule was there, as restored, %s times", restored)
 	for _, tr := range datagrams {
 		p := finish[pings](t, tr)
 		t.Logf("%d datagrams, %d lost, longest gap %.0f ms", p.Sent, p.Lost, p.LongestGapMs)
@@ -226,7 +236,8 @@ func testRulesRemoved(t *testing.T, s *clusterset) {
 		within(t, func() error { _, err := s.Ask(t.Context(), from, l.web.String()); return err })
 	}
 	within(t, func() error {
-		if m := s.nodeCondition(t, l.clientNode, "HostNetwork"); !strings.HasPrefix(m, "False ") || !strings.Contains(m, "removes Pelago's routing rule or routes") {
+		m := s.nodeCondition(t, l.clientNode, "HostNetwork")
+		if !strings.HasPrefix(m, "False ") || !strings.Contains(m, "removes Pelago's routing rule or routes") {
 			return fmt.Errorf("condition HostNetwork of %s: %q", l.clientNode, m)
 		}
 		return nil
@@ -238,7 +249,8 @@ func (s *clusterset) nodeCondition(t *testing.T, node, name string) string {
 	t.Helper()
 	cluster, _, _ := strings.Cut(node, "-")
 	condition := fmt.Sprintf(".status.conditions[?(@.type==%q)]", name)
-	return s.kubectl(t, cluster, "get", "nodeindices.pelago.io", node, "-o", "jsonpath={"+condition+".status} {"+condition+".message}")
+	return s.kubectl(t, cluster, "get", "nodeindices.pelago.io", node,
+		"-o", "jsonpath={"+condition+".status} {"+condition+".message}")
 }
 
 // zoned takes a table's name: rules as firewalld has them, base chains that end in a rejection of
@@ -289,7 +301,8 @@ func testFirewalls(t *testing.T, s *clusterset) {
 	tables := map[string]string{l.clientNode: "firewalld", site: "site"}
 	t.Cleanup(func() {
 		for node, table := range tables {
-			if _, err := s.Lab.Exec(context.Background(), node, "sh", "-c", "nft add table inet "+table+"; nft delete table inet "+table+"; "+accepting); err != nil {
+			script := "nft add table inet " + table + "; nft delete table inet " + table + "; " + accepting
+			if _, err := s.Lab.Exec(context.Background(), node, "sh", "-c", script); err != nil {
 				t.Error(err)
 			}
 		}
@@ -305,7 +318,8 @@ func testFirewalls(t *testing.T, s *clusterset) {
 		return err
 	}
 	large := func(limit string) error { // both ways
-		_, err := s.In(t.Context(), l.client, "timeout", limit, "iperf3", "--client", l.sink.String(), "--bytes", "20M", "--bidir")
+		_, err := s.In(t.Context(), l.client,
+			"timeout", limit, "iperf3", "--client", l.sink.String(), "--bytes", "20M", "--bidir")
 		return err
 	}
 	passes := func(what string) {
@@ -328,13 +342,17 @@ func testFirewalls(t *testing.T, s *clusterset) {
 	message := map[string]string{}
 	within(t, func() error {
 		for _, chain := range []string{"INPUT", "FORWARD"} {
-			if rules := s.node(t, site, "iptables", "-S", chain); strings.Index(rules, "-j PELAGO-"+chain) > strings.Index(rules, "-j REJECT") {
+			rules := s.node(t, site, "iptables", "-S", chain)
+			if strings.Index(rules, "-j PELAGO-"+chain) > strings.Index(rules, "-j REJECT") {
 				return fmt.Errorf("%s of %s:\n%s", chain, site, rules)
 			}
 		}
 		for node, table := range tables {
 			message[node] = s.nodeCondition(t, node, "Firewall")
-			for _, want := range []string{"chain filter_IN_public of table inet " + table + " (nft) rejects UDP 4800", "chain filter_FORWARD of table inet " + table + " (nft) rejects connections from other clusters"} {
+			for _, want := range []string{
+				"chain filter_IN_public of table inet " + table + " (nft) rejects UDP 4800",
+				"chain filter_FORWARD of table inet " + table + " (nft) rejects connections from other clusters",
+			} {
 				if !strings.HasPrefix(message[node], "False ") || !strings.Contains(message[node], want) {
 					return fmt.Errorf("condition Firewall of %s is %q; want %q", node, message[node], want)
 				}
@@ -347,14 +365,20 @@ func testFirewalls(t *testing.T, s *clusterset) {
 		t.Error("a connection passes FORWARD, which rejects it")
 	}
 	// firewalld is not there: what its commands do.
-	for _, command := range []string{"firewall-cmd --permanent --zone=trusted --add-interface=pelago0 && firewall-cmd --reload", "firewall-cmd --permanent --add-port=4800/udp && firewall-cmd --reload"} {
+	for _, command := range []string{
+		"firewall-cmd --permanent --zone=trusted --add-interface=pelago0 && firewall-cmd --reload",
+		"firewall-cmd --permanent --add-port=4800/udp && firewall-cmd --reload",
+	} {
 		if !strings.Contains(message[l.clientNode], command) {
 			t.Errorf("no command %q in %q", command, message[l.clientNode])
 		}
 	}
 	remedies := map[string][]string{
-		l.clientNode: {"nft insert rule inet firewalld filter_FORWARD iifname pelago0 accept", "nft insert rule inet firewalld filter_IN_public udp dport 4800 accept"},
-		site:         regexp.MustCompile(`nft insert rule [^,;]+`).FindAllString(message[site], -1),
+		l.clientNode: {
+			"nft insert rule inet firewalld filter_FORWARD iifname pelago0 accept",
+			"nft insert rule inet firewalld filter_IN_public udp dport 4800 accept",
+		},
+		site: regexp.MustCompile(`nft insert rule [^,;]+`).FindAllString(message[site], -1),
 	}
 	apply := func(hook string) {
 		for node, commands := range remedies {

@@ -43,7 +43,7 @@ func try(args []string) error {
 		valid = valid && err == nil && (network == "tcp" || network == "udp")
 	}
 	if !valid {
-		return errors.New("usage: whereami try [-after 50ms] [-times 5] [-patience 10s] tcp://ADDRESS:PORT|udp://ADDRESS:PORT…")
+		return errors.New("usage: whereami try [-after 50ms] [-times 5] [-patience 10s] tcp|udp://ADDRESS:PORT…")
 	}
 	time.Sleep(*after)
 	return printJSON(tryAll(flags.Args(), *times, *patience))
@@ -104,7 +104,9 @@ func handshake(c *net.TCPConn) string {
 	}
 	var info *unix.TCPInfo
 	var infoErr error
-	err = raw.Control(func(fd uintptr) { info, infoErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	err = raw.Control(func(fd uintptr) {
+		info, infoErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	})
 	if err = errors.Join(err, infoErr); err != nil {
 		return outcome(fmt.Errorf("read TCP_INFO: %w", err))
 	}

@@ -48,7 +48,10 @@ func TestTry(t *testing.T) {
 			t.Errorf("%+v: want a time", o)
 		}
 	}
-	for _, args := range [][]string{nil, {"127.0.0.1:1"}, {"icmp://127.0.0.1:1"}, {"tcp://127.0.0.1"}, {"-times", "0", "tcp://127.0.0.1:1"}, {"-patience", "0", "tcp://127.0.0.1:1"}} {
+	for _, args := range [][]string{
+		nil, {"127.0.0.1:1"}, {"icmp://127.0.0.1:1"}, {"tcp://127.0.0.1"},
+		{"-times", "0", "tcp://127.0.0.1:1"}, {"-patience", "0", "tcp://127.0.0.1:1"},
+	} {
 		if err := try(args); err == nil {
 			t.Errorf("%q is valid", args)
 		}
