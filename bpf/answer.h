@@ -89,7 +89,9 @@ static __always_inline int icmp_is_answered(const struct __sk_buff *skb, const s
 
 /*
  * Turns a packet into the ICMP error that answers it, from its destination. It is the last part of
- * the frame, whose length changes. A checksum of UDP that is left to a device does no harm: it is
+ * the frame, whose length changes; but the kernel refuses to change that of a packet which it has
+ * encapsulated itself, for a node of the same kernel. What remains of it then is padding, and one
+ * that is too short gets no answer. A checksum of UDP that is left to a device does no harm: it is
  * stored in the unused field of the ICMP header, where it becomes 0 or -0.
  */
 static __noinline int icmp_make_unreachable(struct __sk_buff *skb, const struct packet *p, __u32 code)
@@ -101,7 +103,7 @@ static __noinline int icmp_make_unreachable(struct __sk_buff *skb, const struct 
 		return -1;
 	at = p->l3;
 	if (at > OUTER_LEN || bpf_skb_load_bytes(skb, at, &e.quoted, sizeof(e.quoted) + sizeof(e.l4)) ||
-	    bpf_skb_change_tail(skb, at + sizeof(e), 0))
+	    (bpf_skb_change_tail(skb, at + sizeof(e), 0) && skb->len < at + sizeof(e)))
 		return -1;
 	e.ip.version_ihl = 0x45;
 	e.ip.len = bpf_htons(sizeof(e));

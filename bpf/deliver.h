@@ -36,18 +36,19 @@ static __always_inline int may_refuse(struct __sk_buff *skb, const struct packet
 	       bucket_take(full, now, answer_interval, answer_burst);
 }
 
-/* Gives the outer headers, which keep all else, the length of an ICMP error as inner packet. */
-static __always_inline int shorten_outer(struct __sk_buff *skb, enum hook hook)
+/* Gives the outer headers, which keep all else, the length of the frame. */
+static __always_inline int resize_outer(struct __sk_buff *skb, enum hook hook)
 {
 	struct ipv4 *ip = ctx_at(skb, hook, ETH_LEN, sizeof(*ip) + sizeof(struct udp));
 	struct udp *udp = (void *)(ip + 1);
-	__be16 len = bpf_htons(OUTER_LEN - ETH_LEN + sizeof(struct icmp_error));
+	__u32 frame = skb->len;
+	__be16 len = bpf_htons(frame - ETH_LEN);
 
 	if (!ip)
 		return -1;
 	ip->check = ~csum_fold((__u16)~ip->check + (__u16)~ip->len + (__u32)len);
 	ip->len = len;
-	udp->len = bpf_htons(OUTER_LEN - ETH_LEN - sizeof(*ip) + sizeof(struct icmp_error));
+	udp->len = bpf_htons(frame - ETH_LEN - sizeof(*ip));
 	return 0;
 }
 
@@ -73,7 +74,7 @@ static __noinline enum verdict answer_sender(struct __sk_buff *skb, const struct
 	    encap_find_exit(s, route->cluster, flow_hash(p), now, &fwd->to) != VERDICT_CONTINUE ||
 	    make_answer(skb, p, v))
 		return v;
-	if (p->proto == PROTO_UDP && shorten_outer(skb, HOOK_UPLINK_IN))
+	if (p->proto == PROTO_UDP && resize_outer(skb, HOOK_UPLINK_IN))
 		return VERDICT_DROP_INTERNAL;
 	v = encap_turn(skb, HOOK_UPLINK_IN, &fwd->to, 0, route->cluster == s->cluster ? OVERLAY_SWITCH : 0);
 	if (v != VERDICT_CONTINUE)

@@ -30,6 +30,10 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "rights at the hub", testRights)
 	s.run(t, "bad input", testBadInput)
 	s.run(t, "a forged packet", testInjection)
+	s.run(t, "refused at once", testRefused)
+	s.run(t, "first packets", testFirstPackets)
+	s.run(t, "rule and routes are removed", testRulesRemoved)
+	s.run(t, "firewalls", testFirewalls)
 }
 
 // TestTwoClustersLong are the parts that take minutes each, in a clusterset of their own.

@@ -9,6 +9,7 @@
 //	whereami hold ADDRESS:PORT   keeps connections to the HTTP server busy and reports which broke
 //	whereami burst ADDRESS:PORT  opens many connections to the HTTP server at once and prints how long they took
 //	whereami flood ADDRESS:PORT  sends datagrams of as many flows as it can
+//	whereami try tcp://ADDRESS:PORT…  opens connections or sends single datagrams and prints which were refused
 //	whereami load ADDRESS:PORT…  does all of it towards echoes at once and reports when what failed
 //
 // ping, hold, flood and load work until their standard input ends, or for -duration, and then print
@@ -27,14 +28,14 @@ import (
 )
 
 // modes are what the program can be, by its first argument.
-var modes = map[string]func(args []string) error{"echo": echo, "ping": ping, "hold": hold, "load": load, "burst": burst, "flood": flood}
+var modes = map[string]func(args []string) error{"echo": echo, "ping": ping, "hold": hold, "load": load, "burst": burst, "flood": flood, "try": try}
 
 func main() {
 	run, args := serve, os.Args[1:]
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		if run = modes[args[0]]; run == nil {
 			run = func([]string) error {
-				return fmt.Errorf("%q is no mode: use echo, ping, hold, burst, flood, load or none", args[0])
+				return fmt.Errorf("%q is no mode: use echo, ping, hold, burst, flood, try, load or none", args[0])
 			}
 		}
 		args = args[1:]
