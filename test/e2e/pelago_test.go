@@ -32,8 +32,6 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "a forged packet", testInjection)
 	s.run(t, "refused at once", testRefused)
 	s.run(t, "first packets", testFirstPackets)
-	s.run(t, "rule and routes are removed", testRulesRemoved)
-	s.run(t, "firewalls", testFirewalls)
 }
 
 // TestTwoClustersLong are the parts that take minutes each, in a clusterset of their own.
@@ -53,6 +51,8 @@ func TestTwoClustersLong(t *testing.T) {
 	s.run(t, "workloads fail over", testFailover)
 	s.run(t, "hosts outside the clusters", testExternal)
 	s.run(t, "a trace explains", testTrace)
+	s.run(t, "rule and routes are removed", testRulesRemoved)
+	s.run(t, "firewalls", testFirewalls)
 }
 
 // TestNFTables is the main path with kube-proxy in its other mode, and what shares netfilter with
