@@ -123,18 +123,19 @@ func testRefused(t *testing.T, s *clusterset) {
 	}
 	refused := func(what string, targets []string) {
 		t.Helper()
+		const times = 5
 		for _, client := range clients {
-			within(t, func() error { // until the tables are those of the service
-				for _, o := range try(client, 1, targets) {
-					if o.Outcomes["refused"] != 1 {
-						return fmt.Errorf("%s, from pod %s: %+v; want a refusal", what, client.Name, o)
+			within(t, func() error { // until the tables of all gateways are those of the service
+				for _, o := range try(client, times, targets) {
+					if o.Outcomes["refused"] != times {
+						return fmt.Errorf("%s, from pod %s: %+v; want refusals", what, client.Name, o)
 					}
 				}
 				return nil
 			})
-			for _, o := range try(client, 5, targets) {
+			for _, o := range try(client, times, targets) {
 				t.Logf("%s, from pod %s: %+v", what, client.Name, o)
-				if o.Outcomes["refused"] != 5 || o.BestMs > quickMs {
+				if o.Outcomes["refused"] != times || o.BestMs > quickMs {
 					t.Errorf("%s, from pod %s: %+v; want five refusals, the best of them within %d ms", what, client.Name, o, quickMs)
 				}
 			}
