@@ -126,7 +126,7 @@ func TestTables(t *testing.T) {
 
 func TestOnlyGateway(t *testing.T) {
 	m := testMember(t)
-	if err := m.Client.(client.Client).Delete(t.Context(), &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: "n2"}}); err != nil {
+	if err := m.Client.Delete(t.Context(), &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: "n2"}}); err != nil {
 		t.Fatal(err)
 	}
 	i := slices.IndexFunc(Views, func(v View) bool { return v.Name == "gateways" })
