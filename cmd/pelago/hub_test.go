@@ -383,7 +383,7 @@ func (h workloadHub) get() {
 	h.fails("the hub has no Deployment shop/x", "get", "deployment", "x", "-n", "shop")
 	h.fails(`kind "farms" is not served`, "get", "farms")
 	h.fails("use hub, members or all", "get", "pods", "--operation-scope", "x")
-	h.fails("none of the others can be", "get", "pods", "--operation-scope", "all", "--clusters", "m1")
+	h.fails("--operation-scope hub reads no cluster", "get", "pods", "--operation-scope", "hub", "--clusters", "m1")
 	h.fails("a name needs a namespace", "get", "deployment", "nginx", "-A")
 	h.fails("cluster m2: ", "get", "pods", "--clusters", "m1,m2", "--member-context", "m2=nowhere")
 
