@@ -3,10 +3,10 @@ package walk
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -65,13 +65,14 @@ func (w *Walk) Command(ctx context.Context, pod Pod, argv ...string) (*exec.Cmd,
 }
 
 // processOf finds the oldest process of a pod's container by its control groups, whose path has the
-// pod's UID.
+// pod's UID. Younger ones may be commands of Command that have yet to enter the namespaces, and
+// process numbers start over at pid_max.
 func processOf(pod types.UID) (int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
 		return 0, err
 	}
-	var found []int
+	oldest, since := 0, uint64(math.MaxUint64)
 	for _, file := range files {
 		groups, err := os.ReadFile(file)
 		if err != nil || !strings.Contains(strings.ReplaceAll(string(groups), "_", "-"), string(pod)) {
@@ -82,12 +83,31 @@ func processOf(pod types.UID) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if comm, err := os.ReadFile(filepath.Join(dir, "comm")); err == nil && strings.TrimSpace(string(comm)) != "pause" {
-			found = append(found, pid)
+		stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+		if err != nil {
+			continue // it has ended
+		}
+		comm, started, err := parseStat(string(stat))
+		if err != nil {
+			return 0, fmt.Errorf("read %s/stat: %w", dir, err)
+		}
+		if comm != "pause" && started < since {
+			oldest, since = pid, started
 		}
 	}
-	if len(found) == 0 {
+	if oldest == 0 {
 		return 0, fmt.Errorf("no process of UID %s: it does not run", pod)
 	}
-	return slices.Min(found), nil
+	return oldest, nil
+}
+
+// parseStat returns the name of a process and its start, in ticks since boot (proc_pid_stat(5)).
+func parseStat(text string) (comm string, started uint64, err error) {
+	name, rest, ok := strings.Cut(text, "(")
+	end := strings.LastIndex(rest, ")") // a name may contain it
+	if fields := strings.Fields(rest[end+1:]); ok && end >= 0 && name != "" && len(fields) > 19 {
+		started, err = strconv.ParseUint(fields[19], 10, 64)
+		return rest[:end], started, err
+	}
+	return "", 0, fmt.Errorf("unexpected content %q", text)
 }
