@@ -166,7 +166,10 @@ func TestPlacement(t *testing.T) {
 			if !spread && !apart {
 				t.Errorf("%s: nothing spreads the %g pods of %s", name, replicas, u.GetName())
 			}
-			beside, _, _ := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "affinity", "podAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
+			beside, _, err := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "affinity", "podAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
+			if err != nil {
+				t.Fatal(err)
+			}
 			if u.GetName() == "pelago-agent" && !strings.Contains(fmt.Sprint(beside), "matchLabels:map[app:pelago-node]") {
 				t.Errorf("%s: the agent does not prefer nodes with pelago-node: %v", name, beside)
 			}

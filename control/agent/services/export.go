@@ -209,7 +209,8 @@ func (r *reconciler) readElsewhere(ctx context.Context, s *state) error {
 	return nil
 }
 
-// readNodes adds the nodes that endpoints are on.
+// readNodes adds the nodes that endpoints are on; their indexes only where endpoints are published
+// under them, those of a headless service without globalnet.
 func (r *reconciler) readNodes(ctx context.Context, s *state) error {
 	s.nodes = map[string]node{}
 	for _, slice := range s.slices {
@@ -219,9 +220,10 @@ func (r *reconciler) readNodes(ctx context.Context, s *state) error {
 				continue
 			}
 			var index v1alpha1.NodeIndex
-			err := r.local.Get(ctx, client.ObjectKey{Name: name}, &index)
-			if client.IgnoreNotFound(err) != nil {
-				return fmt.Errorf("read NodeIndex %s: %w", name, err)
+			if !r.cluster.globalnet && s.service.Spec.ClusterIP == corev1.ClusterIPNone {
+				if err := r.local.Get(ctx, client.ObjectKey{Name: name}, &index); client.IgnoreNotFound(err) != nil {
+					return fmt.Errorf("read NodeIndex %s: %w", name, err)
+				}
 			}
 			var on corev1.Node
 			if err := r.local.Get(ctx, client.ObjectKey{Name: name}, &on); client.IgnoreNotFound(err) != nil {
