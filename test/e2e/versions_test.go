@@ -7,6 +7,7 @@ import (
 
 	"github.com/pelago-net/pelago/test/e2e/walk"
 	"github.com/pelago-net/pelago/test/lab"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // formerVersions are commits, the first layout of the maps and a later one, and where the lab's
@@ -23,6 +24,7 @@ func TestVersions(t *testing.T) {
 }
 
 func testVersion(t *testing.T, former string) {
+	need.Clusters(t)
 	formerBin, formerImages := buildFormer(t, former)
 	w := walk.Walk{Gateways: 2, Wire: "vxlan"}
 	s := bringUp(t, lab.Options{Name: *labName + "ver", Nodes: 3}, w)

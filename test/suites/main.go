@@ -61,7 +61,7 @@ func runAll(ctx context.Context, chosen []suite, flakyDir string) (results []res
 		}
 		return results
 	}
-	first, foreground, background := order(chosen)
+	first, foreground, background := order(chosen, os.Geteuid() == 0)
 	results = sequence(first, os.Stdout, false)
 	var log bytes.Buffer
 	var others []result
@@ -78,13 +78,14 @@ func runAll(ctx context.Context, chosen []suite, flakyDir string) (results []res
 }
 
 // order returns what runs before all others, and what runs in the foreground and in the background.
-// There is no background without a foreground.
-func order(chosen []suite) (first, foreground, background []suite) {
+// There is no background without a foreground, nor without idle priority: two commands that compile
+// the same packages at the same time compile them twice.
+func order(chosen []suite, root bool) (first, foreground, background []suite) {
 	for _, s := range chosen {
 		switch {
 		case s.target == "verify", s.target == "generated":
 			first = append(first, s) // it writes the files that all others compile
-		case s.background:
+		case s.background && root:
 			background = append(background, s)
 		default:
 			foreground = append(foreground, s)

@@ -301,17 +301,19 @@ func TestChoose(t *testing.T) {
 func TestOrder(t *testing.T) {
 	for _, tt := range []struct {
 		names []string
+		root  bool
 		want  [][]string
 	}{
-		{nil, [][]string{{"verify"}, {"unit", "walk", "netns"}, {"lint"}}},
-		{[]string{"race", "unit"}, [][]string{nil, {"unit", "race"}, nil}},
-		{[]string{"lint"}, [][]string{nil, {"lint"}, nil}},
+		{nil, true, [][]string{{"verify"}, {"unit", "walk", "netns"}, {"lint"}}},
+		{[]string{"generated", "lint", "pure"}, false, [][]string{{"generated"}, {"lint", "pure"}, nil}},
+		{[]string{"race", "unit"}, true, [][]string{nil, {"unit", "race"}, nil}},
+		{[]string{"lint"}, true, [][]string{nil, {"lint"}, nil}},
 	} {
 		chosen, err := choose(tt.names, tierTest)
 		if err != nil {
 			t.Fatal(err)
 		}
-		first, foreground, background := order(chosen)
+		first, foreground, background := order(chosen, tt.root)
 		got := [][]string{suiteNames(first), suiteNames(foreground), suiteNames(background)}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%q -want +got:\n%s", tt.names, diff)

@@ -1,6 +1,7 @@
 package propagate_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -60,9 +61,12 @@ func TestOnlyWhatMovesIsDecidedAgain(t *testing.T) {
 		d.Labels["flock"] = strings.TrimRight(name, "0123456789")
 		h.Make(d)
 	}
-	for _, name := range []string{"all1", "all2", "all3"} {
-		on(name)
-		h.runs(name+"-deployment", "member1:1 member2:1")
+	const flock = 12
+	for i := range flock {
+		on(fmt.Sprint("all", i))
+	}
+	for i := range flock {
+		h.runs(fmt.Sprintf("all%d-deployment", i), "member1:1 member2:1")
 	}
 	on("some1")
 	h.runs("some1-deployment", "member2:1")
@@ -74,8 +78,10 @@ func TestOnlyWhatMovesIsDecidedAgain(t *testing.T) {
 	h.runs("some1-deployment", "member1:1 member2:1")
 	h.labelled(first, "all")
 	h.runs("some1-deployment", "member2:1")
-	if n := attempts(t) - before; n != 2 {
-		t.Errorf("%v decisions, want the two that move a template", n)
+	// A change that arrives while a decision is being written leads to one more; one that is decided
+	// for all templates leads to as many as there are.
+	if n := attempts(t) - before; n < 2 || n >= flock {
+		t.Errorf("%v decisions, want the two that move a template, and none for the other %d", n, flock)
 	}
 }
 

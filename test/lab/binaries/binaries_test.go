@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pelago-net/pelago/deploy/manifests"
+	"github.com/pelago-net/pelago/test/need"
 )
 
 // tree makes a repository with a nested module whose program prints text, and
@@ -17,6 +18,7 @@ func tree(t *testing.T, text string) artifact {
 	root := t.TempDir()
 	t.Setenv("PELAGO_ROOT", root)
 	t.Setenv("PELAGO_CACHE", filepath.Join(t.TempDir(), "cache"))
+	t.Setenv(need.TierVariable, "") // a program of the standard library alone
 	write(t, filepath.Join(root, "go.mod"), "module "+module+"\n\ngo 1.24\n")
 	write(t, filepath.Join(root, "tool/go.mod"), "module example.com/tool\n\ngo 1.24\n")
 	write(t, filepath.Join(root, "tool/main.go"), program(text))
