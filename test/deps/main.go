@@ -90,7 +90,7 @@ func direct(file string, mod *modfile.File) (all []requirement) {
 		if have.Version == "" { // a directory
 			continue
 		}
-		all = append(all, requirement{have.Path, have.Version, file, strings.TrimSpace(strings.TrimPrefix(note, "indirect"))})
+		all = append(all, requirement{have.Path, have.Version, file, strings.TrimLeft(strings.TrimPrefix(note, "indirect"), "; ")})
 	}
 	return all
 }

@@ -22,7 +22,7 @@ require (
 )
 
 require (
-	example.org/tools v0.3.0 // indirect
+	example.org/tools v0.3.0 // indirect; the last one with a tool
 	example.org/transitive v1.0.0 // indirect
 )
 
@@ -38,7 +38,7 @@ func TestReport(t *testing.T) {
 	}
 	var out bytes.Buffer
 	err = report(&out, direct("go.mod", mod), map[string]string{
-		"example.org/held": "v1.3.0", "example.org/a": "v1.2.4", "example.org/staged": "v0.37.2", "example.org/tools": "v0.3.0",
+		"example.org/held": "v1.3.0", "example.org/a": "v1.2.4", "example.org/staged": "v0.37.2", "example.org/tools": "v0.4.0",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -46,8 +46,9 @@ func TestReport(t *testing.T) {
 	want := `MODULE              HAVE     NEWEST   BEHIND BY  IN      REASON
 example.org/held    v1.2.0   v1.3.0   minor      go.mod  the server of example.org/a needs it
 example.org/staged  v0.34.4  v0.37.2  minor      go.mod
+example.org/tools   v0.3.0   v0.4.0   minor      go.mod  the last one with a tool
 example.org/a       v1.2.3   v1.2.4   patch      go.mod
-4 direct requirements, 2 behind by a minor release, 1 by a patch
+4 direct requirements, 3 behind by a minor release, 1 by a patch
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)

@@ -8,5 +8,5 @@ tool (
 
 require (
 	github.com/containernetworking/cni v0.8.1 // indirect
-	github.com/containernetworking/plugins v0.9.1 // indirect
+	github.com/containernetworking/plugins v0.9.1 // indirect; the last one with flannel
 )
