@@ -186,15 +186,7 @@ func (p *Prober) Run(ctx context.Context) {
 				p.log.Error("cannot read the paths", "error", err)
 			}
 		}
-		for peer, s := range p.paths {
-			if now.Before(s.next) {
-				continue
-			}
-			s.next = now.Add(s.every)
-			if err := sender.Send(edge, peer, Frame(peer, s.every)); err != nil {
-				p.log.Debug("probe", "error", err) // shows as a loss
-			}
-		}
+		p.probe(now, edgeSender{sender, edge})
 		timer.Reset(p.rest(now, refreshed.Add(Idle)))
 	}
 }
@@ -223,6 +215,19 @@ type edgeSender struct {
 
 func (e edgeSender) send(peer netip.Addr, frame []byte) error { return e.Send(e.edge, peer, frame) }
 func (e edgeSender) sendGSO(peer netip.Addr) error            { return e.SendGSO(e.edge, peer) }
+
+// probe sends the probes that are due.
+func (p *Prober) probe(now time.Time, to sender) {
+	for peer, s := range p.paths {
+		if now.Before(s.next) {
+			continue
+		}
+		s.next = now.Add(s.every)
+		if err := to.send(peer, Frame(peer, s.every)); err != nil {
+			p.log.Debug("probe", "error", err) // shows as a loss
+		}
+	}
+}
 
 // refresh updates the schedule from the paths and their use, and sends large and GSO probes that
 // are due.

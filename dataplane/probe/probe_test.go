@@ -126,6 +126,60 @@ func TestIntervalsOfACrowd(t *testing.T) {
 	}
 }
 
+// healthy are the paths of a node, which answer all probes.
+type healthy map[netip.Addr]liveness.Path
+
+func (h healthy) Paths() (map[netip.Addr]liveness.Path, error) { return h, nil }
+func (h healthy) LargeProbe(netip.Addr) (liveness.LargeProbe, bool, error) {
+	return liveness.LargeProbe{Size: 1390, Answered: true}, true, nil
+}
+func (h healthy) Marks() (uint32, uint32, error) { return 1, 2, nil }
+
+// sent counts the frames to each peer. GSO probes do not leave the node.
+type sent map[netip.Addr]int
+
+func (s sent) send(peer netip.Addr, _ []byte) error { s[peer]++; return nil }
+func (s sent) sendGSO(netip.Addr) error             { return nil }
+
+// The probes of 5,000 nodes, each of which probes four gateways, take at most a twentieth of a core
+// of each gateway: counted is a minute of one node's prober.
+func TestShareOfACrowd(t *testing.T) {
+	const (
+		nodes      = 5000
+		reflection = 0.81e-6 // seconds of a core for one probe: docs/measured.md, Probes at a gateway
+		bound      = 0.05
+	)
+	for name, used := range map[string]time.Duration{"idle paths": time.Hour, "paths in use": 50 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			paths, frames := healthy{}, sent{}
+			for n := range 4 {
+				paths[netip.AddrFrom4([4]byte{172, 16, 0, byte(n)})] = liveness.Path{Probed: true, Ready: true, Replies: 1, Used: used}
+			}
+			p := New(paths, nil, func() {}, slog.New(slog.DiscardHandler))
+			p.Nodes = func() int { return nodes }
+			start := time.Now().Add(-time.Hour) // the replies to large probes are younger than these
+			var refreshed time.Time
+			for now := start; now.Sub(start) < time.Minute; now = now.Add(p.rest(now, refreshed.Add(Idle))) {
+				if now.Sub(refreshed) >= Idle {
+					refreshed = now
+					if err := p.refresh(now, 1390, frames); err != nil {
+						t.Fatal(err)
+					}
+				}
+				p.probe(now, frames)
+			}
+			for peer := range paths {
+				a := float64(frames[peer]) / 60 * nodes
+				if share := a * reflection; share > bound || frames[peer] < 60 {
+					t.Errorf("gateway %s: %.0f probes a second, %.1f %% of a core; want some, and at most %.0f %%", peer, a, 100*share, 100*bound)
+				} else {
+					t.Logf("gateway %s: %.0f probes a second, %.1f %% of a core", peer, a, 100*share)
+				}
+			}
+		})
+	}
+}
+
 // Of many paths in use the busiest are probed at the full rate, and the first probes of all are
 // spread.
 func TestIntervalsOfManyPaths(t *testing.T) {

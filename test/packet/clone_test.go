@@ -17,7 +17,8 @@ import (
 )
 
 // Where a probe is overdue, a packet takes one along as a clone: a small one at once, a large one
-// when it is overdue for long.
+// when it is overdue for long. A packet that has come from the peer is no reason to send none: it
+// proves the other direction.
 func TestClonesAreSmall(t *testing.T) {
 	withXDP(t)
 	ga := load(t, 1, 1)
@@ -38,12 +39,14 @@ func TestClonesAreSmall(t *testing.T) {
 		name    string
 		size    int
 		overdue uint64
+		heard   bool // a packet came from either peer just before
 		want    uint64
 	}{
-		{"none is overdue", 100, 0, 0},
-		{"a small packet", 100, second / 4, 1},
-		{"a large packet", 1000, second / 4, 0},
-		{"a large packet, overdue for long", 1000, 10 * second, 1},
+		{"none is overdue", 100, 0, false, 0},
+		{"a small packet", 100, second / 4, false, 1},
+		{"a small packet, after one from the peer", 100, second / 4, true, 1},
+		{"a large packet", 1000, second / 4, false, 0},
+		{"a large packet, overdue for long", 1000, 10 * second, false, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.overdue == 0 {
@@ -51,18 +54,25 @@ func TestClonesAreSmall(t *testing.T) {
 			} else {
 				ga.answered(t, overdue(tt.overdue))
 			}
-			before := ga.counters(t)["edge-out probe"]
-			frame := overlay(1, 2, 1, udpPacket(strings.Repeat("x", tt.size), from("120.1.0.1")).Encode()).Encode()
-			err := uplink.ns.Do(func() error {
-				r, err := ga.TryRun(ga.UplinkIn, frame, Context{})
-				if err == nil && r.Action != Redirect {
-					t.Errorf("action %d; want the packet sent", r.Action)
+			send := func(o Overlay) {
+				t.Helper()
+				err := uplink.ns.Do(func() error {
+					r, err := ga.TryRun(ga.UplinkIn, o.Encode(), Context{})
+					if err == nil && r.Action != Redirect {
+						t.Errorf("action %d; want the packet sent", r.Action)
+					}
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
 				}
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
 			}
+			if tt.heard {
+				send(cable(2, 1, 1, answerTo(2).Encode()))
+				send(cable(2, 4, 1, answerTo(2).Encode()))
+			}
+			before := ga.counters(t)["edge-out probe"]
+			send(overlay(1, 2, 1, udpPacket(strings.Repeat("x", tt.size), from("120.1.0.1")).Encode()))
 			if got := ga.counters(t)["edge-out probe"] - before; got != tt.want {
 				t.Errorf("%d clones; want %d", got, tt.want)
 			}

@@ -59,6 +59,8 @@ func TestEdgeSteers(t *testing.T) {
 		t.Errorf("path %+v is not suspect", p)
 	}
 	only("gateway 1 is suspect", four)
+	na.delivered(t, na.arrive(t, overlay(1, 1, 2, clientTCP(SYN).Encode())))
+	only("packets come from gateway 1, replies do not", four)
 	good(na, one, nil)
 	shared("gateway 1 answers again")
 	good(na, four, func(b *body) { b.Unreachable[0] = 1 << 2 })
