@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -80,7 +82,28 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 		_, err := Claim(ctx, h.registrar, manifests.BrokerNamespace, r)
 		refused(t, name, err, tt.words...)
 	}
-	h.joinWith(t, "c2", "", prefixes("10.8.0.0/16", "10.88.0.0/16"))
+	_, second := h.joinWith(t, "c2", "", prefixes("10.8.0.0/16", "10.88.0.0/16"))
+
+	// A registered cluster grows as it joins: into no other's ranges, whatever its own `join` checks.
+	registered := func() []any {
+		c, book := &submarinerv1.Cluster{}, &corev1.ConfigMap{}
+		for name, obj := range map[string]client.Object{"c2": c, AllocationConfigMap: book} {
+			if err := h.admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, obj); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return []any{c, book}
+	}
+	before := registered()
+	grown := good
+	grown.Pods = prefixes("10.6.0.0/15", "10.8.0.0/16", "10.88.0.0/16")
+	_, err = Claim(ctx, h.registrar, manifests.BrokerNamespace, grown)
+	refused(t, "growth into another's pods", err, "10.6.0.0/15 overlaps 10.7.0.0/16", `"c1"`)
+	err = Admit(ctx, h.registrar, manifests.BrokerNamespace, Member{Entry: second, PodCIDR: prefixes("10.6.0.0/15", "10.8.0.0/16"), ServiceCIDR: prefixes("10.88.0.0/16"), Fabric: fabric})
+	refused(t, "growth into another's pods, unclaimed", err, "overlap those of cluster 'c1'")
+	if diff := cmp.Diff(before, registered()); diff != "" {
+		t.Errorf("what is registered of c2 has changed: -before +after\n%s", diff)
+	}
 
 	reach := func(ip string) *submarinerv1.Endpoint {
 		e := endpoint("c1", "192.0.2.1", "10.7.0.0/16")
