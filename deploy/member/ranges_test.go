@@ -1,6 +1,7 @@
 package member
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -13,9 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy/manifests"
 	"github.com/pelago-net/pelago/deploy/spec"
 )
 
@@ -122,6 +127,73 @@ func TestSourcesOfPodRanges(t *testing.T) {
 			}
 			if diff := cmp.Diff(prefixes(t, strings.Fields(tt.want)...), got, comparePrefixes); diff != "" {
 				t.Errorf("%s: -want +got\n%s", source, diff)
+			}
+		})
+	}
+}
+
+// Given ranges are compared with the addresses of running pods, where there are any.
+func TestGivenPodRanges(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), pelagov1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	pod := func(name, address string, change ...func(*corev1.Pod)) runtime.Object {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop"},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, HostIP: "192.0.2.7", PodIPs: []corev1.PodIP{{IP: address}}}}
+		for _, f := range change {
+			f(p)
+		}
+		return p
+	}
+	inRange := pod("in", "10.7.1.2")
+	outside := []runtime.Object{inRange, pod("web", "10.9.2.3")}
+	const named = "pod shop/web at 10.9.2.3"
+	given := spec.Member{ClusterCIDR: prefixes(t, "10.7.0.0/16")}
+	for name, tt := range map[string]struct {
+		want     spec.Member
+		former   config.Config
+		pods     []runtime.Object
+		accept   bool
+		refused  string
+		reported string
+	}{
+		"no pods":       {want: given},
+		"pods in it":    {want: given, pods: []runtime.Object{inRange}},
+		"another range": {want: given, pods: []runtime.Object{manager("10.244.0.0/16"), inRange}},
+		"pods that have no address of a range": {want: given, pods: []runtime.Object{
+			pod("node-exporter", "10.9.2.3", func(p *corev1.Pod) { p.Spec.HostNetwork = true }),
+			pod("static", "192.0.2.7"),
+			pod("job", "10.9.2.4", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
+			pod("pending", "", func(p *corev1.Pod) { p.Status.Phase, p.Status.PodIPs = corev1.PodPending, nil }),
+			pod("six", "fd00::5"),
+		}},
+		"pods outside": {want: given, pods: outside,
+			refused: "the ranges [10.7.0.0/16] do not contain " + named + ": give all pod ranges with spec.clusterCIDR"},
+		"pods outside, confirmed":                      {want: given, pods: outside, accept: true, reported: "Other clusters do not reach " + named},
+		"larger than at the former join, pods outside": {want: given, former: config.Config{PodCIDRs: prefixes(t, "10.7.0.0/17")}, pods: outside, refused: named},
+		"none given, pods outside of the former":       {former: config.Config{PodCIDRs: prefixes(t, "10.7.0.0/16")}, pods: outside, reported: named},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.want.ServiceCIDR = prefixes(t, "10.77.0.0/16")
+			c := manifests.Cluster{Config: &rest.Config{Host: "https://192.0.2.1"}, Typed: fake.NewClientset(tt.pods...),
+				Client: ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "u"}}).Build()}
+			reported := ""
+			f, err := readFacts(t.Context(), c, tt.want, tt.former, tt.accept, func(format string, args ...any) { reported += fmt.Sprintf(format, args...) })
+			if tt.refused != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.refused) {
+					t.Errorf("%v, want the refusal %q", err, tt.refused)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(prefixes(t, "10.7.0.0/16"), f.PodCIDRs, comparePrefixes); diff != "" {
+				t.Errorf("pod ranges: -want +got\n%s", diff)
+			}
+			if (reported != "") != (tt.reported != "") || !strings.Contains(reported, tt.reported) {
+				t.Errorf("it reports %q, want %q", reported, tt.reported)
 			}
 		})
 	}
