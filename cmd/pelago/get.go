@@ -42,6 +42,7 @@ type get struct {
 	scope    string
 	contexts map[string]string
 	selector string
+	watch    bool
 	view.Selection
 }
 
@@ -64,6 +65,7 @@ separate table shows the status in its Works.
   pelago get deployments -n shop --clusters m1,m2
   pelago get deployments web db -n shop -o name
   pelago get pods -n shop -l app=web --clusters m1
+  pelago get deployments -n shop --operation-scope all -w
   pelago get pods -A --operation-scope members --member-context m2=kind-m2
   pelago get deployment nginx --operation-scope all -o json
   pelago get deployment nginx --operation-scope all -C m1   # at the hub and in m1`,
@@ -79,6 +81,9 @@ separate table shows the status in its Works.
 			if !g.Labels.Empty() && len(g.Names) > 0 {
 				return errors.New("give either names or --selector")
 			}
+			if g.watch && len(g.Names) > 1 {
+				return errors.New("--watch watches one object or all of a kind: name one, or use --selector")
+			}
 			if scoped := cmd.Flags().Changed("operation-scope"); len(g.named) > 0 && !scoped {
 				g.scope = scopeMembers
 			} else if len(g.named) > 0 && g.scope == scopeHub {
@@ -93,6 +98,7 @@ separate table shows the status in its Works.
 	g.addNamespace(f)
 	view.AddOutputFlag(f, &g.output, "name")
 	f.StringVarP(&g.selector, "selector", "l", "", "labels of the objects, as in kubectl")
+	f.BoolVarP(&g.watch, "watch", "w", false, "then print each object that changes")
 	f.BoolVarP(&g.AllNamespaces, "all-namespaces", "A", false, "of all namespaces")
 	g.addClusters(cmd, &g.named, "objects of these clusters")
 	scope := view.AddChoice(f, &g.scope, "operation-scope", scopeHub, "hub, members or all", scopeHub, scopeMembers, scopeAll)
@@ -110,7 +116,7 @@ func (g *get) run(ctx context.Context, out, errOut io.Writer) error {
 	if !g.AllNamespaces {
 		g.Namespace = h.namespace
 	}
-	if k := strings.ToLower(g.Kind); g.scope == scopeHub && (k == "clusters" || k == "cluster") {
+	if k := strings.ToLower(g.Kind); g.scope == scopeHub && !g.watch && (k == "clusters" || k == "cluster") {
 		all, err := h.clusters(ctx, g.Names...)
 		if err != nil {
 			return err
@@ -150,14 +156,21 @@ func (g *get) run(ctx context.Context, out, errOut io.Writer) error {
 		}
 		g.Group, g.ObjectKind = mapping.GroupVersionKind.Group, mapping.GroupVersionKind.Kind
 	}
-	if err := view.PrintListings(out, g.output, objects, works, g.Selection); err != nil {
+	if g.watch {
+		for _, l := range works {
+			failed = append(failed, fmt.Errorf("cluster %s is not watched: %w", l.Cluster, errPullMember))
+		}
+	} else if err := view.PrintListings(out, g.output, objects, works, g.Selection); err != nil {
 		return err
 	}
-	if len(g.named) > 0 {
+	if len(g.named) > 0 && len(failed) > 0 {
 		return errors.Join(failed...)
 	}
 	for _, err := range failed {
 		fmt.Fprintln(errOut, "warning:", err)
+	}
+	if g.watch {
+		return view.Follow(ctx, out, g.output, objects, g.Selection)
 	}
 	return nil
 }

@@ -209,7 +209,7 @@ func (h workloadHub) apply(file string) {
 		h.Errorf("clusters of the policy: -want +got\n%s\nlabels %v", diff, policy.Labels)
 	}
 	h.prints([]string{"Policy: none", "not by PropagationPolicy shop/" + policyName, "Problem: a policy selects it, but it is not claimed", "In no cluster."},
-		"explain", "deploy/nginx", "-n", "shop")
+		"why", "deploy/nginx", "-n", "shop")
 	policy.Labels = nil
 	h.write(policy)
 	h.fails("was not made by this command", "apply", "-f", file, "--all-clusters")
@@ -333,18 +333,18 @@ func (h workloadHub) propagate() {
 
 func (h workloadHub) about() {
 	h.prints([]string{"Policy: PropagationPolicy shop/" + h.policy(), "Decision: Success", "m1 1 applied - OverridePolicy mark chosen",
-		"m2 1 failed", "! m2: no matches for kind. Install the CustomResourceDefinition in cluster m2", "m3: has a taint"}, "explain", "deployment", "nginx", "-n", "shop")
+		"m2 1 failed", "! m2: no matches for kind. Install the CustomResourceDefinition in cluster m2", "m3: has a taint"}, "why", "deployment", "nginx", "-n", "shop")
 	h.prints([]string{"karmada-es", "Conditions of the binding:", "Warning SyncWorkFailed cluster m2 refuses it"}[1:], "describe", "deploy/nginx", "-n", "shop")
-	out, err := h.pelago("explain", "deployments.apps", "nginx", "-n", "shop", "-o", "json")
+	out, err := h.pelago("why", "deployments.apps", "nginx", "-n", "shop", "-o", "json")
 	var e view.Explanation
 	if err != nil || json.Unmarshal([]byte(out), &e) != nil || len(e.Clusters) != 2 || e.Decision == nil || !e.Decision.Current || e.Policy == nil {
 		h.Errorf("explain -o json: %v\n%s", err, out)
 	}
-	h.prints([]string{"ClusterRole shop:reader", "selects by name"}, "explain", "clusterrole", "shop:reader")
+	h.prints([]string{"ClusterRole shop:reader", "selects by name"}, "why", "clusterrole", "shop:reader")
 	h.fails("the hub has no Deployment shop/x: name one of `pelago get deployments`, or another namespace with -n", "describe", "deployment", "x", "-n", "shop")
-	h.fails(`kind "farms" is not served`, "explain", "farms", "x")
-	h.fails("name a kind and an object", "explain", "deployment")
-	h.fails("use table, wide, json or yaml", "explain", "deployment", "x", "-o", "xml")
+	h.fails(`kind "farms" is not served`, "why", "farms", "x")
+	h.fails("name a kind and an object", "why", "deployment")
+	h.fails("use table, wide, json or yaml", "why", "deployment", "x", "-o", "xml")
 }
 
 func (h workloadHub) get() {
@@ -410,8 +410,8 @@ func (h workloadHub) complete() {
 		{[]string{"taint", "clusters", "--kubeconfig", h.kubeconfig, ""}, "m1 m2"},
 		{[]string{"promote", "deployment", "web", "--kubeconfig", h.kubeconfig, "-C", ""}, "m1 m2"},
 		{[]string{"get", "pods", "--kubeconfig", h.kubeconfig, "--clusters", "m1,"}, "m1,m2"},
-		{[]string{"explain", "--kubeconfig", h.kubeconfig, "-n", "shop", "deployments", ""}, "nginx"},
-		{[]string{"explain", "--kubeconfig", h.kubeconfig, "deploym"}, "deployments"},
+		{[]string{"why", "--kubeconfig", h.kubeconfig, "-n", "shop", "deployments", ""}, "nginx"},
+		{[]string{"why", "--kubeconfig", h.kubeconfig, "deploym"}, "deployments"},
 		{[]string{"describe", "--kubeconfig", h.kubeconfig, "propagationpol"}, "propagationpolicies.policy.karmada.io"},
 	} {
 		if diff := cmp.Diff(c.want, completed(h, c.args...)); diff != "" {

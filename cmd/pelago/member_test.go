@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -166,7 +167,74 @@ func TestMemberCommands(t *testing.T) {
 	if err := h.List(t.Context(), policies); err != nil || len(policies.Items) != 0 {
 		t.Errorf("beside another template there is a policy that sends it: %v, %v", policies.Items, err)
 	}
-	h.fails(`get Deployment shop/none of cluster m1`, "promote", "deploy", "none", "-n", "shop", "-C", "m1")
+	h.fails(`promote Deployment shop/none of cluster m1: get Deployment shop/none`, "promote", "deploy", "none", "-n", "shop", "-C", "m1")
+	h.promotesDependencies(t, web)
+	h.topOfMembers(t)
+}
+
+// promotesDependencies: what a template refers to comes along, its namespace too, but not what each
+// cluster makes itself, what another hub sends, or what is not there.
+func (h workloadHub) promotesDependencies(t *testing.T, web *appsv1.Deployment) {
+	t.Helper()
+	object := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "store", Name: name} }
+	sent := &corev1.ConfigMap{ObjectMeta: object("sent")}
+	sent.Labels = map[string]string{"karmada.io/managed": "true"}
+	store := &appsv1.Deployment{ObjectMeta: object("store"), Spec: *web.Spec.DeepCopy()}
+	pod := &store.Spec.Template.Spec
+	pod.ServiceAccountName = "keeper"
+	for _, name := range []string{"settings", "sent", "absent", "kube-root-ca.crt"} {
+		pod.Containers[0].EnvFrom = append(pod.Containers[0].EnvFrom, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: name}}})
+	}
+	h.member.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "store", Labels: map[string]string{"team": "a"}}},
+		&corev1.ConfigMap{ObjectMeta: object("settings"), Data: map[string]string{"level": "1"}}, sent,
+		&corev1.ServiceAccount{ObjectMeta: object("keeper")}, store)
+	promote := []string{"promote", "deploy", "store", "-n", "store", "-C", "m1", "--dependencies"}
+	out, err := h.pelago(promote...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policies := &policyv1alpha1.PropagationPolicyList{}
+	if err := h.List(t.Context(), policies, client.InNamespace("store")); err != nil || len(policies.Items) != 1 || !policies.Items[0].Spec.PropagateDeps {
+		t.Fatal(policies.Items, err)
+	}
+	want := "Namespace store created\nConfigMap store/settings created\nServiceAccount store/keeper created\nPropagationPolicy store/" +
+		policies.Items[0].Name + " created\nDeployment store/store created\n"
+	if diff := cmp.Diff(want, out); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	var ns corev1.Namespace
+	if must(t, h.Get(t.Context(), client.ObjectKey{Name: "store"}, &ns)); ns.Labels["team"] != "a" {
+		t.Errorf("the namespace has %v", ns.Labels)
+	}
+	h.prints([]string{"ConfigMap store/settings unchanged", "Deployment store/store unchanged"}, promote...)
+
+	h.member.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "empty"}})
+	h.prints([]string{"Namespace empty created"}, "promote", "namespace", "empty", "-C", "m1")
+	h.fails("each cluster makes it itself", "promote", "namespace", "default", "-C", "m1")
+	h.fails("ConfigMap store/sent is propagated by a hub already", "promote", "configmap", "sent", "-n", "store", "-C", "m1")
+	h.fails("namespace kube-system is the system's", "promote", "namespace", "kube-system", "-C", "m1")
+}
+
+// topOfMembers: a cluster without the metrics API, or without a tunnel, is named.
+func (h workloadHub) topOfMembers(t *testing.T) {
+	t.Helper()
+	for _, tt := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"top", "pod", "-n", "shop"}, []string{"cluster m1: Metrics API not available", "cluster m2: "}},
+		{[]string{"top", "node", "-C", "m1,m2"}, []string{"cluster m1: Metrics API not available", "cluster m2: "}},
+		{[]string{"top", "node", "-C", "m1"}, []string{"Metrics API not available"}},
+		{[]string{"top", "pod", "--sum"}, []string{"--sum adds up the pods of one cluster: name it with -C"}},
+	} {
+		out := h.program(t, tt.args...)
+		for _, want := range tt.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%q prints no %q:\n%s", tt.args, want, out)
+			}
+		}
+	}
 }
 
 // users adds alice to the kubeconfig, and her rights.

@@ -227,7 +227,7 @@ func testNear(t *testing.T, s *clusterset) {
 	})
 	s.applyQuietly(t, "hub", nearManifests)
 	runs("g3")
-	_, err := s.Pelago(t.Context(), "explain", "deployment", "near", "--context", "hub")
+	_, err := s.Pelago(t.Context(), "why", "deployment", "near", "--context", "hub")
 	must(t, err)
 	far("g3")
 	runs("g2")

@@ -107,7 +107,7 @@ const summary = `
      bin/pelago nat stats --context g2            # what became of packets
      bin/pelago-lab exec g1-n2 -- bpftool map dump pinned /sys/fs/bpf/pelago/flows
      kubectl --context hub get resourcebinding,work -A
-     bin/pelago explain deployment nginx --context hub
+     bin/pelago why deployment nginx --context hub
      kubectl --context g1 -n sample exec %s -- curl -s whereami-cs.sample.svc.clusterset.local
      kubectl --context g2 -n sample exec %s -- curl -s g1.whereami-cs.sample.svc.clusterset.local
    Take it down:

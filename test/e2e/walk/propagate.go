@@ -110,7 +110,7 @@ func (w *Walk) Override(ctx context.Context) error {
 	if err := w.nginx(ctx, "hub", "{.status.updatedReplicas} {.status.readyReplicas}", "2 2"); err != nil {
 		return err
 	}
-	_, err := w.Pelago(ctx, "explain", "deployment", "nginx", "--context", "hub")
+	_, err := w.Pelago(ctx, "why", "deployment", "nginx", "--context", "hub")
 	return err
 }
 

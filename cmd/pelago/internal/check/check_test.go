@@ -534,18 +534,18 @@ func TestFaults(t *testing.T) {
 		}, "PLG-H010 warning", "https://next:6443 does not answer", "broker-info.subm"},
 		"Work not applied": {func(w *world) {
 			set(&get[*workv1alpha1.Work](w, "hub", "web").Status.Conditions, isFalse("Applied", "AppliedFailed", "forbidden: exceeded quota"))
-		}, "PLG-H020 error", "exceeded quota", "pelago explain"},
+		}, "PLG-H020 error", "exceeded quota", "pelago why"},
 		"fields dropped": {func(w *world) {
 			set(&get[*workv1alpha1.Work](w, "hub", "web").Status.Conditions, isTrue("FieldsDropped", "FieldsDropped"))
 		}, "PLG-H021 warning", "karmada-es", "upgrade the definition"},
 		"not scheduled": {func(w *world) {
 			set(&binding(w).Status.Conditions, isFalse("Scheduled", "NoClusterFit", "no cluster fits"))
-		}, "PLG-H022 error", "no cluster fits", "pelago explain"},
+		}, "PLG-H022 error", "no cluster fits", "pelago why"},
 		"quota exceeded":   {func(w *world) { set(&binding(w).Status.Conditions, isFalse("Scheduled", "QuotaExceeded", "cpu")) }, "PLG-H022 error", "web-deployment", "FederatedResourceQuota"},
 		"pending decision": {func(w *world) { binding(w).Status.Conditions = nil }, "PLG-H022 warning", "web-deployment", "PLG-H002"},
 		"not applied": {func(w *world) {
 			set(&binding(w).Status.Conditions, isFalse("FullyApplied", "FullyAppliedFailed", "g2: waiting"))
-		}, "PLG-H023 warning", "g2: waiting", "pelago explain"},
+		}, "PLG-H023 warning", "g2: waiting", "pelago why"},
 		"failover held": {func(w *world) { set(&binding(w).Status.Conditions, isFalse("Failover", "Held", "too many clusters")) }, "PLG-H024 warning", "too many", "follow"},
 		"quota near its end": {func(w *world) {
 			get[*policyv1alpha1.FederatedResourceQuota](w, "hub", "all").Status.OverallUsed["cpu"] = resource.MustParse("9500m")
@@ -556,7 +556,7 @@ func TestFaults(t *testing.T) {
 		"rule skipped": {func(w *world) {
 			set(&get[*policyv1alpha1.OverridePolicy](w, "hub", "image").Status.Conditions, metav1.Condition{Type: "RulesSkipped", Status: metav1.ConditionTrue, Message: "/spec/x"})
 		}, "PLG-H027 warning", "/spec/x", "correct it"},
-		"idle policy": {func(w *world) { binding(w).Labels = nil }, "PLG-H028 warning", "shop/web", "pelago explain"},
+		"idle policy": {func(w *world) { binding(w).Labels = nil }, "PLG-H028 warning", "shop/web", "pelago why"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -23,11 +23,11 @@ import (
 	"k8s.io/kubectl/pkg/cmd/describe"
 	"k8s.io/kubectl/pkg/cmd/edit"
 	"k8s.io/kubectl/pkg/cmd/exec"
+	"k8s.io/kubectl/pkg/cmd/explain"
 	"k8s.io/kubectl/pkg/cmd/label"
 	"k8s.io/kubectl/pkg/cmd/logs"
 	"k8s.io/kubectl/pkg/cmd/patch"
 	"k8s.io/kubectl/pkg/cmd/portforward"
-	"k8s.io/kubectl/pkg/cmd/top"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -82,8 +82,8 @@ type kubectlCommand func(cmdutil.Factory, genericiooptions.IOStreams) *cobra.Com
 // MemberCommands are kubectl's commands for a member of the hub, which -C names; those that change
 // objects, without it, for the hub itself. Everything else is as in kubectl.
 func MemberCommands(streams genericiooptions.IOStreams) []*cobra.Command {
-	var out []*cobra.Command
-	for _, kubectl := range []kubectlCommand{logs.NewCmdLogs, exec.NewCmdExec, attach.NewCmdAttach, portforward.NewCmdPortForward, top.NewCmdTop,
+	out := []*cobra.Command{topCommand(streams)}
+	for _, kubectl := range []kubectlCommand{logs.NewCmdLogs, exec.NewCmdExec, attach.NewCmdAttach, portforward.NewCmdPortForward,
 		func(f cmdutil.Factory, s genericiooptions.IOStreams) *cobra.Command {
 			return apiresources.NewCmdAPIResources(f, s)
 		},
@@ -104,6 +104,13 @@ propagated is to be changed there: in the cluster the change is undone.`))
 	return out
 }
 
+// throughHub is the help of commands for members.
+const throughHub = `
+
+The cluster that -C names is reached through the hub, also a pull member. It needs a right at the hub
+on clusters/proxy of proxy.pelago.io, and in the cluster the rights of the own name
+(control/hub/access/README.md). --context and --cluster choose the hub in the kubeconfig.`
+
 func memberCommand(kubectl kubectlCommand, streams genericiooptions.IOStreams, hub string) *cobra.Command {
 	var cluster string
 	flags := genericclioptions.NewConfigFlags(true).WithWrapConfigFn(func(hub *rest.Config) *rest.Config {
@@ -113,17 +120,8 @@ func memberCommand(kubectl kubectlCommand, streams genericiooptions.IOStreams, h
 		return Through(hub, cluster)
 	})
 	cmd := kubectl(cmdutil.NewFactory(cmdutil.NewMatchVersionFlags(flags)), streams)
-	for _, c := range append(cmd.Commands(), cmd) {
-		c.Example = strings.ReplaceAll(c.Example, "kubectl "+cmd.Name(), "pelago "+cmd.Name()+" -C m1")
-		c.Long += `
-
-The cluster that -C names is reached through the hub, also a pull member. It needs a right at the hub
-on clusters/proxy of proxy.pelago.io, and in the cluster the rights of the own name
-(control/hub/access/README.md). --context and --cluster choose the hub in the kubeconfig.` + hub
-	}
-	if cmd.HasSubCommands() { // top
-		cmd.Example = cmd.Commands()[0].Example
-	}
+	cmd.Example = strings.ReplaceAll(cmd.Example, "kubectl "+cmd.Name(), "pelago "+cmd.Name()+" -C m1")
+	cmd.Long += throughHub + hub
 	flags.AddFlags(cmd.PersistentFlags())
 	cmd.PersistentFlags().StringVarP(&cluster, "clusters", "C", "", "the cluster, by its name at the hub")
 	cmd.PersistentPreRunE = func(*cobra.Command, []string) error {
@@ -140,12 +138,32 @@ on clusters/proxy of proxy.pelago.io, and in the cluster the rights of the own n
 
 // Describe prints objects of a member as kubectl does.
 func Describe(cmd *cobra.Command, cluster string, args []string) error {
-	streams := genericiooptions.IOStreams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), ErrOut: cmd.ErrOrStderr()}
-	c := memberCommand(func(f cmdutil.Factory, s genericiooptions.IOStreams) *cobra.Command {
+	return asKubectl(cmd, cluster, func(f cmdutil.Factory, s genericiooptions.IOStreams) *cobra.Command {
 		return describe.NewCmdDescribe("pelago", f, s)
-	}, streams, "")
-	args = append([]string{"--clusters=" + cluster}, args...)
-	for _, flag := range []string{"kubeconfig", "context", "namespace"} {
+	}, args)
+}
+
+// Fields are the flags of `pelago explain`.
+type Fields struct {
+	Cluster    string // "": the hub
+	Recursive  bool
+	APIVersion string
+}
+
+// Explain prints the fields of a kind as kubectl does.
+func (e Fields) Explain(cmd *cobra.Command, kind string) error {
+	return asKubectl(cmd, e.Cluster, func(f cmdutil.Factory, s genericiooptions.IOStreams) *cobra.Command {
+		return explain.NewCmdExplain("pelago", f, s)
+	}, []string{kind, fmt.Sprintf("--recursive=%t", e.Recursive), "--api-version=" + e.APIVersion})
+}
+
+// asKubectl runs one of kubectl's commands for a member, or "", the hub, with the flags of cmd that
+// choose a kubeconfig and a namespace.
+func asKubectl(cmd *cobra.Command, cluster string, kubectl kubectlCommand, args []string) error {
+	streams := genericiooptions.IOStreams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), ErrOut: cmd.ErrOrStderr()}
+	c := memberCommand(kubectl, streams, "")
+	args = append(args, "--clusters="+cluster)
+	for _, flag := range []string{"kubeconfig", "context", "cluster", "user", "namespace"} {
 		args = append(args, "--"+flag+"="+cmd.Flag(flag).Value.String())
 	}
 	c.SetArgs(args)

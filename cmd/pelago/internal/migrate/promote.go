@@ -15,28 +15,42 @@ import (
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
 
-// Promote creates first the policy and then the template, an object of a cluster, at the hub, with
-// owner as the field manager: without its policy, another one could claim the template. Existing
-// identical objects are accepted, so that an interrupted run can be repeated; one that differs is
-// an error, because the policy would make it overwrite the cluster's object.
-func Promote(ctx context.Context, hub client.Client, owner client.FieldOwner, policy, template *unstructured.Unstructured, out io.Writer) error {
-	objects, there := []*unstructured.Unstructured{policy, template}, [2]bool{}
-	for i, x := range objects {
-		var err error
-		if there[i], err = holds(ctx, hub, owner, x); err != nil {
+// Promotion is what makes an object of a cluster a template at the hub.
+type Promotion struct {
+	// Needs are what the template is to find at the hub: its namespace, what it refers to.
+	Needs            []*unstructured.Unstructured
+	Policy, Template *unstructured.Unstructured // Policy nil: the template needs none
+}
+
+// Promote creates first what the template needs, then the policy, then the template, an object of a
+// cluster, at the hub, with owner as the field manager: without its policy, another one could claim
+// the template. Existing identical objects are accepted, so that an interrupted run can be repeated;
+// one that differs is an error before anything is created, because the policy would make it
+// overwrite the cluster's object.
+func Promote(ctx context.Context, hub client.Client, owner client.FieldOwner, p Promotion, out io.Writer) error {
+	objects := p.Needs
+	if p.Policy != nil {
+		objects = append(objects, p.Policy)
+	}
+	objects = append(objects, p.Template)
+	there := map[*unstructured.Unstructured]bool{}
+	for _, x := range objects {
+		if have, err := holds(ctx, hub, owner, x); err != nil {
 			return err
+		} else if have {
+			there[x] = true
 		}
 	}
-	for i, x := range objects {
-		if there[i] {
+	for _, x := range objects {
+		if there[x] {
 			fmt.Fprintf(out, "%s unchanged\n", titleOf(x))
 			continue
 		}
 		if err := hub.Create(ctx, x, owner); err != nil {
 			err = fmt.Errorf("create %s at the hub: %w: remove the cause, and run the command again", titleOf(x), err)
-			if x == template && !there[0] { // else it would send whatever gets that name later
-				if failed := hub.Delete(context.WithoutCancel(ctx), policy); client.IgnoreNotFound(failed) != nil {
-					err = errors.Join(err, fmt.Errorf("delete %s at the hub: %w", titleOf(policy), failed))
+			if x == p.Template && p.Policy != nil && !there[p.Policy] { // else it would send whatever gets that name later
+				if failed := hub.Delete(context.WithoutCancel(ctx), p.Policy); client.IgnoreNotFound(failed) != nil {
+					err = errors.Join(err, fmt.Errorf("delete %s at the hub: %w", titleOf(p.Policy), failed))
 				}
 			}
 			return err

@@ -64,7 +64,7 @@ func TestPromoteIsInterrupted(t *testing.T) {
 				}}).Build()
 			run := func() string {
 				var out bytes.Buffer
-				if err := Promote(t.Context(), hub, "test", policy.DeepCopy(), template.DeepCopy(), &out); err != nil {
+				if err := Promote(t.Context(), hub, "test", Promotion{Policy: policy.DeepCopy(), Template: template.DeepCopy()}, &out); err != nil {
 					return err.Error()
 				}
 				return out.String()

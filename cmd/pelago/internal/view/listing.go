@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -32,6 +33,9 @@ type Listing struct {
 	Cluster string // "": the hub
 	Table   metav1.Table
 	Works   *workv1alpha1.WorkList // of a cluster without access, instead of Table
+	// watch calls changed with each object that changes after the list, as a list of one object, until
+	// the context ends.
+	watch func(ctx context.Context, changed func(Listing) error) error
 }
 
 // List requests the selected objects of a cluster, "" for the hub, as a table with the objects in
@@ -47,13 +51,16 @@ func List(ctx context.Context, m Member, mapping *meta.RESTMapping, cluster stri
 	if resource.Group == "" {
 		path = []string{"/api", resource.Version}
 	}
+	table := func() *rest.Request {
+		return m.Typed.CoreV1().RESTClient().Get().AbsPath(path...).NamespaceIfScoped(s.Namespace, namespaced && s.Namespace != "").
+			Resource(resource.Resource).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Param("includeObject", "Object")
+	}
 	names := s.Names
 	if len(names) == 0 {
 		names = []string{""} // all
 	}
 	for _, name := range names {
-		request := m.Typed.CoreV1().RESTClient().Get().AbsPath(path...).NamespaceIfScoped(s.Namespace, namespaced && s.Namespace != "").
-			Resource(resource.Resource).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Param("includeObject", "Object")
+		request := table()
 		if name != "" {
 			request = request.Name(name)
 		} else if s.Labels != nil {
@@ -70,11 +77,22 @@ func List(ctx context.Context, m Member, mapping *meta.RESTMapping, cluster stri
 		case err != nil:
 			return out, fmt.Errorf("list %s: %w", resource.Resource, err)
 		}
-		var table metav1.Table
-		if err := json.Unmarshal(raw, &table); err != nil {
+		var found metav1.Table
+		if err := json.Unmarshal(raw, &found); err != nil {
 			return out, fmt.Errorf("read the list of %s: %w", resource.Resource, err)
 		}
-		out.Table.ColumnDefinitions, out.Table.Rows = table.ColumnDefinitions, append(out.Table.Rows, table.Rows...)
+		out.Table.ColumnDefinitions, out.Table.Rows = found.ColumnDefinitions, append(out.Table.Rows, found.Rows...)
+		out.Table.ResourceVersion = found.ResourceVersion
+	}
+	columns, since := out.Table.ColumnDefinitions, out.Table.ResourceVersion
+	out.watch = func(ctx context.Context, changed func(Listing) error) error {
+		return watchTables(ctx, table, s, since, func(t metav1.Table) error {
+			if t.ColumnDefinitions == nil { // only the first event of a watch has them
+				t.ColumnDefinitions = columns
+			}
+			columns = t.ColumnDefinitions
+			return changed(Listing{Cluster: cluster, Table: t})
+		})
 	}
 	return out, nil
 }
@@ -118,11 +136,8 @@ func Listings(all []Listing, empty string, namespaces bool) (Table, error) {
 	if shape == nil {
 		return out, nil
 	}
-	if namespaces {
-		out.Header = []string{"NAMESPACE"}
-	}
-	arrange(&out.Header, &out.Wide, shape, "CLUSTER", func(c metav1.TableColumnDefinition) string { return strings.ToUpper(c.Name) })
-	out.Header = append(out.Header, "ADOPTION")
+	titles := listingTitles(shape, namespaces)
+	out.Header, out.Wide = titles.Cells, titles.Wide
 	for _, l := range all {
 		for _, r := range l.Table.Rows {
 			line, err := listingRow(l, r, shape, namespaces)
@@ -150,6 +165,16 @@ func arrange(
 			*wide = append(*wide, cell(c))
 		}
 	}
+}
+
+// listingTitles are the titles of the columns.
+func listingTitles(shape []metav1.TableColumnDefinition, namespaces bool) (out Row) {
+	if namespaces {
+		out.Cells = []string{"NAMESPACE"}
+	}
+	arrange(&out.Cells, &out.Wide, shape, "CLUSTER", func(c metav1.TableColumnDefinition) string { return strings.ToUpper(c.Name) })
+	out.Cells = append(out.Cells, "ADOPTION")
+	return out
 }
 
 func listingRow(l Listing, r metav1.TableRow, shape []metav1.TableColumnDefinition, namespaces bool) (Row, error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -14,18 +15,48 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
-func explainCommand() *cobra.Command {
-	return aboutCommand(&cobra.Command{
-		Use:   "explain KIND NAME",
-		Short: "Explain why a workload runs in these clusters and not in others",
-		Long: `explain shows which policy has claimed an object of the hub and why the others have not, which
+func whyCommand() *cobra.Command {
+	return reasonsCommand(&cobra.Command{
+		Use:   "why KIND NAME",
+		Short: "Show why a workload runs in these clusters and not in others",
+		Long: `why shows which policy has claimed an object of the hub and why the others have not, which
 clusters were chosen and why the others were not, which overrides apply to each cluster, and the
 state of the object there.`,
-		Example: `  pelago explain deployment nginx
-  pelago explain deploy/nginx -n shop -o json`,
-	}, func(f *view.Subject) any { return f.Explain() }, func(w io.Writer, f *view.Subject, wide bool, now time.Time) error {
+		Example: `  pelago why deployment nginx
+  pelago why deploy/nginx -n shop -o json`,
+	})
+}
+
+func reasonsCommand(cmd *cobra.Command) *cobra.Command {
+	return aboutCommand(cmd, func(f *view.Subject) any { return f.Explain() }, func(w io.Writer, f *view.Subject, wide bool, now time.Time) error {
 		return view.PrintExplanation(w, f.Explain(), wide, now)
 	})
+}
+
+// explainCommand is kubectl's, and for one release more, with KIND NAME, the former name of why.
+func explainCommand() *cobra.Command {
+	cmd := reasonsCommand(&cobra.Command{
+		Use:   "explain TYPE[.FIELD]...",
+		Short: "Describe the fields of a kind, as kubectl does",
+		Long: `explain describes a kind and its fields, as the hub, or with -C a cluster, serves them.
+
+With the kind and the name of an object it is the former name of ` + "`pelago why`" + `, until the next release.`,
+		Example: `  pelago explain propagationpolicies.spec.placement
+  pelago explain deployments --recursive -C m1`,
+	})
+	var fields inspect.Fields
+	cmd.Flags().StringVarP(&fields.Cluster, "clusters", "C", "", "as this cluster serves it, by its name at the hub")
+	cmd.Flags().BoolVar(&fields.Recursive, "recursive", false, "the names of all fields")
+	cmd.Flags().StringVar(&fields.APIVersion, "api-version", "", "of this version, group/version")
+	reasons := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 && !strings.Contains(args[0], "/") {
+			return fields.Explain(cmd, args[0])
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning: this is `pelago why` now; `pelago explain` is kubectl's from the next release on")
+		return reasons(cmd, args)
+	}
+	return cmd
 }
 
 // aboutCommand is a command about one object of the hub.
