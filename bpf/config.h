@@ -30,12 +30,8 @@ volatile const __u64 closed_floor = 2 * SECOND;
 /* Entries of the map `slots`, a power of two: twice the flows that the table holds. */
 volatile const __u32 slot_count = 2 * DEFAULT_FLOWS;
 
-/*
- * Flows that one local source, and the clients of one remote cluster, may have open on this node
- * (RFC 6888 REQ-4): a quarter and half of the table.
- */
-volatile const __s64 source_quota = DEFAULT_FLOWS / 4;
-volatile const __s64 cluster_quota = DEFAULT_FLOWS / 2;
+/* Flows that the table holds. */
+volatile const __s64 flow_limit = DEFAULT_FLOWS;
 
 /* 1: the kernel has the kfuncs by which programs read conntrack (bypass.h). */
 volatile const __u32 has_conntrack = 0;

@@ -124,7 +124,7 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 	if (!p || !of || !b || !t)
 		return VERDICT_DROP_INTERNAL;
 	key = *of;
-	if (usage_count(&key, FLOW_SERVER, cluster, (void *)&answer_key) >= cluster_quota)
+	if (!usage_permits(cluster, usage_count(&key, cluster, (void *)&answer_key), now, (void *)&answer_key))
 		return VERDICT_DROP_QUOTA;
 	flow_make_answer(&f, &key, FLOW_SERVER, cluster, device_at(b->address), now);
 	t->saddr = p->saddr;
@@ -146,7 +146,7 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 	flow_make_primary(&f, t);
 	err = flow_claim(&key, &f, now, 0);
 	if (!err) {
-		usage_add(&key, FLOW_SERVER, cluster, 1, (void *)&answer_key);
+		usage_add(&key, cluster, 1, (void *)&answer_key);
 		flow_take_slot(&key, now);
 		return VERDICT_CONTINUE;
 	}

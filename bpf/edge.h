@@ -122,12 +122,13 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 	if (!p || !of || !src || !t)
 		return VERDICT_DROP_INTERNAL;
 	key = *of;
-	count = usage_count(&key, FLOW_CLIENT, cluster, (void *)&answer_key);
-	if (count >= source_quota)
-		return VERDICT_DROP_QUOTA;
 	flow_make_answer(&f, &key, FLOW_CLIENT, cluster, device_of(src), now);
+	f.tcp = external_mark(src);
+	count = usage_count(&key, usage_of_client(&key, f.tcp), (void *)&answer_key);
+	if (!usage_permits(usage_of_client(&key, f.tcp), count, now, (void *)&answer_key))
+		return VERDICT_DROP_QUOTA;
 	if (t->saddr) {
-		f.tcp = FLOW_MAPPED;
+		f.tcp |= FLOW_MAPPED;
 	} else if (src->own_ip) {
 		t->saddr = src->own_ip;
 		t->sport = p->sport;
@@ -174,7 +175,7 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 	flow_make_primary(&f, t);
 	err = flow_claim(&key, &f, now, 0);
 	if (!err) {
-		usage_add(&key, FLOW_CLIENT, cluster, 1, (void *)&answer_key);
+		usage_add(&key, usage_of_client(&key, f.tcp), 1, (void *)&answer_key);
 		flow_take_slot(&key, now);
 		return VERDICT_CONTINUE;
 	}
@@ -236,12 +237,12 @@ static __always_inline void flow_use_out(const struct flow_key *key, struct flow
 		 * The flow starts over with the same translation; the far gateway picks a node
 		 * again.
 		 */
-		f->tcp = 0;
+		f->tcp &= FLOW_EXTERNAL; /* until its removal, which subtracts it from its counter */
 		f->seen = now;
 		f->node = 0;
 		f->passed = 0;
 		if (other) {
-			other->tcp = 0;
+			other->tcp &= FLOW_EXTERNAL;
 			other->node = 0;
 			other->passed = 0;
 		}

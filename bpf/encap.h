@@ -91,6 +91,12 @@ static __always_inline const struct source *source_lookup(__be32 address)
 	return s ?: external_lookup(address);
 }
 
+/* How flows of a source are marked: FLOW_EXTERNAL or 0. */
+static __always_inline __u8 external_mark(const struct source *s)
+{
+	return s->flags & SOURCE_EXTERNAL ? FLOW_EXTERNAL : 0;
+}
+
 static __always_inline __u32 overlay_get_token(const struct overlay_header *h)
 {
 	return (__u32)h->token[0] << 16 | (__u32)h->token[1] << 8 | h->token[2];

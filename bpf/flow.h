@@ -177,41 +177,67 @@ struct usage_scratch {
 };
 _Static_assert(sizeof(struct usage_scratch) <= sizeof(struct flow_key), "usage_scratch fits a flow_key");
 
-/* Makes the key in `usage` under which a flow, given by its primary key, is counted. */
-static __always_inline void usage_key_of(struct usage_key *k, const struct flow_key *primary, __u8 role, __u16 cluster)
+/*
+ * The cluster in the key of `usage` under which the flow of a local source is counted. primary, tcp:
+ * key and field of its primary entry. Hosts outside the cluster count as one: their addresses are
+ * forged more easily than those of pods, and would fill the map.
+ */
+static __always_inline __u32 usage_of_client(const struct flow_key *primary, __u8 tcp)
 {
-	k->source = role == FLOW_CLIENT ? primary->saddr : 0;
-	k->cluster = role == FLOW_CLIENT ? (__u32)(primary->direction & DIRECTION_MAPPING) * USAGE_MAPPINGS : cluster;
+	return (__u32)(primary->direction & DIRECTION_MAPPING) * USAGE_MAPPINGS +
+	       (__u32)(tcp & FLOW_EXTERNAL) * USAGE_EXTERNAL;
 }
 
-/* Counts a flow that has been opened (change 1) or removed (-1). */
-static __always_inline void usage_add(const struct flow_key *primary, __u8 role, __u16 cluster, __s64 change,
-				      struct usage_scratch *scratch)
+/* Reports whether the flows under such a cluster are counted for each source. */
+static __always_inline int usage_by_source(__u32 cluster)
 {
-	__s64 *count;
+	return !(cluster & ~(DIRECTION_MAPPING * USAGE_MAPPINGS));
+}
 
-	usage_key_of(&scratch->key, primary, role, cluster);
-	count = bpf_map_lookup_elem(&usage, &scratch->key);
+static __always_inline void usage_key_of(struct usage_key *k, const struct flow_key *primary, __u32 cluster)
+{
+	k->source = usage_by_source(cluster) ? primary->saddr : 0;
+	k->cluster = cluster;
+}
+
+static __always_inline void usage_change(const struct usage_key *k, __s64 change)
+{
+	__s64 *count = bpf_map_lookup_elem(&usage, k);
+
 	if (count)
 		__sync_fetch_and_add(count, change);
 }
 
-/*
- * The flows, or mappings, that a source or cluster has open. Races with other CPUs: each may open
- * one beyond a quota. Without room for another counter it is 0.
- */
-static __always_inline __s64 usage_count(const struct flow_key *primary, __u8 role, __u16 cluster,
-					 struct usage_scratch *scratch)
+/* Counts a flow that has been opened (change 1) or removed (-1). */
+static __always_inline void usage_add(const struct flow_key *primary, __u32 cluster, __s64 change,
+				      struct usage_scratch *scratch)
 {
-	__s64 *count;
+	usage_key_of(&scratch->key, primary, cluster);
+	usage_change(&scratch->key, change);
+	scratch->key = (struct usage_key){};
+	usage_change(&scratch->key, change);
+}
 
-	usage_key_of(&scratch->key, primary, role, cluster);
-	count = bpf_map_lookup_elem(&usage, &scratch->key);
+/* Without room for another counter it is 0. */
+static __always_inline __s64 usage_read(struct usage_scratch *scratch)
+{
+	__s64 *count = bpf_map_lookup_elem(&usage, &scratch->key);
+
 	if (count)
 		return *count;
 	scratch->none = 0;
 	bpf_map_update_elem(&usage, &scratch->key, &scratch->none, BPF_NOEXIST);
 	return 0;
+}
+
+/*
+ * The flows, or mappings, that a source or cluster has open. Races with other CPUs: each may open
+ * one beyond a limit.
+ */
+static __always_inline __s64 usage_count(const struct flow_key *primary, __u32 cluster, struct usage_scratch *scratch)
+{
+	usage_key_of(&scratch->key, primary, cluster);
+	return usage_read(scratch);
 }
 
 /*
@@ -221,15 +247,14 @@ static __always_inline __s64 usage_count(const struct flow_key *primary, __u8 ro
 static __always_inline int flow_remove(const struct flow_key *primary, struct flow *f, __u64 state, __u64 now,
 				       struct flow_key *other)
 {
-	__u16 cluster = f->cluster;
-	__u8 role = f->role;
+	__u32 cluster = f->role == FLOW_CLIENT ? usage_of_client(primary, f->tcp) : f->cluster;
 
 	flow_key_other(other, primary, f);
 	if (!flow_mark_dying(f, state, now))
 		return 0;
 	bpf_map_delete_elem(&flows, other);
 	bpf_map_delete_elem(&flows, primary);
-	usage_add(primary, role, cluster, -1, (void *)other);
+	usage_add(primary, cluster, -1, (void *)other);
 	return 1;
 }
 
@@ -370,6 +395,20 @@ __noinline int flow_make_room(__u64 now)
 }
 
 /*
+ * Reports whether a source or cluster with so many flows may open another one: up to a quarter of
+ * the table for a local source and half of it for a remote cluster or the hosts outside this one
+ * (RFC 6888 REQ-5), and no more than are free. So the table is never filled by few, and those with
+ * fewer flows find room. Beyond what is free, a flow that may go under pressure makes room.
+ */
+static __always_inline int usage_permits(__u32 cluster, __s64 count, __u64 now, struct usage_scratch *scratch)
+{
+	if (count >= flow_limit >> (1 + usage_by_source(cluster)))
+		return 0;
+	scratch->key = (struct usage_key){};
+	return count < flow_limit - usage_read(scratch) || flow_make_room(now);
+}
+
+/*
  * Inserts a new entry. Returns 0, -EEXIST, -E2BIG if there is no room, -ENOMEM if the kernel finds
  * no memory for it, or another error.
  */
@@ -479,7 +518,7 @@ __noinline int mapping_touch(const struct packet *p, __u32 out, __u64 now)
 	mapping = flow_find(&key);
 	if (mapping) {
 		mapping->seen = now;
-		mapping->tcp = TCP_SEEN_ACK;
+		mapping->tcp |= TCP_SEEN_ACK;
 	}
 	return 0;
 }

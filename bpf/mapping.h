@@ -64,7 +64,7 @@ __noinline enum verdict mapping_find(const struct packet *p, const struct source
 	if (f)
 		flow_evict(&key);
 	e = egress_of(src->egress_ip);
-	count = usage_count(&key, FLOW_CLIENT, 0, (void *)&key);
+	count = usage_count(&key, usage_of_client(&key, external_mark(src)), (void *)&key);
 	return e && count >= (__s64)e->count << (BLOCK_BITS - 1) ? VERDICT_DROP_QUOTA : VERDICT_DROP_NO_FLOW;
 }
 

@@ -363,9 +363,9 @@ struct {
 } slots SEC(".maps");
 
 /*
- * key: a local source or a remote cluster; value: its number of open flows. Writer: edge and sweep,
- * by atomic operations; loader, at migration. Reader: edge. The loader's sweep removes entries
- * without flows whose source is not in `sources`.
+ * key: a source, a cluster, or all flows; value: its number of open flows. Writer: edge and sweep,
+ * by atomic operations; loader, at migration, and for all flows by a sweep. Reader: edge. The
+ * loader's sweep removes entries without flows whose source is not in `sources`.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

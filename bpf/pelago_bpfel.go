@@ -589,10 +589,11 @@ type PelagoSweep struct {
 type PelagoTcpSeen uint32
 
 const (
-	PelagoTcpSeenTCP_SEEN_ACK PelagoTcpSeen = 1
-	PelagoTcpSeenTCP_SEEN_FIN PelagoTcpSeen = 2
-	PelagoTcpSeenTCP_SEEN_RST PelagoTcpSeen = 4
-	PelagoTcpSeenFLOW_MAPPED  PelagoTcpSeen = 8
+	PelagoTcpSeenTCP_SEEN_ACK  PelagoTcpSeen = 1
+	PelagoTcpSeenTCP_SEEN_FIN  PelagoTcpSeen = 2
+	PelagoTcpSeenTCP_SEEN_RST  PelagoTcpSeen = 4
+	PelagoTcpSeenFLOW_MAPPED   PelagoTcpSeen = 8
+	PelagoTcpSeenFLOW_EXTERNAL PelagoTcpSeen = 16
 )
 
 type PelagoUplink struct {
@@ -605,6 +606,7 @@ type PelagoUsageCluster uint32
 
 const (
 	PelagoUsageClusterUSAGE_MAPPINGS PelagoUsageCluster = 32768
+	PelagoUsageClusterUSAGE_EXTERNAL PelagoUsageCluster = 8192
 )
 
 type PelagoUsageKey struct {
@@ -767,7 +769,7 @@ const (
 	PelagoVarAnswerBurst           = "answer_burst"
 	PelagoVarAnswerInterval        = "answer_interval"
 	PelagoVarClosedFloor           = "closed_floor"
-	PelagoVarClusterQuota          = "cluster_quota"
+	PelagoVarFlowLimit             = "flow_limit"
 	PelagoVarHandshakeBurst        = "handshake_burst"
 	PelagoVarHandshakeInterval     = "handshake_interval"
 	PelagoVarHasConntrack          = "has_conntrack"
@@ -816,7 +818,6 @@ const (
 	PelagoVarNetworkBurst          = "network_burst"
 	PelagoVarNetworkInterval       = "network_interval"
 	PelagoVarSlotCount             = "slot_count"
-	PelagoVarSourceQuota           = "source_quota"
 	PelagoVarStaleAfter            = "stale_after"
 	PelagoVarTcpEstablishedTimeout = "tcp_established_timeout"
 	PelagoVarTcpTransitoryTimeout  = "tcp_transitory_timeout"
@@ -949,7 +950,7 @@ type PelagoVariableSpecs struct {
 	AnswerBurst           *ebpf.VariableSpec `ebpf:"answer_burst"`
 	AnswerInterval        *ebpf.VariableSpec `ebpf:"answer_interval"`
 	ClosedFloor           *ebpf.VariableSpec `ebpf:"closed_floor"`
-	ClusterQuota          *ebpf.VariableSpec `ebpf:"cluster_quota"`
+	FlowLimit             *ebpf.VariableSpec `ebpf:"flow_limit"`
 	HandshakeBurst        *ebpf.VariableSpec `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.VariableSpec `ebpf:"handshake_interval"`
 	HasConntrack          *ebpf.VariableSpec `ebpf:"has_conntrack"`
@@ -998,7 +999,6 @@ type PelagoVariableSpecs struct {
 	NetworkBurst          *ebpf.VariableSpec `ebpf:"network_burst"`
 	NetworkInterval       *ebpf.VariableSpec `ebpf:"network_interval"`
 	SlotCount             *ebpf.VariableSpec `ebpf:"slot_count"`
-	SourceQuota           *ebpf.VariableSpec `ebpf:"source_quota"`
 	StaleAfter            *ebpf.VariableSpec `ebpf:"stale_after"`
 	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.VariableSpec `ebpf:"tcp_transitory_timeout"`
@@ -1133,7 +1133,7 @@ type PelagoVariables struct {
 	AnswerBurst           *ebpf.Variable `ebpf:"answer_burst"`
 	AnswerInterval        *ebpf.Variable `ebpf:"answer_interval"`
 	ClosedFloor           *ebpf.Variable `ebpf:"closed_floor"`
-	ClusterQuota          *ebpf.Variable `ebpf:"cluster_quota"`
+	FlowLimit             *ebpf.Variable `ebpf:"flow_limit"`
 	HandshakeBurst        *ebpf.Variable `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.Variable `ebpf:"handshake_interval"`
 	HasConntrack          *ebpf.Variable `ebpf:"has_conntrack"`
@@ -1182,7 +1182,6 @@ type PelagoVariables struct {
 	NetworkBurst          *ebpf.Variable `ebpf:"network_burst"`
 	NetworkInterval       *ebpf.Variable `ebpf:"network_interval"`
 	SlotCount             *ebpf.Variable `ebpf:"slot_count"`
-	SourceQuota           *ebpf.Variable `ebpf:"source_quota"`
 	StaleAfter            *ebpf.Variable `ebpf:"stale_after"`
 	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.Variable `ebpf:"tcp_transitory_timeout"`

@@ -445,7 +445,8 @@ enum tcp_seen {
 	TCP_SEEN_ACK = 1,
 	TCP_SEEN_FIN = 2,
 	TCP_SEEN_RST = 4,
-	FLOW_MAPPED = 8, /* of UDP: the flow belongs to a mapping, which it refreshes */
+	FLOW_MAPPED = 8,    /* of UDP: the flow belongs to a mapping, which it refreshes */
+	FLOW_EXTERNAL = 16, /* opened by a host outside the cluster, and counted with those of all others */
 };
 
 struct flow {
@@ -472,11 +473,15 @@ ASSERT_SIZE(struct flow, 40);
 
 enum usage_cluster {
 	USAGE_MAPPINGS = 1 << 15, /* times DIRECTION_MAPPING, so no cluster index: counts mappings of the source */
+	USAGE_EXTERNAL = 1 << 13, /* times FLOW_EXTERNAL: counts those of all hosts outside the cluster */
 };
 
-/* Flows are counted for each local source and for each remote cluster. */
+/*
+ * Flows are counted for each local source, for all hosts outside the cluster together, for each
+ * remote cluster, and all together (source and cluster 0).
+ */
 struct usage_key {
-	__be32 source; /* of the flows that it opened; 0: a cluster */
+	__be32 source; /* of the flows that it opened; 0: not of one */
 	__u32 cluster; /* index of the cluster whose clients opened them, or enum usage_cluster */
 };
 ASSERT_SIZE(struct usage_key, 8);

@@ -162,15 +162,36 @@ func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 		stats.Crowding[ip] = max(stats.Crowding[ip], n)
 	}
 	stats.Kinds = seen.result()
+	if err == nil {
+		err = l.correctUsage(int64(stats.Flows))
+	}
 	removed, sweepErr := l.removeFlows(candidates, false)
 	stats.Removed = removed
 	return stats, errors.Join(err, sweepErr, l.pruneUsage())
 }
 
+// correctUsage sets the count of all flows, which programs of earlier versions do not keep, if it is
+// off by more than a sixteenth of the table. Flows that are opened or removed between dump and
+// write are not counted.
+func (l *Loader) correctUsage(flows int64) error {
+	var counted int64
+	err := l.objs.Usage.Lookup(bpf.PelagoUsageKey{}, &counted)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("read map %s: %w", bpf.PelagoMapUsage, err)
+	}
+	if off, table := counted-flows, int64(l.objs.Flows.MaxEntries()/2); -table/16 <= off && off <= table/16 {
+		return nil
+	}
+	if err := l.objs.Usage.Put(bpf.PelagoUsageKey{}, flows); err != nil {
+		return fmt.Errorf("write map %s: %w", bpf.PelagoMapUsage, err)
+	}
+	return nil
+}
+
 // pruneUsage removes the counters of sources that have no flow and are not in the table of sources:
-// pods that are gone, and hosts outside the cluster. Otherwise they would fill map usage, and
-// sources without a counter have no quota. Races with flows that the source opens meanwhile; worst
-// result: these are not counted.
+// pods that are gone, and hosts outside the cluster, of which earlier versions counted each. They
+// would fill map usage, and sources without a counter have no quota. Races with flows that the
+// source opens meanwhile; worst result: these are not counted.
 func (l *Loader) pruneUsage() error {
 	flows, err := readMap(l.objs.Usage, func(k bpf.PelagoUsageKey) bpf.PelagoUsageKey { return k }, func(n int64) int64 { return n })
 	for k, n := range flows {

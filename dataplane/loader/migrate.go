@@ -43,8 +43,10 @@ const (
 	// daemon writes it again, so it has no layout number of its own.
 	tables1 = "tables"
 
-	// usageMappings is the cluster of a count of mappings in map usage.
+	// usageMappings and usageExternal are bits in the cluster of a count in map usage: of mappings,
+	// and of hosts outside the cluster.
 	usageMappings = uint32(bpf.PelagoUsageClusterUSAGE_MAPPINGS) * uint32(bpf.PelagoDirectionDIRECTION_MAPPING)
+	usageExternal = uint32(bpf.PelagoUsageClusterUSAGE_EXTERNAL) * uint32(bpf.PelagoTcpSeenFLOW_EXTERNAL)
 )
 
 // pinnedABI reads the layout of the pinned maps: 1 before the number existed, 0 if there are no
@@ -214,14 +216,14 @@ func (l *Loader) migrateTables() error {
 	return old.Unpin()
 }
 
-// countUsage recounts the mappings of sources that have any: programs of a version without mappings
-// do not subtract those that expire. If all is set, it also counts the flows of each source and
-// cluster, which layout 1 did not. A count is off by the number of flows that programs of the
-// previous version open or remove meanwhile, until these flows are gone.
+// countUsage recounts mappings, and the flows of hosts outside the cluster: programs of a version
+// that does not count these do not subtract those that expire. If all is set, it also counts the
+// flows of each source and cluster, and all, which layout 1 did not. A count is off by the number of flows
+// that programs of the previous version open or remove meanwhile, until these flows are gone.
 func (l *Loader) countUsage(all bool) error {
 	counts := map[bpf.PelagoUsageKey]int64{}
 	err := readBatches(l.objs.Usage, func(k bpf.PelagoUsageKey, n int64) bool {
-		if k.Cluster == usageMappings && n != 0 {
+		if recounted(k) && n != 0 {
 			counts[k] = 0
 		}
 		return true
@@ -230,15 +232,14 @@ func (l *Loader) countUsage(all bool) error {
 		return err
 	}
 	err = l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
-		switch {
-		case v.State&dying != 0 || v.Primary == 0:
-		case isMapping(k):
-			counts[bpf.PelagoUsageKey{Source: k.Saddr, Cluster: usageMappings}]++
-		case !all:
-		case v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT):
-			counts[bpf.PelagoUsageKey{Source: k.Saddr}]++
-		default:
-			counts[bpf.PelagoUsageKey{Cluster: uint32(v.Cluster)}]++
+		if v.State&dying != 0 || v.Primary == 0 {
+			return true
+		}
+		if key := usageKeyOf(k, v); all || recounted(key) {
+			counts[key]++
+		}
+		if all {
+			counts[bpf.PelagoUsageKey{}]++
 		}
 		return true
 	})
@@ -246,6 +247,23 @@ func (l *Loader) countUsage(all bool) error {
 		err = errors.Join(err, l.objs.Usage.Put(key, n))
 	}
 	return err
+}
+
+func recounted(k bpf.PelagoUsageKey) bool { return k.Cluster&(usageMappings|usageExternal) != 0 }
+
+// usageKeyOf is usage_key_of() of bpf/flow.h; v is the primary entry, k its key.
+func usageKeyOf(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bpf.PelagoUsageKey {
+	if v.Role != uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
+		return bpf.PelagoUsageKey{Cluster: uint32(v.Cluster)}
+	}
+	key := bpf.PelagoUsageKey{Source: k.Saddr}
+	if isMapping(k) {
+		key.Cluster |= usageMappings
+	}
+	if v.Tcp&uint8(bpf.PelagoTcpSeenFLOW_EXTERNAL) != 0 {
+		key.Source, key.Cluster = 0, key.Cluster|usageExternal
+	}
+	return key
 }
 
 // addCounters adds counters of layout 1 to those of this version.
@@ -307,8 +325,7 @@ func setFlows(spec *ebpf.CollectionSpec, pinPath string, flows int) error {
 		entries = uint32(2 * flows)
 	}
 	spec.Maps[bpf.PelagoMapFlows].MaxEntries, spec.Maps[bpf.PelagoMapSlots].MaxEntries = entries, entries
-	return errors.Join(spec.Variables[bpf.PelagoVarSlotCount].Set(entries),
-		spec.Variables[bpf.PelagoVarSourceQuota].Set(int64(entries/2/4)), spec.Variables[bpf.PelagoVarClusterQuota].Set(int64(entries/2/2)))
+	return errors.Join(spec.Variables[bpf.PelagoVarSlotCount].Set(entries), spec.Variables[bpf.PelagoVarFlowLimit].Set(int64(entries/2)))
 }
 
 // pinnedEntries is the size of the pinned map of flows, two entries a flow; 0 if none exists.

@@ -235,6 +235,94 @@ func TestFullTableMakesRoom(t *testing.T) {
 	}
 }
 
+// A source or cluster has no more flows than are free, so that few do not fill the table and one
+// with fewer flows finds room. Beyond that, flows that may go under pressure make room.
+func TestFlowShares(t *testing.T) {
+	k := load(t, 1, 2)
+	s := state(1, 2)
+	s.Sources[ip("10.7.2.11")] = s.Sources[ip("10.7.2.10")]
+	s.Externals = map[netip.Prefix]dataplane.Source{netip.MustParsePrefix("192.0.2.0/24"): {Egress: global(1, 1), Ifindex: podDevice, External: true}}
+	k.Apply(t, s)
+	out := func(change ...func(*Packet)) func() string {
+		return func() string { return k.fromPod(t, udpPacket("x").with(change...)).Verdict }
+	}
+	port := uint16(2000)
+	in := func() string {
+		port++
+		return k.arrive(t, overlay(1, 1, 2, clientTCP(SYN, to(global(1, 21)), ports(port, 80)).Encode())).Verdict
+	}
+	pod := bpf.PelagoUsageKey{Source: be32(ip("10.7.2.10"))}
+	const free = 1000
+	for _, tt := range []struct {
+		name string
+		key  bpf.PelagoUsageKey
+		has  int64
+		open func() string
+		want string
+	}{
+		{"a pod with fewer flows than are free", pod, free - 1, out(), "edge-out sent"},
+		{"with as many", pod, free, out(), "edge-out drop-quota"},
+		{"another pod of its node", pod, free, out(from("10.7.2.11")), "edge-out sent"},
+		{"a cluster with fewer flows than are free", bpf.PelagoUsageKey{Cluster: 2}, free - 1, in, "uplink-in delivered"},
+		{"with as many flows", bpf.PelagoUsageKey{Cluster: 2}, free, in, "uplink-in drop-quota"},
+		{"hosts outside the cluster with fewer", bpf.PelagoUsageKey{Cluster: 1 << 17}, free - 1, out(from("192.0.2.7")), "edge-out sent"},
+		{"with as many as are free", bpf.PelagoUsageKey{Cluster: 1 << 17}, free, out(from("192.0.2.7")), "edge-out drop-quota"},
+	} {
+		k.Flush(t)
+		k.useUp(t, bpf.PelagoUsageKey{}, maxFlows-free)
+		k.useUp(t, tt.key, tt.has)
+		if got := tt.open(); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	k.Flush(t)
+	var hand uint64
+	if err := k.Hand.Lookup(uint32(0), &hand); err != nil {
+		t.Fatal(err)
+	}
+	k.sent(t, k.fromPod(t, udpPacket("x", from("10.7.2.11"))), "edge-out sent")
+	k.age(t, time.Minute)                               // without a reply for longer than 10 s
+	if err := k.Hand.Put(uint32(0), hand); err != nil { // it has gone round
+		t.Fatal(err)
+	}
+	k.useUp(t, bpf.PelagoUsageKey{}, maxFlows-free)
+	k.useUp(t, pod, free)
+	if got := out()(); got != "edge-out sent" {
+		t.Errorf("with a flow in the table that may go: %s", got)
+	}
+	if got := out(ports(40001, 53))(); got != "edge-out drop-quota" {
+		t.Errorf("once it is evicted: %s", got)
+	}
+	if got := k.flows(t); got != 1 {
+		t.Errorf("%d flows, want the new one alone", got)
+	}
+}
+
+// The sweep corrects the count of all flows, which programs of earlier versions do not keep, and
+// leaves it alone where packets may have changed it meanwhile.
+func TestSweepCountsAllFlows(t *testing.T) {
+	k := load(t, 1, 2)
+	k.converse(t, []Packet{udpPacket("x"), tcpPacket(SYN)})
+	const near = maxFlows / 16
+	for counted, want := range map[int64]int64{near: near, 2 - near: 2 - near, near + 3: 2, 1 - near: 2} {
+		k.useUp(t, bpf.PelagoUsageKey{}, counted)
+		if _, err := k.Loader.Sweep(time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if got := k.usage(t)[bpf.PelagoUsageKey{}]; got != want {
+			t.Errorf("counted %d: %d after the sweep, want %d", counted, got, want)
+		}
+	}
+	k.age(t, time.Hour)
+	k.useUp(t, bpf.PelagoUsageKey{}, maxFlows)
+	if _, err := k.Loader.Sweep(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.checkTable(t); got != 0 {
+		t.Errorf("%d flows are left", got)
+	}
+}
+
 // An expired flow is removed when the hand of the ring passes it, even if nobody needs its port.
 func TestRingFreesExpired(t *testing.T) {
 	k := loadTimers(t, testTimers, 1, 2)

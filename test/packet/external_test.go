@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 )
 
@@ -85,7 +86,45 @@ func externalRows() []row {
 			frame: wire(overlay(1, 4, 1, udpPacket("x", from("192.0.2.9")).Encode())), want: "uplink-in switched"},
 		{name: "the same where it is not routed", node: 1, state: withExternals, hook: "uplink-in",
 			frame: wire(overlay(1, 4, 1, udpPacket("x", from("192.0.2.9")).Encode())), want: "uplink-in drop-spoofed-source"},
+		{name: "hosts outside the cluster have their share of the flow table", node: 1, state: withExternals, hook: "edge-out", context: beside,
+			prepare: outsideUsedUp, frame: is(tcpPacket(SYN, from("192.0.2.9"))), want: "edge-out drop-quota"},
+		{name: "an endpoint outside the cluster shares it", node: 1, state: withExternals, hook: "edge-out", context: beside,
+			prepare: outsideUsedUp, frame: is(udpPacket("x", from("192.0.2.8"))), want: "edge-out drop-quota"},
+		{name: "a pod of their gateway has its own", node: 1, state: withExternals, hook: "edge-out", context: pod,
+			prepare: outsideUsedUp, frame: is(udpPacket("x", from("10.7.1.10"))), want: "edge-out sent"},
 	}
+}
+
+func outsideUsedUp(t *testing.T, k *Kernel) {
+	k.useUp(t, bpf.PelagoUsageKey{Cluster: 1 << 17}, maxFlows/2)
+}
+
+// Hosts outside the cluster, of which one may have the addresses of all, have one counter, from
+// which each flow is subtracted once.
+func TestExternalsCountAsOne(t *testing.T) {
+	k := load(t, 1, 1)
+	s := state(1, 1)
+	withExternals(&s)
+	k.Apply(t, s)
+	send := func(p Packet) {
+		t.Helper()
+		k.sent(t, k.Run(t, k.EdgeOut, Frame(p.Encode()), beside), "edge-out sent")
+	}
+	for host := range byte(40) {
+		address := from(netip.AddrFrom4([4]byte{192, 0, 2, 10 + host}).String())
+		send(udpPacket("x", address))
+		send(tcpPacket(SYN, address))
+		send(tcpPacket(RST, address))
+		send(tcpPacket(SYN, address)) // starts over with the same translation
+	}
+	if got := k.usage(t)[bpf.PelagoUsageKey{Cluster: 1 << 17}]; got != 80 {
+		t.Errorf("%d flows are counted, want 80", got)
+	}
+	k.checkTable(t)
+	if _, err := k.Loader.PurgeFunc(netip.MustParsePrefix("192.0.2.0/24").Contains); err != nil {
+		t.Fatal(err)
+	}
+	wantEqual(t, "counters without a flow", map[bpf.PelagoUsageKey]int64{}, k.usage(t))
 }
 
 // A gateway shows a backend outside the cluster the client's global IP, and the client the service;

@@ -35,8 +35,15 @@ func (k *Kernel) checkTable(t testing.TB) (flows int) {
 			t.Errorf("an answer would not come back to where it belongs: %+v %+v %+v", key, f, other)
 		}
 		flows += int(f.Primary)
+		if f.Primary == 0 {
+			continue
+		}
+		usage[bpf.PelagoUsageKey{}]++
 		switch {
-		case f.Primary == 0:
+		case f.Tcp&uint8(bpf.PelagoTcpSeenFLOW_EXTERNAL) != 0 && key.Direction == uint8(bpf.PelagoDirectionDIRECTION_MAPPING):
+			usage[bpf.PelagoUsageKey{Cluster: 1<<16 | 1<<17}]++
+		case f.Tcp&uint8(bpf.PelagoTcpSeenFLOW_EXTERNAL) != 0:
+			usage[bpf.PelagoUsageKey{Cluster: 1 << 17}]++
 		case key.Direction == uint8(bpf.PelagoDirectionDIRECTION_MAPPING):
 			usage[bpf.PelagoUsageKey{Source: key.Saddr, Cluster: 1 << 16}]++
 		case f.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT):

@@ -92,7 +92,7 @@ var requirements = []requirement{
 	{"RFC 6888 REQ-3", "M", "a pool may be scattered", "TestPortsOfBlocks", ""},
 	{"RFC 6888 REQ-4", "M", "ports per subscriber are limited: an eighth of each block is for those with few flows", "TestPortsPerSource", ""},
 	{"RFC 6888 REQ-4 mappings", "M", "those of mappings are, to half of the node's", "TestMappingPorts", ""},
-	{"RFC 6888 REQ-5", "M", "so is the state that a subscriber takes", "TestVerdicts", ""},
+	{"RFC 6888 REQ-5", "M", "so is the state that a subscriber takes", "TestFlowShares", ""},
 	{"RFC 6888 REQ-6", "M", "translation can be off for a destination", "TestForeignPackets", ""},
 	{"RFC 6888 REQ-7", "S", "filtering is independent of the endpoint", "TestOpenMapping", ""},
 	{"RFC 6888 REQ-8", "S", "a freed port rests for 120 s", "", "expired ones do not rest, closed TCP rests 2 s if needed: a block would serve 2 new connections a second (bpf/README.md)"},

@@ -77,5 +77,5 @@ var drops = map[bpf.PelagoVerdict]reason{
 	bpf.PelagoVerdictVERDICT_DROP_STALE_PROBE:     {"the reply to a probe is late, repeated or forged", "many of them mean that packets are queued for long: see the CPU time of the gateways, and the round-trip times of `pelago show connections`"},
 	bpf.PelagoVerdictVERDICT_DROP_HANDSHAKE:       {"too many handshakes from unknown addresses", "see `pelago show connections -o wide` of the sender: is its address known there?"},
 	bpf.PelagoVerdictVERDICT_DROP_INTERNAL:        {"a function of the kernel failed", "see the counters (`pelago nat stats`) and report this as a defect"},
-	bpf.PelagoVerdictVERDICT_DROP_QUOTA:           {"a limit is reached: the pod has a quarter of the node's flow table, the remote cluster half of it, or the pod's mappings half of the ports", "see `pelago nat list` for the pod with so many flows or mappings"},
+	bpf.PelagoVerdictVERDICT_DROP_QUOTA:           {"a pod, a remote cluster or the hosts outside the cluster have their share of the node's flow table, or the pod's mappings half of the ports", "see `pelago nat list` for the pod with so many flows or mappings"},
 }
