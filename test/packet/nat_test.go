@@ -405,6 +405,26 @@ func TestPortsPerSource(t *testing.T) {
 	}
 }
 
+// Remote clusters do not compete for ports: a port serves a flow to each remote endpoint, and remote
+// clients keep the ports that their own cluster gave them, more than this node has.
+func TestPortsPerCluster(t *testing.T) {
+	k := load(t, 1, 2)
+	s := state(1, 2)
+	s.Routes[netip.MustParsePrefix("120.3.0.0/24")] = 3
+	k.Apply(t, s)
+	exhaust(t, k)
+	if got := k.fromPod(t, udpPacket("x", ports(50000, 53))).Verdict; got != "edge-out drop-ports-exhausted" {
+		t.Fatalf("towards an endpoint with flows on all ports: %s", got)
+	}
+	k.sent(t, k.fromPod(t, udpPacket("x", ports(50000, 53), to(global(3, 20)))), "edge-out sent")
+	for source := range uint16(512) {
+		p := clientUDP(ports(1024+source, 53))
+		if got := k.delivered(t, k.arrive(t, overlay(1, 1, 2, p.Encode()))); got.UDP.Source != 1024+source {
+			t.Fatalf("the pod sees the client's port %d as %d", 1024+source, got.UDP.Source)
+		}
+	}
+}
+
 // Only the endpoint that was addressed may answer, and it may open the connection from its side as
 // well.
 func TestFiltering(t *testing.T) {

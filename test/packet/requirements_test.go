@@ -91,6 +91,7 @@ var requirements = []requirement{
 	{"RFC 6888 REQ-2", "M", "paired pooling by default", "TestPortsOfBlocks", ""},
 	{"RFC 6888 REQ-3", "M", "a pool may be scattered", "TestPortsOfBlocks", ""},
 	{"RFC 6888 REQ-4", "M", "ports per subscriber are limited: an eighth of each block is for those with few flows", "TestPortsPerSource", ""},
+	{"RFC 6888 REQ-4 clusters", "M", "ports are limited per source only: remote clusters take none of another's", "TestPortsPerCluster", ""},
 	{"RFC 6888 REQ-4 mappings", "M", "those of mappings are, to half of the node's", "TestMappingPorts", ""},
 	{"RFC 6888 REQ-5", "M", "so is the state that a subscriber takes", "TestFlowShares", ""},
 	{"RFC 6888 REQ-6", "M", "translation can be off for a destination", "TestForeignPackets", ""},
