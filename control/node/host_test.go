@@ -352,7 +352,7 @@ func TestIPVS(t *testing.T) {
 		t.Fatal(err)
 	}
 	var batch strings.Builder
-	for i := range 4200 {
+	for i := range 10_000 {
 		fmt.Fprintf(&batch, "addr add 10.96.%d.%d/32 dev kube-ipvs0\n", i/250, 1+i%250)
 		if i%100 == 0 { // as kube-proxy, which does more than this between two
 			batch.WriteString("link show lo\n")
@@ -366,7 +366,7 @@ func TestIPVS(t *testing.T) {
 	}
 	n.d.forgetHost()
 	if _, _, err := n.reconcile(); err != nil {
-		t.Errorf("with 4,200 ClusterIPs: %v", err)
+		t.Errorf("with 10,000 ClusterIPs: %v", err)
 	}
 	if got := len(n.tables().Sources); got != sources {
 		t.Errorf("%d sources, want %d as without them", got, sources)
