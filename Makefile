@@ -38,8 +38,8 @@ build: $(BIN)/pelago-lab ## build all binaries into bin/
 images: build ## build the product's and the test workload's images: out/images/*.tar
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
-release: $(BIN)/pelago-lab ## build programs and one image for amd64 and arm64, VERSION=v1 IMAGE=REGISTRY/pelago:v1: out/release, out/release/pelago.tar
-	$(BIN)/pelago-lab image release --output $(OUT)/release --version '$(VERSION)' --image '$(IMAGE)'
+release: ## build what a release page offers, VERSION=v0.9.0 IMAGE=REGISTRY/pelago:v0.9.0: out/release
+	go run ./test/release -out $(OUT)/release -version '$(VERSION)' -image '$(IMAGE)'
 
 ## ---- test
 .PHONY: check test test-clusters test-full setup race unit walk netns lab e2e wires generated verify lint

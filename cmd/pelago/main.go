@@ -79,6 +79,7 @@ one hub propagates workloads to all of them.
 	add("member", "One cluster, through the hub:", append(inspect.MemberCommands(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}),
 		promoteCommand())...)
 	add("inspection", "Inspection:", append(append([]*cobra.Command{statusCommand(), checkCommand(), diagnoseCommand(), verifyCommand(), benchmarkCommand(), verifyPodCommand(), analyzeCommand(), gatherCommand(), showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), view.VersionCommand(version))...)
+	cmd.AddCommand(manCommand(cmd))
 	refuseUnknown(cmd)
 	view.CompleteChoices(cmd)
 	completeContexts(cmd)

@@ -42,7 +42,7 @@ func Release(ctx context.Context, dir, version, reference string, progress func(
 		built := map[string]string{}
 		for _, name := range PelagoPrograms() {
 			built[name] = filepath.Join(dir, "linux-"+arch, name)
-			if err := binaries.Release(ctx, "./cmd/"+name, built[name], arch, version, reference); err != nil {
+			if err := binaries.Release(ctx, "./cmd/"+name, built[name], binaries.Platform{OS: "linux", Arch: arch}, version, reference); err != nil {
 				return "", "", fmt.Errorf("for %s: %w", arch, err)
 			}
 		}

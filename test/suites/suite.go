@@ -68,7 +68,7 @@ var (
 	rareE2E = []string{"TestTwoClustersLong", "TestWireGuardLong", "TestNFTables", "TestWithoutGlobalnet", "TestIPsec", "TestBehindNAT",
 		"TestThreeClusters", "TestHubInstall", "TestVersions", "TestMigrateSubmariner", "TestDayTwo", "TestRanges"}
 	cniE2E  = []string{"TestCNI"}          // with each CNI of the lab
-	release = []string{"TestReleaseImage"} // compiles the product for a second architecture
+	release = []string{"TestReleaseImage", "TestRelease"} // compile the product for other platforms
 	// Of programs, each with several API servers.
 	programTests = []string{
 		"TestClusterAPI", "TestClusterAPIPull", "TestClusterset", "TestClustersetDistinctCIDRs", "TestExecution", "TestOperatorOfMember", "TestOperatorOfHub",
@@ -114,7 +114,7 @@ var suites = []suite{
 		only: cniE2E, flags: []string{"-timeout=4h"}},
 	{name: "versions", about: "the oldest and the newest supported Kubernetes in hub and members", tiers: []string{tierFull}, target: "test-versions"},
 	{name: "charts", about: "the Helm charts against API servers", tiers: []string{tierFull}, target: "test-charts"},
-	{name: "release", about: "the image for amd64 and arm64 as make release builds it", tiers: []string{tierFull}, packages: []string{"./test/images"},
+	{name: "release", about: "a release, twice, and its image for amd64 and arm64", tiers: []string{tierFull}, packages: []string{"./test/images", "./test/release"},
 		only: release, flags: []string{"-timeout=60m"}},
 	{name: "variants", about: "the benchmark's variants at every scale", tiers: []string{tierFull}, packages: []string{"./test/bench"}, rerun: true,
 		only: []string{"TestVariantsCarryTraffic"}, flags: []string{"-timeout=30m", "-args", "-every"}},

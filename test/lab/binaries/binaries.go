@@ -218,7 +218,7 @@ func (a artifact) build(ctx context.Context, module, dir string, progress Progre
 		flags = append(flags, "-tags="+a.tags)
 	}
 	compile := func(out string, packages ...string) error {
-		return goBuild(ctx, module, out, runtime.GOARCH, a.cgo, a.ldflags, append(slices.Clone(flags), packages...)...)
+		return goBuild(ctx, module, out, Platform{"linux", runtime.GOARCH}, a.cgo, a.ldflags, append(slices.Clone(flags), packages...)...)
 	}
 	if a.programs == nil {
 		err = compile(out, packages...)
@@ -269,14 +269,17 @@ func (a artifact) copyFolders(ctx context.Context, module, dir string) error {
 // repository, such as "./cmd/pelago") of this module without cgo into the file
 // out. Go's own build cache makes an unchanged program cheap.
 func Program(ctx context.Context, pkg, out string) error {
-	return compile(ctx, pkg, out, runtime.GOARCH, "-s -w")
+	return compile(ctx, pkg, out, Platform{"linux", runtime.GOARCH}, "-s -w")
 }
 
-// Release is Program for the architecture arch (a GOARCH), with a version that
-// the program reports, and the image that it installs if none is named; without
-// an image, that of a build without a release.
-func Release(ctx context.Context, pkg, out, arch, version, image string) error {
-	return compile(ctx, pkg, out, arch, releaseFlags(version, image))
+// Platform is what a program is compiled for: a GOOS and a GOARCH.
+type Platform struct{ OS, Arch string }
+
+// Release is Program for a platform, with a version that the program reports, and
+// the image that it installs if none is named; without an image, that of a build
+// without a release.
+func Release(ctx context.Context, pkg, out string, platform Platform, version, image string) error {
+	return compile(ctx, pkg, out, platform, releaseFlags(version, image))
 }
 
 func releaseFlags(version, image string) string {
@@ -287,7 +290,7 @@ func releaseFlags(version, image string) string {
 	return flags
 }
 
-func compile(ctx context.Context, pkg, out, arch, ldflags string) error {
+func compile(ctx context.Context, pkg, out string, platform Platform, ldflags string) error {
 	root, err := Repository()
 	if err != nil {
 		return err
@@ -297,7 +300,7 @@ func compile(ctx context.Context, pkg, out, arch, ldflags string) error {
 	}
 	tmp := fmt.Sprintf("%s.%d", out, os.Getpid())
 	defer os.Remove(tmp)
-	if err := goBuild(ctx, root, tmp, arch, false, ldflags, pkg); err != nil {
+	if err := goBuild(ctx, root, tmp, platform, false, ldflags, pkg); err != nil {
 		return fmt.Errorf("build %s: %w", pkg, err)
 	}
 	if err := os.Rename(tmp, out); err != nil {
@@ -308,7 +311,7 @@ func compile(ctx context.Context, pkg, out, arch, ldflags string) error {
 
 // goBuild runs "go build" in module. The result depends on nothing but sources,
 // flags and Go version.
-func goBuild(ctx context.Context, module, out, arch string, cgo bool, ldflags string, flagsAndPackages ...string) error {
+func goBuild(ctx context.Context, module, out string, platform Platform, cgo bool, ldflags string, flagsAndPackages ...string) error {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
 		return errors.New("the Go tool is not in PATH: install Go and put its bin directory into PATH (with sudo: sudo env PATH=\"$PATH\" …)")
@@ -316,7 +319,7 @@ func goBuild(ctx context.Context, module, out, arch string, cgo bool, ldflags st
 	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", out}, flagsAndPackages...)
 	cmd := exec.CommandContext(ctx, goTool, args...)
 	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "CGO_ENABLED="+map[bool]string{true: "1", false: "0"}[cgo], "GOWORK=off", "GOOS=linux", "GOARCH="+arch)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+map[bool]string{true: "1", false: "0"}[cgo], "GOWORK=off", "GOOS="+platform.OS, "GOARCH="+platform.Arch)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, strings.TrimSpace(string(output)))
 	}

@@ -46,35 +46,7 @@ into DIR/pelago.tar and DIR/whereami.tar. The same sources give the same digest.
 		},
 	}
 	build.Flags().StringVarP(&dir, "output", "o", filepath.Join("out", "images"), "directory of the archives")
-	cmd.AddCommand(build, releaseCommand())
-	return cmd
-}
-
-func releaseCommand() *cobra.Command {
-	var dir, version, image string
-	cmd := &cobra.Command{
-		Use:   "release",
-		Short: "Build Pelago's programs, and its image for all architectures in one OCI archive",
-		Long: `Compile the programs for ` + strings.Join(images.Architectures(), " and ") + ` into DIR/linux-ARCH and assemble the image of each with Debian's
-programs for it, which apt downloads from the package sources of this machine; nothing is installed.
-DIR/pelago.tar is an OCI image layout with an index of all. The same sources and Debian packages give
-the same digest.`,
-		Example: "  pelago-lab image release --version v1 --image $IMAGE\n  skopeo copy --all oci-archive:out/release/pelago.tar docker://$IMAGE",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			progress := steps(cmd)
-			file, digest, err := images.Release(cmd.Context(), dir, version, image, progress)
-			if err != nil {
-				return err
-			}
-			progress("pelago: " + digest)
-			fmt.Fprintln(cmd.OutOrStdout(), file)
-			return nil
-		},
-	}
-	cmd.Flags().StringVarP(&dir, "output", "o", filepath.Join("out", "release"), "directory of the programs and the archive")
-	cmd.Flags().StringVar(&version, "version", "dev", "tag of the image, which the programs report")
-	cmd.Flags().StringVar(&image, "image", "", "`REGISTRY/pelago:VERSION` to which the image is pushed, and which the programs install if none is named")
+	cmd.AddCommand(build)
 	return cmd
 }
 
