@@ -38,8 +38,8 @@ build: $(BIN)/pelago-lab ## build all binaries into bin/
 images: build ## build the product's and the test workload's images: out/images/*.tar
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
-release: ## build what a release page offers, VERSION=v0.9.0 IMAGE=REGISTRY/pelago:v0.9.0: out/release
-	go run ./test/release -out $(OUT)/release -version '$(VERSION)' -image '$(IMAGE)'
+release: ## build what a release page offers, VERSION=v0.9.0 IMAGE=REGISTRY/pelago:v0.9.0 SIGNING_KEY=FILE: out/release
+	go run ./test/release -out $(OUT)/release -version '$(VERSION)' -image '$(IMAGE)' $(if $(SIGNING_KEY),-key '$(SIGNING_KEY)')
 
 ## ---- test
 .PHONY: check test test-clusters test-full setup race unit walk netns lab e2e wires generated verify lint

@@ -58,6 +58,8 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
+require github.com/CycloneDX/cyclonedx-go v0.12.0
+
 require (
 	cel.dev/expr v0.25.2 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20250102033503-faa5f7b0171c // indirect

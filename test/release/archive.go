@@ -88,9 +88,12 @@ func sum(file string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
+// files are those of the release so far, by name.
+func (r *release) files() ([]string, error) { return filepath.Glob(filepath.Join(r.dir, "[^.]*")) }
+
 // checksums writes SHA256SUMS of all files, in the format of sha256sum(1).
 func (r *release) checksums() error {
-	files, err := filepath.Glob(filepath.Join(r.dir, "*"))
+	files, err := r.files()
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,8 @@
 // Command release builds what a release page offers, into one directory: the CLI for all systems
 // with completions and manual pages, the image for all architectures, charts that name it by digest,
-// CRDs, the operator, a manifest for krew, release notes, an installation script, checksums. The same
-// sources and Debian packages give the same bytes. `make release` runs it.
+// CRDs, the operator, a manifest for krew, release notes, an installation script, SBOM, provenance,
+// signed checksums. The same sources and Debian packages give the same bytes, but for the signature.
+// `make release` runs it.
 package main
 
 import (
@@ -28,6 +29,7 @@ func main() {
 	flag.StringVar(&r.version, "version", "", "version, vMAJOR.MINOR.PATCH, a suffix may follow (required)")
 	flag.StringVar(&r.image, "image", "", "REGISTRY/pelago:VERSION to which the image will be pushed (required)")
 	flag.StringVar(&r.url, "url", "https://github.com/pelago-net/pelago/releases/download", "address below which VERSION/FILE will be")
+	flag.StringVar(&r.key, "key", "", "file of an ECDSA key (PKCS #8, PEM) that signs the checksums; none: they are not signed")
 	flag.StringVar(&r.dir, "out", filepath.Join("out", "release"), "directory of the files, emptied first")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -41,6 +43,7 @@ func main() {
 // release is one release.
 type release struct {
 	version, image, url, dir string
+	key                      string
 	progress                 func(string)
 
 	root   string    // of the repository
@@ -81,12 +84,18 @@ func (r *release) build(ctx context.Context) (err error) {
 		return fmt.Errorf("keep the image: %w", err)
 	}
 	r.pinned = r.image + "@" + digest
-	for _, step := range []func(context.Context, string) error{r.programs, r.charts, r.manifests, r.notes, r.krew, r.script} {
+	for _, step := range []func(context.Context, string) error{r.programs, r.charts, r.manifests, r.notes, r.krew, r.script, r.sbom} {
 		if err := step(ctx, build); err != nil {
 			return err
 		}
 	}
-	return r.checksums()
+	if err := r.provenance(ctx); err != nil {
+		return err
+	}
+	if err := r.checksums(); err != nil {
+		return err
+	}
+	return r.sign()
 }
 
 // commitTime is $SOURCE_DATE_EPOCH (reproducible-builds.org), else the time of the commit.

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -268,6 +269,103 @@ func TestInstallScript(t *testing.T) {
 	}
 }
 
+// The SBOM has the modules of each program and the packages of each architecture once.
+func TestSBOM(t *testing.T) {
+	r := example(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := t.TempDir()
+	for _, name := range []string{"linux-amd64/pelago", "linux-arm64/pelago-node", "debian-arm64/cache/archives/nftables_1%3a1.0.6-2_arm64.deb"} {
+		file := filepath.Join(build, filepath.FromSlash(name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, program, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.sbom(t.Context(), build); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(r.dir, "pelago-v0.9.0.cdx.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"purl": "pkg:deb/debian/nftables@1:1.0.6-2?arch=arm64"`, `"purl": "pkg:golang/sigs.k8s.io/yaml@v`,
+		`"purl": "pkg:golang/stdlib@` + strings.TrimPrefix(runtime.Version(), "go") + `"`, `"timestamp": "2026-11-30T00:00:00Z"`} {
+		if n := strings.Count(string(text), want); n != 1 {
+			t.Errorf("%s stands there %d times, want once", want, n)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(build, "linux-amd64", "pelago-dns"), []byte("no program"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.sbom(t.Context(), build); err == nil || !strings.Contains(err.Error(), "pelago-dns") {
+		t.Errorf("a program without modules: %v", err)
+	}
+}
+
+// The signature of the checksums is one of openssl and cosign; other keys are refused.
+func TestSign(t *testing.T) {
+	need.Root(t) // openssl
+	r := example(t)
+	r.fakePrograms(t, "x")
+	if err := errors.Join(r.provenance(t.Context()), r.checksums()); err != nil {
+		t.Fatal(err)
+	}
+	openssl := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(t.Context(), "openssl", args...).CombinedOutput()
+		return string(out), err
+	}
+	r.key = filepath.Join(t.TempDir(), "key")
+	if out, err := openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", r.key); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := r.sign(); err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(r.dir, name) }
+	encoded, err := os.ReadFile(at("SHA256SUMS.sig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	signature, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(encoded)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := filepath.Join(t.TempDir(), "signature")
+	if err := os.WriteFile(raw, signature, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	verify := []string{"dgst", "-sha256", "-verify", at("pelago.pub"), "-signature", raw, at("SHA256SUMS")}
+	if out, err := openssl(verify...); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	sums, err := os.ReadFile(at("SHA256SUMS"))
+	if err != nil || !strings.Contains(string(sums), "  provenance.json\n") {
+		t.Errorf("the provenance is not signed: %v\n%s", err, sums)
+	}
+	if err := os.WriteFile(at("SHA256SUMS"), append(sums, "x"...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := openssl(verify...); err == nil {
+		t.Errorf("other checksums have the same signature: %s", out)
+	}
+	if out, err := openssl("genpkey", "-algorithm", "ED25519", "-out", r.key); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := r.sign(); err == nil || !strings.Contains(err.Error(), "it must be an ECDSA key") {
+		t.Errorf("another kind of key: %v", err)
+	}
+	r.key = at("pelago.pub")
+	if err := r.sign(); err == nil || !strings.Contains(err.Error(), "is no PEM of a PRIVATE KEY") {
+		t.Errorf("a public key: %v", err)
+	}
+}
+
 // TestRelease builds a release twice; make test-full runs it.
 func TestRelease(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", strconv.FormatInt(at.Unix(), 10))
@@ -303,7 +401,8 @@ func (r *release) check(t *testing.T) {
 	for _, e := range entries {
 		got = append(got, e.Name())
 	}
-	want := []string{"RELEASE_NOTES.md", "SHA256SUMS", "crds.yaml", "install.sh", "krew.yaml", "operator.yaml", "pelago-image-v0.9.0.tar"}
+	want := []string{"RELEASE_NOTES.md", "SHA256SUMS", "crds.yaml", "install.sh", "krew.yaml", "operator.yaml", "pelago-image-v0.9.0.tar", "pelago-v0.9.0.cdx.json",
+		"provenance.json"}
 	for _, p := range platforms {
 		want = append(want, r.archive(p))
 	}
