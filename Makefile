@@ -47,7 +47,7 @@ release: ## build what a release page offers, VERSION=v0.9.0 IMAGE=REGISTRY/pela
 check: ## what needs Go alone, without root: lint, generated files, pure tests
 	go run ./test/suites -tier check
 
-test: setup images ## check, packets, API servers, namespaces, a walk through two clusters (20 minutes)
+test: setup images ## check, packets, API servers, namespaces, a walk through two clusters (17 minutes)
 	go run ./test/suites -tier test
 
 test-clusters: setup images ## what else must hold at each landing: programs, races, lab, failures, benchmarks (half an hour)
