@@ -67,7 +67,7 @@ var (
 	rareLab = []string{"TestLabWithNFTables"}
 	rareE2E = []string{"TestTwoClustersLong", "TestWireGuardLong", "TestNFTables", "TestWithoutGlobalnet", "TestIPsec", "TestBehindNAT",
 		"TestThreeClusters", "TestHubInstall", "TestVersions", "TestMigrateSubmariner", "TestDayTwo", "TestRanges"}
-	cniE2E  = []string{"TestCNI"}          // with each CNI of the lab
+	cniE2E  = []string{"TestCNI"}                         // with each CNI of the lab
 	release = []string{"TestReleaseImage", "TestRelease"} // compile the product for other platforms
 	// Of programs, each with several API servers.
 	programTests = []string{

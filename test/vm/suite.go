@@ -27,7 +27,7 @@ var suites = []suite{
 	{name: "loader", pkg: "./dataplane/loader", limit: 20 * time.Minute,
 		tests: []string{"TestMissingFeatures", "TestAttach", "TestAttachToTunnel", "TestCookie", "TestFlows", "TestPaths", "TestSelfRepair", "TestRemove",
 			"TestAttachGoesFirst", "TestSockets", "TestRejectedProgram"},
-		why:   "the kernel's verifier takes our programs; maps; attachment by clsact or TCX, whichever the kernel has"},
+		why: "the kernel's verifier takes our programs; maps; attachment by clsact or TCX, whichever the kernel has"},
 	// TestRequirements reads the tests' sources, which are not there; TestEdgeSteers asks of 200
 	// flows where they leave before a suspect path counts as dead, which is after 450 ms: emulation
 	// is slower.
