@@ -91,7 +91,7 @@ func (r *release) texts(ctx context.Context, cli, build string) ([]entry, error)
 		}
 		out = append(out, entry{"completions/" + file, 0o644, text})
 	}
-	manual := filepath.Join(build, "man1")
+	manual := filepath.Join(build, "man", "man1")
 	if _, err := run("man", manual); err != nil {
 		return nil, err
 	}
