@@ -342,6 +342,10 @@ func (h workloadHub) about() {
 	}
 	h.prints([]string{"ClusterRole shop:reader", "selects by name"}, "why", "clusterrole", "shop:reader")
 	h.fails("the hub has no Deployment shop/x: name one of `pelago get deployments`, or another namespace with -n", "describe", "deployment", "x", "-n", "shop")
+	h.prints([]string{"FIELD: placement"}, "explain", "propagationpolicies.spec.placement")
+	h.prints([]string{"In no cluster."}, "explain", "clusterrole", "shop:reader") // the former name of why
+	h.fails("--output is of `pelago why`", "explain", "deployments", "-o", "json")
+	h.fails("need a kind alone", "explain", "deployment", "nginx", "-C", "m1")
 	h.fails(`kind "farms" is not served`, "why", "farms", "x")
 	h.fails("name a kind and an object", "why", "deployment")
 	h.fails("use table, wide, json or yaml", "why", "deployment", "x", "-o", "xml")
@@ -381,6 +385,10 @@ func (h workloadHub) get() {
 	}
 	h.prints([]string{"No objects found."}, "get", "deployment", "x", "-n", "shop", "--clusters", "m1")
 	h.fails("the hub has no Deployment shop/x", "get", "deployment", "x", "-n", "shop")
+	h.prints([]string{"FIELD: placement"}, "explain", "propagationpolicies.spec.placement")
+	h.prints([]string{"In no cluster."}, "explain", "clusterrole", "shop:reader") // the former name of why
+	h.fails("--output is of `pelago why`", "explain", "deployments", "-o", "json")
+	h.fails("need a kind alone", "explain", "deployment", "nginx", "-C", "m1")
 	h.fails(`kind "farms" is not served`, "get", "farms")
 	h.fails("use hub, members or all", "get", "pods", "--operation-scope", "x")
 	h.fails("--operation-scope hub reads no cluster", "get", "pods", "--operation-scope", "hub", "--clusters", "m1")

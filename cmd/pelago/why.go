@@ -51,7 +51,13 @@ With the kind and the name of an object it is the former name of ` + "`pelago wh
 	reasons := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 && !strings.Contains(args[0], "/") {
+			if cmd.Flag("output").Changed {
+				return errors.New("--output is of `pelago why`: fields are printed as text")
+			}
 			return fields.Explain(cmd, args[0])
+		}
+		if fields != (inspect.Fields{}) {
+			return errors.New("--clusters, --recursive and --api-version need a kind alone: `pelago explain deployments`")
 		}
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning: this is `pelago why` now; `pelago explain` is kubectl's from the next release on")
 		return reasons(cmd, args)

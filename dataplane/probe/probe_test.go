@@ -159,14 +159,14 @@ func TestShareOfACrowd(t *testing.T) {
 			p.Nodes = func() int { return nodes }
 			start := time.Now().Add(-time.Hour) // the replies to large probes are younger than these
 			var refreshed time.Time
-			for now := start; now.Sub(start) < time.Minute; now = now.Add(p.rest(now, refreshed.Add(Idle))) {
-				if now.Sub(refreshed) >= Idle {
-					refreshed = now
-					if err := p.refresh(now, 1390, frames); err != nil {
+			for at := start; at.Sub(start) < time.Minute; at = at.Add(p.rest(at, refreshed.Add(Idle))) {
+				if at.Sub(refreshed) >= Idle {
+					refreshed = at
+					if err := p.refresh(at, 1390, frames); err != nil {
 						t.Fatal(err)
 					}
 				}
-				p.probe(now, frames)
+				p.probe(at, frames)
 			}
 			for peer := range paths {
 				a := float64(frames[peer]) / 60 * nodes

@@ -30,8 +30,8 @@ func (r *release) notes(context.Context, string) error {
 func section(text, version string) (string, error) {
 	for _, name := range []string{version, "Unreleased"} {
 		if _, after, ok := strings.Cut(text, "\n## ["+name+"]"); ok {
-			_, body, _ := strings.Cut(after, "\n") // the date
-			body, _, _ = strings.Cut(body, "\n## [")
+			_, body, _ := strings.Cut(after, "\n")   // the date
+			body, _, _ = strings.Cut(body, "\n## [") // the last section ends with the file
 			return strings.TrimSpace(body) + "\n", nil
 		}
 	}

@@ -300,6 +300,15 @@ func TestSBOM(t *testing.T) {
 			t.Errorf("%s stands there %d times, want once", want, n)
 		}
 	}
+	if err := os.MkdirAll(filepath.Join(build, "man", "man1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(build, "man", "man1", "pelago-join.1"), []byte(".TH"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.sbom(t.Context(), build); err != nil {
+		t.Errorf("beside manual pages: %v", err)
+	}
 	if err := os.WriteFile(filepath.Join(build, "linux-amd64", "pelago-dns"), []byte("no program"), 0o644); err != nil {
 		t.Fatal(err)
 	}

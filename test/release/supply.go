@@ -121,7 +121,7 @@ func (r *release) sign() error {
 	if err != nil {
 		return fmt.Errorf("read the signing key: %w", err)
 	}
-	block, _ := pem.Decode(text)
+	block, _ := pem.Decode(text) // the rest is not used
 	if block == nil || block.Type != "PRIVATE KEY" {
 		return fmt.Errorf("signing key %s is no PEM of a PRIVATE KEY (PKCS #8, without a password): openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out FILE", r.key)
 	}
