@@ -145,18 +145,25 @@ func (s sent) sendGSO(netip.Addr) error             { return nil }
 // of each gateway: counted is a minute of one node's prober.
 func TestShareOfACrowd(t *testing.T) {
 	const (
-		nodes      = 5000
 		reflection = 0.81e-6 // seconds of a core for one probe: docs/measured.md, Probes at a gateway
 		bound      = 0.05
 	)
-	for name, used := range map[string]time.Duration{"idle paths": time.Hour, "paths in use": 50 * time.Millisecond} {
-		t.Run(name, func(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		nodes int
+		used  time.Duration
+	}{
+		{"idle paths", 5000, time.Hour},
+		{"paths in use", 5000, 50 * time.Millisecond},
+		{"paths in use, the largest cluster that is no crowd", crowd - 1, 50 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			paths, frames := healthy{}, sent{}
 			for n := range 4 {
-				paths[netip.AddrFrom4([4]byte{172, 16, 0, byte(n)})] = liveness.Path{Probed: true, Ready: true, Replies: 1, Used: used}
+				paths[netip.AddrFrom4([4]byte{172, 16, 0, byte(n)})] = liveness.Path{Probed: true, Ready: true, Replies: 1, Used: tt.used}
 			}
 			p := New(paths, nil, func() {}, slog.New(slog.DiscardHandler))
-			p.Nodes = func() int { return nodes }
+			p.Nodes = func() int { return tt.nodes }
 			start := time.Now().Add(-time.Hour) // the replies to large probes are younger than these
 			var refreshed time.Time
 			for at := start; at.Sub(start) < time.Minute; at = at.Add(p.rest(at, refreshed.Add(Idle))) {
@@ -169,7 +176,7 @@ func TestShareOfACrowd(t *testing.T) {
 				p.probe(at, frames)
 			}
 			for peer := range paths {
-				a := float64(frames[peer]) / 60 * nodes
+				a := float64(frames[peer]) / 60 * float64(tt.nodes)
 				if share := a * reflection; share > bound || frames[peer] < 60 {
 					t.Errorf("gateway %s: %.0f probes a second, %.1f %% of a core; want some, and at most %.0f %%", peer, a, 100*share, 100*bound)
 				} else {
