@@ -32,9 +32,6 @@ const (
 	scopeAll     = "all"
 )
 
-// maxMembers bounds the number of members that are read at a time.
-const maxMembers = 16
-
 // get are the flags of get.
 type get struct {
 	access
@@ -183,7 +180,7 @@ func (g *get) members(ctx context.Context, h *cluster) (found []view.Listing, er
 	}
 	found, errs = make([]view.Listing, len(all)), make([]error, len(all))
 	var group errgroup.Group
-	group.SetLimit(maxMembers)
+	group.SetLimit(view.MaxMembers)
 	for i := range all {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, clusterTimeout)

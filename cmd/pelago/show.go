@@ -73,7 +73,7 @@ func (s *show) run(ctx context.Context, shown []view.View, out, errOut io.Writer
 	}
 	found, failed, printed := make([]view.State, len(contexts)), make([]error, len(contexts)), make([]bytes.Buffer, len(contexts))
 	var group errgroup.Group
-	group.SetLimit(maxMembers)
+	group.SetLimit(view.MaxMembers)
 	for i, name := range contexts {
 		group.Go(func() error {
 			found[i], failed[i] = s.cluster(ctx, name, shown, &printed[i])

@@ -170,7 +170,7 @@ func (v *acceptance) members(ctx context.Context) ([]*verify.Cluster, error) {
 	}
 	found, errs := make([]*verify.Cluster, len(contexts)), make([]error, len(contexts))
 	var group errgroup.Group
-	group.SetLimit(maxMembers)
+	group.SetLimit(view.MaxMembers)
 	for i, name := range contexts {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, clusterTimeout)

@@ -22,11 +22,9 @@ import (
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy/manifests"
 )
-
-// maxAsked bounds the number of clusters that are asked at a time.
-const maxAsked = 16
 
 // topCommand is kubectl's top for one, several or all members of the hub.
 func topCommand(streams genericiooptions.IOStreams) *cobra.Command {
@@ -144,7 +142,7 @@ func (t *topMembers) all(ctx context.Context, hub *rest.Config, hidden bool, of 
 	}
 	tables, errs := make([]bytes.Buffer, len(clusters)), make([]error, len(clusters))
 	var group errgroup.Group
-	group.SetLimit(maxAsked)
+	group.SetLimit(view.MaxMembers)
 	for i, cluster := range clusters {
 		group.Go(func() error {
 			// kubectl writes there that a cluster has none

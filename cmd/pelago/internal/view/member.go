@@ -26,6 +26,9 @@ import (
 	"github.com/pelago-net/pelago/deploy/rollout"
 )
 
+// MaxMembers bounds the number of members that are read at a time.
+const MaxMembers = 16
+
 // Member is an open member.
 type Member struct {
 	Config *rest.Config
