@@ -38,6 +38,7 @@ var Steps = []struct{ Name, About string }{
 	{"datapaths", "strict, hybrid, fast, auto, strict under 20 connections and 200 datagrams/s: none broken or lost"},
 	{"agent of the CNI", "the CNI's daemon of every node killed under the same traffic"},
 	{"pelago-node", "pelago-node of every node killed under the same traffic"},
+	{"verify", "`pelago check` finds nothing but that each cluster has one gateway; `pelago verify` passes"},
 	{"reboot", "power failure of a gateway and of the client's node; all reached again"},
 	{"reboot, CNI late", "the gateway again, with the CNI's daemon held until pelago-node is ready"},
 	{"uninstall", "`unjoin`: no device, rule, route, program or table of Pelago on any node; services inside go on"},

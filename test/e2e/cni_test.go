@@ -101,7 +101,7 @@ func runCell(t *testing.T, name string) {
 		{"policy strict", stepPolicy("strict")}, {"policy hybrid", stepPolicy("hybrid")}, {"policy fast", stepPolicy("fast")},
 		{"policy auto", stepPolicy("auto")},
 		{"datapaths", stepDatapaths}, {"agent of the CNI", stepNetworkAgent}, {"pelago-node", stepNodeAgent},
-		{"reboot", stepReboot}, {"reboot, CNI late", stepLateNetwork}, {"uninstall", stepUninstall},
+		{"verify", stepVerify}, {"reboot", stepReboot}, {"reboot, CNI late", stepLateNetwork}, {"uninstall", stepUninstall},
 	} {
 		begin := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), stepLimit)
@@ -131,6 +131,31 @@ func (c *cell) allNodes() (names []string) {
 		}
 	}
 	return names
+}
+
+// stepVerify runs the commands by which a user checks clusters.
+func stepVerify(ctx context.Context, c *cell) (string, error) {
+	err := walk.Eventually(ctx, soon, func() error {
+		all, err := c.findings(ctx)
+		all = slices.DeleteFunc(all, func(f found) bool { return f.Code == "PLG-N011" })
+		if err == nil && len(all) > 0 {
+			err = fmt.Errorf("findings: %+v", all)
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	begin := time.Now()
+	text, err := c.Quietly(ctx, c.Bin+"/pelago", "verify", "--contexts", strings.Join(c.Members(), ","), "-o", "json")
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, text)
+	}
+	var outcomes []struct{ Verdict string }
+	if err := json.Unmarshal([]byte(text), &outcomes); err != nil || len(outcomes) == 0 {
+		return "", fmt.Errorf("pelago verify: %.300q: %w", text, err)
+	}
+	return fmt.Sprintf("%d outcomes passed in %.0f s", len(outcomes), time.Since(begin).Seconds()), nil
 }
 
 func stepExec(ctx context.Context, c *cell) (string, error) {

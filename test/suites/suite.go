@@ -66,7 +66,7 @@ var (
 	walkE2E = []string{"TestWireGuard"}
 	rareLab = []string{"TestLabWithNFTables"}
 	rareE2E = []string{"TestTwoClustersLong", "TestWireGuardLong", "TestNFTables", "TestWithoutGlobalnet", "TestIPsec", "TestBehindNAT",
-		"TestThreeClusters", "TestHubInstall", "TestVersions", "TestMigrateSubmariner", "TestDayTwo", "TestRanges"}
+		"TestThreeClusters", "TestHubInstall", "TestVersions", "TestMigrateSubmariner", "TestDayTwo", "TestRanges", "TestFaults"}
 	cniE2E  = []string{"TestCNI"}                         // with each CNI of the lab
 	release = []string{"TestReleaseImage", "TestRelease"} // compile the product for other platforms
 	// Of programs, each with several API servers.
