@@ -53,6 +53,7 @@ func TestTwoClustersLong(t *testing.T) {
 	s.run(t, "a trace explains", testTrace)
 	s.run(t, "rule and routes are removed", testRulesRemoved)
 	s.run(t, "firewalls", testFirewalls)
+	s.run(t, "a node of a VPN", testNodeOfVPN)
 }
 
 // TestNFTables is the main path with kube-proxy in its other mode, and what shares netfilter with

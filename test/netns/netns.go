@@ -81,8 +81,10 @@ func create(full string) (vnetns.NsHandle, error) {
 
 // Open finds a namespace that another process made with Create; name is without Prefix. Closing it
 // removes it, so a process that only visits calls Release instead.
-func Open(name string) (*NS, error) {
-	full := Prefix + name
+func Open(name string) (*NS, error) { return Visit(Prefix + name) }
+
+// Visit finds a namespace by its full name, whatever made it. The caller ends with Release.
+func Visit(full string) (*NS, error) {
 	fd, err := vnetns.GetFromName(full)
 	if err != nil {
 		return nil, fmt.Errorf("open namespace %s: %w", full, err)
