@@ -78,6 +78,7 @@ func testDeadGatewayNewNode(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	s.serveOwn(t, namespace)
 	s.retire(t, added)
+	*s.load = load{} // its sink was on that node
 	t.Cleanup(func() {
 		ctx := context.Background()
 		if err := errors.Join(s.register(ctx, added, ""), s.Lab.Heal(ctx, dead), s.Lab.Heal(ctx, added)); err != nil {
