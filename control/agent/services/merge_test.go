@@ -119,6 +119,14 @@ func TestOf(t *testing.T) {
 			},
 			reasons: "SessionAffinityConflict,SessionAffinityConfigConflict,InternalTrafficPolicyConflict,TrafficDistributionConflict,LabelsConflict,AnnotationsConflict,IPFamilyConflict",
 		},
+		"one family of two": {
+			contributions: []v1alpha1.ServiceContribution{
+				contribution("g1", 0, func(s *v1alpha1.ServiceContributionSpec) { s.IPs = []string{"120.1.0.9", "fd00::9"} }),
+				contribution("g2", 1, func(s *v1alpha1.ServiceContributionSpec) { s.IPs = []string{"fd00::9"} }),
+			},
+			want:    services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
+			reasons: "IPFamilyConflict",
+		},
 		"a newcomer's old export does not take over": {
 			contributions: []v1alpha1.ServiceContribution{contribution("g1", 5), contribution("g2", 0, headless)},
 			joined:        map[string]time.Time{"g1": start, "g2": start.Add(time.Hour)},
