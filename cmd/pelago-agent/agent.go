@@ -107,7 +107,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	}
 	tokens := peering.NewTokenSource(have.broker.Token)
 	to := hubclient.Options{
-		Server: have.broker.Server, CA: have.broker.CA, Namespace: have.broker.Namespace, Token: tokens.Token,
+		Server: have.broker.Server, CA: have.broker.CA, Namespace: have.broker.Namespace, ClusterID: have.config.ClusterID, Token: tokens.Token,
 		MinPause: o.hubPause[0], MaxPause: o.hubPause[1], QPS: hubQPS, Burst: hubBurst,
 		Logger: mgr.GetLogger().WithName("hub"),
 	}
@@ -140,7 +140,7 @@ func (a *agent) addNetwork(have input, to hubclient.Options, tokens *peering.Tok
 		return fmt.Errorf("add the hub's cache: %w", err)
 	}
 	a.hub = h
-	a.metrics = append(a.metrics, h.Metrics(), tokens.Metrics())
+	a.metrics = append(append(a.metrics, h.Metrics()...), tokens.Metrics())
 	kept, err := gateways.Setup(a.manager, gateways.Options{Want: have.config.Gateways})
 	a.metrics = append(a.metrics, kept...)
 	return errors.Join(err, a.followHub(have.config, tokens), a.compareRanges(have.config), setupControllers(a.manager, have, h, tokens))

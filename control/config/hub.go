@@ -21,6 +21,14 @@ const (
 	KeySetCA = "broker-ca"
 )
 
+// Every agent of a clusterset keeps at most so many ServiceContributions, EndpointSlices and
+// Endpoints of each other member. The hub's own limits (deploy-broker --member-objects) are not
+// above them.
+const (
+	MaxMemberObjects   = 20_000 // of each of the first two kinds
+	MaxMemberEndpoints = 64
+)
+
 // Announcement is how the hub wants to be reached.
 type Announcement struct {
 	HubID  string

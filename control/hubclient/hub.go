@@ -62,6 +62,7 @@ type Options struct {
 	Server    string // https URL
 	CA        []byte // PEM
 	Namespace string // the broker namespace
+	ClusterID string // of the member; empty: no object counts as its own
 	// Token returns the bearer token to use now; it is asked for each request.
 	Token func() string
 	// MinPause and MaxPause bound the random pause between attempts to reach a hub that is away, so
@@ -115,6 +116,7 @@ type Hub struct {
 	informers []cache.Informer
 	reach     *reachability
 	missing   missing
+	shares    *shares
 	log       logr.Logger
 }
 
@@ -125,13 +127,14 @@ func New(o Options) (*Hub, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare access to the hub: %w", err)
 	}
+	shares := newShares(o.ClusterID)
 	c, err := cluster.New(config, func(co *cluster.Options) {
 		co.Scheme = scheme()
 		co.Logger = o.Logger
 		co.MapperProvider = mapper
 		co.Cache = cache.Options{
 			DefaultNamespaces: map[string]cache.Config{o.Namespace: {}},
-			DefaultTransform:  cache.TransformStripManagedFields(),
+			DefaultTransform:  shares.transform,
 			ByObject:          map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: {Label: labels.NewSelector().Add(*ours)}},
 		}
 	})
@@ -141,11 +144,14 @@ func New(o Options) (*Hub, error) {
 	if err := addIndexes(c); err != nil {
 		return nil, fmt.Errorf("prepare the cache of the hub's objects: %w", err)
 	}
-	h := &Hub{namespace: o.Namespace, cluster: c, reach: reach, missing: missing{grace: missingGrace}, log: o.Logger}
+	h := &Hub{namespace: o.Namespace, cluster: c, reach: reach, missing: missing{grace: missingGrace}, shares: shares, log: o.Logger}
 	for _, obj := range shared() {
 		// Before the start an informer is made without a request and without waiting.
 		i, err := c.GetCache().GetInformer(context.Background(), obj)
 		if err != nil {
+			return nil, fmt.Errorf("prepare the cache of the hub's objects: %w", err)
+		}
+		if _, err := i.AddEventHandler(shares.handler()); err != nil {
 			return nil, fmt.Errorf("prepare the cache of the hub's objects: %w", err)
 		}
 		h.informers = append(h.informers, i)
@@ -169,8 +175,9 @@ func (h *Hub) NeedLeaderElection() bool { return true }
 // Client reads from the cache and writes to the hub. Read only after Synced: before, a read waits.
 func (h *Hub) Client() client.Client { return h.cluster.GetClient() }
 
-// Metrics has pelago_hub_connected and pelago_hub_failed_requests_total.
-func (h *Hub) Metrics() prometheus.Collector { return h.reach }
+// Metrics has pelago_hub_connected, pelago_hub_failed_requests_total and
+// pelago_hub_objects_left_out.
+func (h *Hub) Metrics() []prometheus.Collector { return []prometheus.Collector{h.reach, h.shares.left} }
 
 // Namespace is the broker namespace.
 func (h *Hub) Namespace() string { return h.namespace }
@@ -288,8 +295,9 @@ func (h *Hub) Endpoints(ctx context.Context) ([]submarinerv1.Endpoint, error) {
 	if err := h.Client().List(ctx, &list, client.InNamespace(h.namespace)); err != nil {
 		return nil, fmt.Errorf("read the Endpoints at the hub: %w", err)
 	}
-	all := withMissing(&h.missing, list.Items, time.Now(), func(*submarinerv1.Endpoint) bool { return true })
-	return newest(all, len(list.Items)), nil
+	taken := slices.DeleteFunc(list.Items, func(e submarinerv1.Endpoint) bool { return leftOut(&e) })
+	all := withMissing(&h.missing, taken, time.Now(), func(e *submarinerv1.Endpoint) bool { return !leftOut(e) })
+	return newest(all, len(taken)), nil
 }
 
 // newest leaves out the older of two Endpoints of one gateway if one of them is missing: the

@@ -161,7 +161,7 @@ func (h handler) seen(obj any) {
 }
 
 func (h handler) add(obj any) {
-	if o, ok := obj.(client.Object); ok {
+	if o, ok := obj.(client.Object); ok && !leftOut(o) {
 		for _, r := range h.requests(o) {
 			h.queue.Add(r)
 		}
