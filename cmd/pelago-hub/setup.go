@@ -73,6 +73,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a hubAccess, o option
 		status.Setup(mgr, status.Options{Interpreter: interpreter, Unmade: unmade, Workers: o.workers.status,
 			AllEvents: o.events == eventsAll}),
 		cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: uid, Grace: o.grace, Registry: metrics.Registry}),
+		cluster.SetupObjects(mgr, metrics.Registry),
 		cluster.SetupPush(mgr, cluster.PushOptions{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),
 	)
 }

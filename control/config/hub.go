@@ -19,7 +19,16 @@ const (
 	KeySetServer = "broker-url"
 	// KeySetCA are the CAs that the certificates of the hub are of, PEM.
 	KeySetCA = "broker-ca"
+	// KeySetClusterRanges are the ranges in which clusters without globalnet may have pods, services and
+	// hosts, comma-separated; read by the policy pelago-clusters-private, and by every member.
+	KeySetClusterRanges = "cluster-ranges"
+	// KeySetMemberObjects is how many ServiceContributions, and how many EndpointSlices, the hub takes
+	// of each member.
+	KeySetMemberObjects = "member-objects"
 )
+
+// DefaultMemberObjects is KeySetMemberObjects where the ConfigMap has none.
+const DefaultMemberObjects = 5_000
 
 // Every agent of a clusterset keeps at most so many ServiceContributions, EndpointSlices and
 // Endpoints of each other member. The hub's own limits (deploy-broker --member-objects) are not

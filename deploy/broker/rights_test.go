@@ -271,6 +271,56 @@ func TestMemberClaimsItsOwnRangesOnly(t *testing.T) {
 	}
 }
 
+// A member that pelago-hub has found at its limit makes no further object of that kind, and the
+// refusal names the remedy. It may change what it has, and others are not affected.
+func TestMemberNumbersAreLimited(t *testing.T) {
+	h := openHub(t)
+	ctx := context.Background()
+	one, _ := h.join(t, "g1", "120.1.0.0/24")
+	two, _ := h.join(t, "g2", "120.2.0.0/24")
+	settle(t, one, endpoint("g1", "192.0.2.1", "120.1.0.0/24"))
+	settle(t, two, endpoint("g2", "192.0.2.2", "120.2.0.0/24"))
+	if err := one.Create(ctx, contribution("g1", "web", "120.1.0.9")); err != nil {
+		t.Fatal(err)
+	}
+	set := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ClustersetConfigMap}}
+	mark := func(members string) {
+		t.Helper()
+		if err := h.admin.Patch(ctx, set, client.RawPatch(types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"`+pelagov1alpha1.AnnotationAtLimit+`":"`+members+`"}}}`))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mark("g1/servicecontributions,g3/endpointslices")
+	t.Cleanup(func() { mark("") })
+	var err error
+	if waited := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		err = one.Create(ctx, contribution("g1", "shop", "120.1.0.9"), client.DryRunAll)
+		return err != nil, nil
+	}); waited != nil {
+		t.Fatal("g1 exports more services than it may")
+	}
+	refused(t, "another service", err, "cluster 'g1' has as many servicecontributions at the hub as a member may have, 5000",
+		"an administrator of the hub run pelago deploy-broker --member-objects")
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("another service: %v, want 403", err)
+	}
+	openHub(t) // deploy-broker again
+	refused(t, "another service after deploy-broker", one.Create(ctx, contribution("g1", "shop", "120.1.0.9"), client.DryRunAll), "at the hub as a member may have")
+	for what, err := range map[string]error{
+		"an update": verbs["update"](ctx, one, contribution("g1", "web", "120.1.0.9")),
+		"a slice":   one.Create(ctx, slice("g1", "web.abc", "120.1.0.9"), client.DryRunAll),
+		"another":   two.Create(ctx, contribution("g2", "web", "120.2.0.9"), client.DryRunAll),
+		"deletion":  verbs["delete"](ctx, one, contribution("g1", "web", "120.1.0.9")),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	mark("")
+	settle(t, one, contribution("g1", "shop", "120.1.0.9"))
+}
+
 // Who published a key first keeps it, also as the key of the standby tunnel; so does an address on
 // the wire vxlan.
 func TestAKeyBelongsToTheClusterThatPublishesItFirst(t *testing.T) {

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -44,6 +45,9 @@ type Clusterset struct {
 	Fabric netip.Prefix
 	// ClusterRanges are where clusters without globalnet may have ranges, beside spec.PrivateRanges.
 	ClusterRanges []netip.Prefix
+	// MemberObjects is how many ServiceContributions, and how many EndpointSlices, the hub takes of each
+	// member; 0: the default.
+	MemberObjects uint64
 	// BrokerURL is the URL that deploy-broker writes into its file, and that members follow; empty:
 	// that of the kubeconfig, and members keep theirs.
 	BrokerURL string
@@ -73,8 +77,6 @@ const (
 	keyAutoAccept        = "auto-accept"
 	keyAutoAcceptNetwork = "auto-accept-network"
 	keyClusterSetIPs     = "enable-clusterset-ip"
-	// keyClusterRanges is read by the policy pelago-clusters-private.
-	keyClusterRanges = "cluster-ranges"
 	// keyHub is read by the policy pelago-clusters-hub.
 	keyHub = "hub-addresses"
 )
@@ -89,13 +91,14 @@ func (s Clusterset) data() map[string]string {
 		keyHub:           joinAddresses(s.Hub),
 		keyClusterSetIPs: strconv.FormatBool(s.ClusterSetIPs),
 
-		keyClusterRanges:     strings.Join(texts(append(spec.PrivateRanges(), s.ClusterRanges...)), ","),
 		keyAutoAccept:        strconv.FormatBool(s.AutoAccept),
 		keyAutoAcceptNetwork: strconv.FormatBool(s.AutoAcceptNetwork),
 
-		config.KeySetHubID:  s.HubID,
-		config.KeySetServer: s.BrokerURL,
-		config.KeySetCA:     string(s.CA),
+		config.KeySetHubID:         s.HubID,
+		config.KeySetServer:        s.BrokerURL,
+		config.KeySetCA:            string(s.CA),
+		config.KeySetClusterRanges: strings.Join(texts(append(spec.PrivateRanges(), s.ClusterRanges...)), ","),
+		config.KeySetMemberObjects: strconv.FormatUint(cmp.Or(s.MemberObjects, config.DefaultMemberObjects), 10),
 	}
 }
 
@@ -170,11 +173,18 @@ func readClusterset(ctx context.Context, hub client.Client, namespace string) (C
 	}
 	_, knows := cm.Data[keyAutoAcceptNetwork]
 	set.Asks = knows && Plan{set: set}.Asks()
+	if text := cm.Data[config.KeySetMemberObjects]; text != "" {
+		n, err := strconv.ParseUint(text, 10, 32)
+		if err != nil {
+			return Clusterset{}, fmt.Errorf("read key %s of ConfigMap %s/%s at the hub: %w", config.KeySetMemberObjects, namespace, ClustersetConfigMap, err)
+		}
+		set.MemberObjects = n
+	}
 	private := spec.PrivateRanges()
-	for _, text := range split(keyClusterRanges) {
+	for _, text := range split(config.KeySetClusterRanges) {
 		r, err := netip.ParsePrefix(text)
 		if err != nil {
-			return Clusterset{}, fmt.Errorf("read key %s of ConfigMap %s/%s at the hub: %w", keyClusterRanges, namespace, ClustersetConfigMap, err)
+			return Clusterset{}, fmt.Errorf("read key %s of ConfigMap %s/%s at the hub: %w", config.KeySetClusterRanges, namespace, ClustersetConfigMap, err)
 		}
 		set.Allowed = append(set.Allowed, r)
 		if !slices.Contains(private, r) {
@@ -200,7 +210,7 @@ func From(b spec.Broker) (Clusterset, Book, error) {
 		return Clusterset{}, Book{}, err
 	}
 	set := Clusterset{Mode: b.Mode, CustomDomains: b.CustomDomains, Components: b.Components, Fabric: b.FabricCIDR, BrokerURL: b.BrokerURL,
-		ClusterRanges: b.ClusterRanges, AutoAccept: b.AutoAccept, AutoAcceptNetwork: b.AutoAcceptNetwork, ClusterSetIPs: b.ClustersetIPEnabled}
+		ClusterRanges: b.ClusterRanges, MemberObjects: b.MemberObjects, AutoAccept: b.AutoAccept, AutoAcceptNetwork: b.AutoAcceptNetwork, ClusterSetIPs: b.ClustersetIPEnabled}
 	if _, err := NewBook(b.GlobalnetEnabled, b.GlobalnetCIDRRange, MinClusterSize); err != nil {
 		return set, Book{}, spec.Within("globalnetCIDRRange", err)
 	}
@@ -216,7 +226,7 @@ func From(b spec.Broker) (Clusterset, Book, error) {
 func Spec(set Clusterset, book Book) spec.Broker {
 	b := spec.DefaultBroker()
 	b.Mode, b.CustomDomains, b.Components, b.BrokerURL, b.AutoAccept = set.Mode, set.CustomDomains, set.Components, set.BrokerURL, set.AutoAccept
-	b.ClusterRanges = set.ClusterRanges
+	b.ClusterRanges, b.MemberObjects = set.ClusterRanges, cmp.Or(set.MemberObjects, b.MemberObjects)
 	b.AutoAcceptNetwork, b.ClustersetIPEnabled, b.GlobalnetEnabled = set.AutoAcceptNetwork, set.ClusterSetIPs, book.Globalnet
 	if book.ClusterSetIPs.IsValid() {
 		b.ClustersetIPCIDRRange = book.ClusterSetIPs

@@ -44,6 +44,7 @@ func TestBrokerFields(t *testing.T) {
 		"spec.autoAccept":        {flags: "--auto-accept=true", wrongFor: "--auto-accept=maybe"},
 		"spec.autoAcceptNetwork": {flags: "--auto-accept-network=true", wrongFor: "--auto-accept-network=maybe"},
 		"spec.clusterRanges":     {flags: "--cluster-ranges=11.0.0.0/8,30.0.0.0/8", wrongFor: "--cluster-ranges=127.0.0.0/8"},
+		"spec.memberObjects":     {flags: "--member-objects=9000", wrongFor: "--member-objects=20001"},
 	}
 	names := spec.Flags(spec.Broker{})
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(names)), slices.Sorted(maps.Keys(ways))); diff != "" {

@@ -124,6 +124,7 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"pelago-registration-clusters": create(workloadsOnly("pelago-growth-canary")),
 		"pelago-member-sizes":          create(large),
+		"pelago-member-count":          create(workloadsOnly("pelago-count-canary")),
 		"pelago-clusters-private":      create(workloadsOnly("pelago-private-canary")),
 		"pelago-clusters-unapproved":   create(workloadsOnly("pelago-approval-canary")),
 		"pelago-member-endpoints": custom("submariner.io/v1", "Endpoint", map[string]any{

@@ -37,8 +37,11 @@ type Broker struct {
 	// ClusterRanges are where clusters without globalnet may have pods, services and hosts, beside
 	// PrivateRanges.
 	ClusterRanges []netip.Prefix `json:"clusterRanges" flag:"cluster-ranges"`
-	CustomDomains []string       `json:"defaultCustomDomains" flag:"custom-domains"`
-	Components    []string       `json:"components" flag:"components"`
+	// MemberObjects is how many ServiceContributions, and how many EndpointSlices, the hub takes of each
+	// member.
+	MemberObjects uint64   `json:"memberObjects" flag:"member-objects"`
+	CustomDomains []string `json:"defaultCustomDomains" flag:"custom-domains"`
+	Components    []string `json:"components" flag:"components"`
 	// BrokerURL is the URL of the hub's API server for clusters; empty: that of the kubeconfig.
 	BrokerURL  string `json:"brokerURL" flag:"broker-url"`
 	Mode       string `json:"mode" flag:"mode"`
@@ -59,6 +62,7 @@ func DefaultBroker() Broker {
 		GlobalnetCIDRRange: netip.MustParsePrefix("242.0.0.0/8"), GlobalnetClusterSize: 65536,
 		ClustersetIPCIDRRange: netip.MustParsePrefix(config.DefaultClusterSetIPRange), FabricCIDR: netip.MustParsePrefix(config.DefaultFabricCIDR),
 		Components: []string{ComponentServiceDiscovery, ComponentConnectivity}, Mode: string(config.ModeSubmariner),
+		MemberObjects: config.DefaultMemberObjects,
 	}
 }
 
@@ -74,6 +78,8 @@ func (b *Broker) AddFlags(f *pflag.FlagSet) {
 	f.TextVar(&b.FabricCIDR, "fabric-cidr", b.FabricCIDR, "an unused /8 `CIDR` for the nodes' addresses between clusters")
 	f.Var((*ranges)(&b.ClusterRanges), "cluster-ranges", "`CIDR` in which clusters may have pods, services and external hosts without globalnet, beside "+
 		"those of RFC 1918 and 100.64.0.0/10; may be repeated. Ranges elsewhere are refused, those of registered clusters stay")
+	f.Uint64Var(&b.MemberObjects, "member-objects", b.MemberObjects, "exported services, and EndpointSlices of them, that each cluster may have at the hub, "+
+		"which runs pelago-hub")
 	f.StringSliceVar(&b.CustomDomains, "custom-domains", nil, "DNS zones that are served in addition to clusterset.local")
 	f.StringSliceVar(&b.Components, "components", b.Components, "components to enable; only both together are supported")
 	f.StringVar(&b.BrokerURL, "broker-url", "", "URL under which clusters reach the hub's API server (default: the kubeconfig's)")
@@ -104,6 +110,9 @@ func (b Broker) Validate() field.ErrorList {
 		if len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(domain, ".")))) > 0 {
 			l.add("defaultCustomDomains", domain, "spec.defaultCustomDomains %q is no domain name", domain)
 		}
+	}
+	if b.MemberObjects < 1 || b.MemberObjects > config.MaxMemberObjects {
+		l.add("memberObjects", b.MemberObjects, "spec.memberObjects %d: use 1 to %d, of which the clusters take no more", b.MemberObjects, config.MaxMemberObjects)
 	}
 	if err := config.CheckFabric(b.FabricCIDR); err != nil {
 		l.add("fabricCIDR", b.FabricCIDR, "spec.fabricCIDR: %v", err)

@@ -21,7 +21,7 @@ var (
 	memberAnnotation = []string{"cable-tunnels", "datapath", "dns-cache", "dns-ttl", "external-cidr", "gateway-mode", "gateway-node", "gateways",
 		"globalnet", "globalnet-cluster-size", "http-proxy", "https-proxy", "image-pull-policy", "image-pull-secret", "label-gateway", "natt-discovery-port",
 		"network-only", "no-proxy", "route-service-cidr", "workloads-only", "xdp"}
-	brokerAnnotation = []string{"auto-accept", "auto-accept-network", "broker-url", "cluster-ranges", "fabric-cidr", "mode"}
+	brokerAnnotation = []string{"auto-accept", "auto-accept-network", "broker-url", "cluster-ranges", "fabric-cidr", "member-objects", "mode"}
 	// workloadsAnnotation has an effect with workloads-only.
 	workloadsAnnotation = []string{"workloads-only", "image-pull-policy", "image-pull-secret", "http-proxy", "https-proxy", "no-proxy"}
 )

@@ -75,7 +75,7 @@ func TestImports(t *testing.T) {
 var rooms = map[string][]string{
 	"control/config":           {},
 	"control/kube":             {"control/kinds/filled"},
-	"control/hubclient":        {"control/kube"},
+	"control/hubclient":        {"control/config", "control/kube"},
 	"control/topology":         {"control/kube"},
 	"control/tunnel":           {},
 	"control/kinds":            {"control/kinds/filled", "control/kinds/lua", "scheduler"},
@@ -100,7 +100,7 @@ var rooms = map[string][]string{
 	"control/hub/work": {"control/hub/binding", "control/hub/placement", "control/hub/policy", "control/kinds", "control/kube",
 		"scheduler"},
 	"control/hub/status":       {"control/hub/binding", "control/kinds", "control/kube"},
-	"control/hub/cluster":      {"control/execute/collect", "control/hub/binding", "control/hub/member", "control/kube", "scheduler"},
+	"control/hub/cluster":      {"control/config", "control/execute/collect", "control/hub/binding", "control/hub/member", "control/kube", "scheduler"},
 	"control/hub/member":       {"control/execute/collect"},
 	"control/hub/access":       {"control/execute/collect", "control/hub/access/merge", "control/hub/member", "control/tunnel", "scheduler"},
 	"control/hub/access/merge": {},

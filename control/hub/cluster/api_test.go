@@ -32,7 +32,8 @@ import (
 )
 
 var server = apiserver.NewShared(apiserver.HubControllers(), apiserver.CRDs("clusters.cluster.karmada.io", "remedies.remedy.karmada.io", "kindrules.pelago.io",
-	"works.work.karmada.io", "resourcebindings.work.karmada.io", "clusterresourcebindings.work.karmada.io", "clustertaintpolicies.policy.karmada.io"))
+	"works.work.karmada.io", "resourcebindings.work.karmada.io", "clusterresourcebindings.work.karmada.io", "clustertaintpolicies.policy.karmada.io",
+	"servicecontributions.pelago.io", "endpoints.submariner.io"))
 
 func TestMain(m *testing.M) { os.Exit(apiserver.Run(m, server, cluster.PushServer)) }
 
