@@ -40,6 +40,7 @@ images: build ## build the product's and the test workload's images: out/images/
 
 release: ## build what a release page offers, VERSION=v0.9.0 IMAGE=REGISTRY/pelago:v0.9.0 SIGNING_KEY=FILE: out/release
 	go run ./test/release -out $(OUT)/release -version '$(VERSION)' -image '$(IMAGE)' $(if $(SIGNING_KEY),-key '$(SIGNING_KEY)')
+	go run ./test/vulns -if-reachable
 
 ## ---- test
 .PHONY: check test test-clusters test-full setup race unit walk netns lab e2e wires generated verify lint
@@ -80,12 +81,13 @@ verify: setup generate ## check that all generated code is what the sources make
 	@git diff --exit-code --stat -- bpf api deploy/crds deploy/charts || { echo "generated code is stale: run make generate and commit"; exit 1; }
 	clang-format-16 --dry-run -Werror bpf/*.c bpf/*.h
 
-lint: ## gofmt, go mod tidy, vet, staticcheck, the CLI for other systems
+lint: ## gofmt, go mod tidy, vet, staticcheck, known vulnerabilities, the CLI for other systems
 	@test -z "$$(gofmt -l $$(git ls-files '*.go' | grep -v _bpfel))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go mod tidy -diff
 	go vet ./...
 	go vet -tags vm ./test/netns/...
 	go tool staticcheck ./...
+	go run ./test/vulns -if-reachable
 	for target in darwin/arm64 windows/amd64; do \
 		GOOS=$${target%/*} GOARCH=$${target#*/} go build -o /dev/null ./cmd/pelago || exit 1; done
 
@@ -156,7 +158,7 @@ vm: $(BIN)/pelago-lab ## test WireGuard, ESP and netem on Debian kernels in an e
 	go run ./test/vm -kernel "$(KERNEL)" -json $(OUT)/vm.json
 
 ## ---- maintain
-.PHONY: generate generate-api charts deps clean
+.PHONY: generate generate-api charts deps vulns clean
 generate: ## generate eBPF objects, deepcopy functions, CRDs, charts
 	@for tool in $(CLANG_TOOLS); do command -v $$tool >/dev/null || { echo "$$tool is missing: apt-get install clang-16 llvm-16"; exit 1; }; done
 	go generate ./bpf
@@ -172,6 +174,9 @@ charts: ## write the derived files of the Helm charts: manifests and definitions
 
 deps: ## list direct dependencies of all modules that are behind their newest release
 	go run ./test/deps
+
+vulns: ## check the commands for calls of functions with known vulnerabilities; needs https://vuln.go.dev or GOVULNDB=
+	go run ./test/vulns
 
 clean: ## remove bin/ and out/
 	rm -rf $(BIN) $(OUT)

@@ -82,7 +82,7 @@ var (
 var suites = []suite{
 	{name: "verify", about: "generated code is what the sources make, formatted", tiers: []string{tierTest}, target: "verify"},
 	{name: "generated", about: "generated code is what the sources make", tiers: []string{tierCheck}, target: "generated"},
-	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, the CLI for other systems", tiers: []string{tierCheck, tierTest}, target: "lint", background: true},
+	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, known vulnerabilities, the CLI for other systems", tiers: []string{tierCheck, tierTest}, target: "lint", background: true},
 	{name: "pure", about: "tests that need Go alone", tiers: []string{tierCheck}, packages: []string{"./..."}, cached: true,
 		except: release, flags: []string{"-ldflags=-w"}},
 	{name: "unit", about: "packets, controllers against API servers, all else without namespaces or clusters", tiers: []string{tierTest}, packages: append(slices.Clone(slowest), "./..."),
