@@ -180,7 +180,8 @@ func setupControllers(mgr ctrl.Manager, have input, h *hubclient.Hub, tokens *pe
 		services.SetupIngress(mgr, services.IngressOptions{GlobalCIDR: c.GlobalCIDRs}),
 		peering.Setup(mgr, peering.Options{
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
-			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, ExternalCIDRs: c.ExternalCIDRs, Fabric: c.FabricCIDR,
+			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, GlobalRange: c.GlobalRange,
+			ExternalCIDRs: c.ExternalCIDRs, Fabric: c.FabricCIDR,
 			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: int(bpf.PelagoOverlayOVERLAY_VERSION_MAX),
 			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, Hub: h,
 			HubServers: given(have.broker.Server, have.broker.Other),

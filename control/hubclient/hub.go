@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,6 +35,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -122,20 +124,23 @@ type Hub struct {
 
 // New prepares the access; no connection is made.
 func New(o Options) (*Hub, error) {
-	config, reach := access(o)
+	access, reach := access(o)
 	ours, err := labels.NewRequirement(discoveryv1.LabelManagedBy, "=", []string{v1alpha1.ExportedSliceManager})
 	if err != nil {
 		return nil, fmt.Errorf("prepare access to the hub: %w", err)
 	}
 	shares := newShares(o.ClusterID)
-	c, err := cluster.New(config, func(co *cluster.Options) {
+	c, err := cluster.New(access, func(co *cluster.Options) {
 		co.Scheme = scheme()
 		co.Logger = o.Logger
 		co.MapperProvider = mapper
 		co.Cache = cache.Options{
 			DefaultNamespaces: map[string]cache.Config{o.Namespace: {}},
 			DefaultTransform:  shares.transform,
-			ByObject:          map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: {Label: labels.NewSelector().Add(*ours)}},
+			ByObject: map[client.Object]cache.ByObject{
+				&discoveryv1.EndpointSlice{}: {Label: labels.NewSelector().Add(*ours)},
+				&corev1.ConfigMap{}:          {Field: fields.OneTermEqualSelector("metadata.name", config.ClustersetConfigMap)},
+			},
 		}
 	})
 	if err != nil {
@@ -159,10 +164,10 @@ func New(o Options) (*Hub, error) {
 	return h, nil
 }
 
-// shared lists the kinds of which members read all objects.
+// shared lists the kinds of which members read all objects, of ConfigMaps that of the clusterset.
 func shared() []client.Object {
 	return []client.Object{
-		&submarinerv1.Cluster{}, &submarinerv1.Endpoint{}, &v1alpha1.ServiceContribution{}, &discoveryv1.EndpointSlice{},
+		&submarinerv1.Cluster{}, &submarinerv1.Endpoint{}, &v1alpha1.ServiceContribution{}, &discoveryv1.EndpointSlice{}, &corev1.ConfigMap{},
 	}
 }
 
@@ -287,6 +292,16 @@ func (h *Hub) Clusters(ctx context.Context) ([]submarinerv1.Cluster, error) {
 		return nil, fmt.Errorf("read the Clusters at the hub: %w", err)
 	}
 	return withMissing(&h.missing, list.Items, time.Now(), func(*submarinerv1.Cluster) bool { return true }), nil
+}
+
+// ClusterRanges returns the ranges in which clusters without globalnet may have pods, services and
+// hosts, as the hub has them, comma-separated; empty: any. No member writes them.
+func (h *Hub) ClusterRanges(ctx context.Context) (string, error) {
+	var set corev1.ConfigMap
+	if err := h.Client().Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: config.ClustersetConfigMap}, &set); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("read ConfigMap %s at the hub: %w", config.ClustersetConfigMap, err)
+	}
+	return set.Data[config.KeySetClusterRanges], nil
 }
 
 // Endpoints returns the Endpoints at the hub.

@@ -27,6 +27,7 @@ func mapper(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 			submarinerv1.GroupVersion.WithKind("Endpoint"),
 			v1alpha1.GroupVersion.WithKind("ServiceContribution"),
 			discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
+			corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 			corev1.SchemeGroupVersion.WithKind("ServiceAccount"), // of which tokens are requested
 			workv1alpha1.GroupVersion.WithKind("Work"),
 			coordinationv1.SchemeGroupVersion.WithKind("Lease"),

@@ -35,7 +35,7 @@ type fakeHub struct {
 }
 
 func (f *fakeHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE
+	// apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE, api/v1/namespaces/NAMESPACE/configmaps
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	contributions := parts[len(parts)-1] == "servicecontributions"
 	w.Header().Set("Content-Type", "application/json")
@@ -53,8 +53,11 @@ func (f *fakeHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				items = append(items, o)
 			}
 		}
+		if parts[0] == "api" {
+			list["apiVersion"] = parts[1]
+		}
 		list["kind"], list["items"] = map[string]string{"servicecontributions": "ServiceContributionList", "clusters": "ClusterList",
-			"endpoints": "EndpointList", "endpointslices": "EndpointSliceList"}[parts[len(parts)-1]], items
+			"configmaps": "ConfigMapList", "endpoints": "EndpointList", "endpointslices": "EndpointSliceList"}[parts[len(parts)-1]], items
 		send(list)
 		return
 	}

@@ -92,13 +92,10 @@ func (o Options) keepRanges(c submarinerv1.Cluster, peer *v1alpha1.Peer, k known
 		return refusal
 	}
 	fabric, _ := o.fabricShare(c, peer.Spec.ClusterIndex) // none with globalnet: then no range equals it
-	inside := func(r netip.Prefix, of []netip.Prefix) bool {
-		return slices.ContainsFunc(of, func(p netip.Prefix) bool { return p.Bits() <= r.Bits() && p.Contains(r.Addr()) })
-	}
 	claimed := parsed(peer.Spec.Subnets)
 	var kept []netip.Prefix
 	for _, r := range slices.Concat(claimed, parsed(k.peers[i].Spec.Subnets)) {
-		routed := r.String() == fabric || config.CheckRange(r) == nil && !r.Overlaps(o.Fabric)
+		routed := r.String() == fabric || config.CheckRange(r) == nil && !r.Overlaps(o.Fabric) && t.permitted(c.Spec.ClusterID, r)
 		if routed && inside(r, claimed) && !inside(r, kept) && t.overlap(c.Spec.ClusterID, []netip.Prefix{r}).ok {
 			kept = append(kept, r)
 		}
@@ -133,6 +130,14 @@ func (o Options) admissible(c submarinerv1.Cluster, spec v1alpha1.PeerSpec, t *t
 		if err := config.CheckRange(r); err != nil {
 			return acceptance{reason: v1alpha1.ReasonUnroutableCIDR, message: fmt.Sprintf(
 				"cluster %s: %v: join it with other ranges, or use globalnet", id, err)}
+		}
+		if !t.permitted(id, r) {
+			remedy := fmt.Sprintf("an administrator of the hub allows it with `pelago deploy-broker --cluster-ranges %s`, or use globalnet", r)
+			if len(o.GlobalCIDRs) > 0 {
+				remedy = "remove the cluster with `pelago unjoin`, and join it again"
+			}
+			return acceptance{reason: v1alpha1.ReasonUnroutableCIDR, message: fmt.Sprintf(
+				"%s of cluster %s lies outside of the ranges of the clusterset, %s: %s", r, id, strings.Trim(fmt.Sprint(t.allowed), "[]"), remedy)}
 		}
 		if r.Overlaps(o.Fabric) {
 			return acceptance{reason: v1alpha1.ReasonOverlappingCIDR, message: fmt.Sprintf(

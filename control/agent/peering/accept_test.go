@@ -244,7 +244,7 @@ func TestLabelsOfAPeer(t *testing.T) {
 func TestAClusterWithoutNetworkIsNoPeer(t *testing.T) {
 	in, out := remote("g2", 2, 0, "120.2.0.0/24"), remote("w1", 3, 0, "")
 	out.Annotations[v1alpha1.AnnotationWorkloadsOnly] = "true"
-	copies := g1.clusterCopies([]submarinerv1.Cluster{in, out})
+	copies := g1.clusterCopies([]submarinerv1.Cluster{in, out}, "")
 	if len(copies) != 1 || copies[0].Name != "g2" {
 		t.Errorf("copies %v, want that of g2 alone", copies)
 	}
@@ -295,4 +295,55 @@ func TestAcceptedPeersAreDisjoint(t *testing.T) {
 			t.Fatalf("-one order +another\n%s", diff)
 		}
 	})
+}
+
+// Ranges outside of those of the clusterset are refused here as well: the hub may have lost its
+// policies. What is routed stays.
+func TestRangesOutsideOfTheClusterset(t *testing.T) {
+	flat := g1
+	flat.GlobalCIDRs, flat.PodCIDRs, flat.ServiceCIDRs = nil, prefixes("10.1.0.0/16"), prefixes("10.101.0.0/16")
+	global := g1
+	global.GlobalRange = netip.MustParsePrefix("120.0.0.0/8")
+	own := remote("g1", 1, 0, "")
+	own.Annotations[v1alpha1.AnnotationClusterRanges] = "10.0.0.0/8,11.128.0.0/9"
+	with := func(pods ...string) submarinerv1.Cluster {
+		c := remote("g2", 2, 1, "")
+		c.Spec.ClusterCIDR, c.Spec.ServiceCIDR = pods, []string{"10.102.0.0/16"}
+		c.Annotations[v1alpha1.AnnotationClusterRanges] = "0.0.0.0/0" // a member's own
+		return c
+	}
+	routed := func(subnets ...string) []v1alpha1.Peer {
+		return []v1alpha1.Peer{{ObjectMeta: metav1.ObjectMeta{Name: "g2"}, Spec: v1alpha1.PeerSpec{ClusterIndex: 2, Subnets: subnets},
+			Status: v1alpha1.PeerStatus{Conditions: []metav1.Condition{{Type: v1alpha1.PeerAccepted, Status: metav1.ConditionTrue}}}}}
+	}
+	for name, tt := range map[string]struct {
+		o       Options
+		own     submarinerv1.Cluster
+		cluster submarinerv1.Cluster
+		peers   []v1alpha1.Peer
+		want    string // reason
+		message string
+	}{
+		"inside":           {flat, own, with("11.200.0.0/16"), nil, v1alpha1.ReasonAwaitingGateway, ""},
+		"IPv6":             {flat, own, with("10.2.0.0/16", "2001:db8::/64"), nil, v1alpha1.ReasonAwaitingGateway, ""},
+		"outside":          {flat, own, with("8.8.8.0/24"), nil, v1alpha1.ReasonUnroutableCIDR, "pelago deploy-broker --cluster-ranges 8.8.8.0/24"},
+		"partly outside":   {flat, own, with("11.0.0.0/8"), nil, v1alpha1.ReasonUnroutableCIDR, "outside of the ranges of the clusterset, 10.0.0.0/8 11.128.0.0/9"},
+		"a hub without it": {flat, remote("g1", 1, 0, ""), with("8.8.8.0/24"), nil, v1alpha1.ReasonAwaitingGateway, ""},
+		"routed already":   {flat, own, with("8.8.8.0/24"), routed("8.8.8.0/24"), v1alpha1.ReasonNoGateway, ""},
+		"a part is routed": {flat, own, with("8.8.0.0/16"), routed("8.8.8.0/24", "10.102.0.0/16"), v1alpha1.ReasonNoGateway, ""},
+		"globalnet":        {global, remote("g1", 1, 0, "120.1.0.0/24"), remote("g2", 2, 1, "120.2.0.0/24"), nil, v1alpha1.ReasonAwaitingGateway, ""},
+		"outside of globalnet": {global, remote("g1", 1, 0, "120.1.0.0/24"), remote("g2", 2, 1, "8.8.8.0/24"), nil, v1alpha1.ReasonUnroutableCIDR,
+			"outside of the ranges of the clusterset, 120.0.0.0/8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			peers, _ := tt.o.peers(known{clusters: []submarinerv1.Cluster{tt.own, tt.cluster}, peers: tt.peers})
+			c := peers[0].Status.Conditions[0]
+			if c.Reason != tt.want || !strings.Contains(c.Message, tt.message) {
+				t.Errorf("%s: %s; want %s with %q", c.Reason, c.Message, tt.want, tt.message)
+			}
+			if strings.Contains(fmt.Sprint(peers[0].Spec.Subnets), "8.8.0.0/16") && c.Reason == v1alpha1.ReasonNoGateway {
+				t.Errorf("a range that was never permitted is routed: %v", peers[0].Spec.Subnets)
+			}
+		})
+	}
 }

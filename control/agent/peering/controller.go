@@ -37,6 +37,8 @@ type Options struct {
 	PodCIDRs, ServiceCIDRs, GlobalCIDRs []netip.Prefix
 	// ExternalCIDRs are those of hosts outside the cluster.
 	ExternalCIDRs []netip.Prefix
+	// GlobalRange is what the GlobalCIDRs of all clusters are taken from; not valid without globalnet.
+	GlobalRange netip.Prefix
 	// Fabric is the clusterset's range of node addresses.
 	Fabric      netip.Prefix
 	CableDriver string
@@ -79,6 +81,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 			Watches(&submarinerv1.Cluster{}, here, inSystem).
 			Watches(&submarinerv1.Endpoint{}, here, inSystem).
 			WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, atHub)).
+			WatchesRawSource(o.Hub.Source(&corev1.ConfigMap{}, atHub)).
 			WatchesRawSource(o.Hub.Source(&submarinerv1.Endpoint{}, atHub)).
 			WatchesRawSource(o.Hub.OnSync(onSync)).
 			Complete(reconcile.Func(r.mirror)),
@@ -251,7 +254,8 @@ func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile
 	var endpoints submarinerv1.EndpointList
 	hubClusters, err1 := r.Hub.Clusters(ctx)
 	hubEndpoints, err2 := r.Hub.Endpoints(ctx)
-	if err := errors.Join(err1, err2,
+	allowed, err3 := r.Hub.ClusterRanges(ctx)
+	if err := errors.Join(err1, err2, err3,
 		r.local.List(ctx, &clusters, client.InNamespace(r.SystemNamespace)),
 		r.local.List(ctx, &endpoints, client.InNamespace(r.SystemNamespace)),
 	); err != nil {
@@ -265,7 +269,7 @@ func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile
 	haveEndpoints, wantEndpoints := kube.Pointers(endpoints.Items), r.endpointCopies(hubEndpoints)
 	return hubclient.Result(errors.Join(
 		endpointSet.Ensure(ctx, haveEndpoints, wantEndpoints),
-		clusterSet.Apply(ctx, kube.Pointers(clusters.Items), r.clusterCopies(hubClusters)),
+		clusterSet.Apply(ctx, kube.Pointers(clusters.Items), r.clusterCopies(hubClusters, allowed)),
 		endpointSet.Prune(ctx, haveEndpoints, wantEndpoints),
 	))
 }

@@ -209,11 +209,12 @@ func TestCopies(t *testing.T) {
 	clusters := g1.clusterCopies([]submarinerv1.Cluster{{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "broker", Name: "g2", UID: "u", ResourceVersion: "7", CreationTimestamp: at,
-			Labels:      map[string]string{"submariner-io/clusterID": "g2"},
-			Annotations: map[string]string{"pelago.io/cluster-index": "2", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
+			Labels: map[string]string{"submariner-io/clusterID": "g2"},
+			Annotations: map[string]string{"pelago.io/cluster-index": "2", "kubectl.kubernetes.io/last-applied-configuration": "{}",
+				v1alpha1.AnnotationClusterRanges: "0.0.0.0/0"}, // has no effect there
 		},
 		Spec: submarinerv1.ClusterSpec{ClusterID: "g2"},
-	}})
+	}}, "10.0.0.0/8")
 	want := []*submarinerv1.Cluster{{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "pelago-system", Name: "g2",
@@ -227,6 +228,9 @@ func TestCopies(t *testing.T) {
 	}
 	if !joinedAt(*clusters[0]).Equal(at.Time) {
 		t.Errorf("joined at %s, want %s", joinedAt(*clusters[0]), at)
+	}
+	if own := g1.clusterCopies([]submarinerv1.Cluster{remote("g1", 1, 0, "")}, "10.0.0.0/8"); own[0].Annotations[v1alpha1.AnnotationClusterRanges] != "10.0.0.0/8" {
+		t.Errorf("the copy of the own Cluster lacks the allowed ranges: %v", own[0].Annotations)
 	}
 	had := clusters[0].DeepCopy()
 	had.Labels["env"] = "prod"

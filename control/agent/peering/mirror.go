@@ -16,14 +16,17 @@ import (
 
 // clusterCopies are the member's copies of the Clusters that take part in the network. An
 // annotation keeps the time at which each of them joined, because a copy has a creation timestamp
-// of its own.
-func (o Options) clusterCopies(clusters []submarinerv1.Cluster) []*submarinerv1.Cluster {
+// of its own; that of the own cluster has the allowed ranges as well, also while the hub is away.
+func (o Options) clusterCopies(clusters []submarinerv1.Cluster, allowed string) []*submarinerv1.Cluster {
 	var out []*submarinerv1.Cluster
 	for i := range clusters {
 		if !hubclient.InNetwork(&clusters[i]) {
 			continue
 		}
 		c := &submarinerv1.Cluster{ObjectMeta: o.copyMeta(&clusters[i]), Spec: clusters[i].Spec}
+		if delete(c.Annotations, v1alpha1.AnnotationClusterRanges); clusters[i].Spec.ClusterID == o.ClusterID {
+			c.Annotations[v1alpha1.AnnotationClusterRanges] = allowed
+		}
 		c.Annotations[v1alpha1.AnnotationJoinedAt] = clusters[i].CreationTimestamp.UTC().Format(time.RFC3339)
 		out = append(out, c)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -29,6 +30,10 @@ type taken struct {
 	// publishes it.
 	held  map[string]string
 	nodes map[string]string // address of a node of this cluster → node
+	// allowed are the ranges in which clusters may have theirs; none: any. routed are those that nodes
+	// route already, by cluster.
+	allowed []netip.Prefix
+	routed  map[string][]netip.Prefix
 }
 
 // taken returns what this cluster has, and which identities accepted Peers hold.
@@ -41,7 +46,23 @@ func (o Options) taken(k known) *taken {
 			{fmt.Sprintf("the hosts beside this cluster %s", o.ClusterID), o.ExternalCIDRs},
 		},
 		indexes: map[int32]string{int32(o.ClusterIndex): o.ClusterID}, gateways: map[string]string{}, nodes: map[string]string{},
-		held: map[string]string{},
+		held: map[string]string{}, routed: map[string][]netip.Prefix{},
+	}
+	for i := range k.clusters {
+		if c := &k.clusters[i]; c.Spec.ClusterID == o.ClusterID {
+			t.allowed = parsed(strings.Split(c.Annotations[v1alpha1.AnnotationClusterRanges], ","))
+		}
+	}
+	if len(o.GlobalCIDRs) > 0 {
+		t.allowed = nil
+		if o.GlobalRange.IsValid() {
+			t.allowed = []netip.Prefix{o.GlobalRange}
+		}
+	}
+	for _, p := range k.peers {
+		if routable(p.Status) {
+			t.routed[p.Name] = parsed(p.Spec.Subnets)
+		}
 	}
 	for _, a := range k.hub {
 		t.claims = append(t.claims, claim{"the hub's API server", []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}})
@@ -193,6 +214,17 @@ func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]stri
 		mine[key] = me
 	}
 	return acceptance{ok: true}
+}
+
+// permitted reports whether a cluster may have a range. The hub refuses others as well, unless its
+// policies are gone. What is routed stays: it was permitted once. IPv6 is not routed.
+func (t *taken) permitted(id string, r netip.Prefix) bool {
+	return len(t.allowed) == 0 || !r.Addr().Is4() || inside(r, t.allowed) || inside(r, t.routed[id])
+}
+
+// inside reports whether a range lies in one of others.
+func inside(r netip.Prefix, of []netip.Prefix) bool {
+	return slices.ContainsFunc(of, func(p netip.Prefix) bool { return p.Bits() <= r.Bits() && p.Contains(r.Addr()) })
 }
 
 // overlap reports the first range of a cluster that overlaps what is taken.

@@ -32,10 +32,13 @@ func syncedHub(t *testing.T, s importState) *hubclient.Hub {
 	var endpoints submarinerv1.EndpointList
 	var contributions v1alpha1.ServiceContributionList
 	var slices discoveryv1.EndpointSliceList
+	var set corev1.ConfigMapList
 	clusters.TypeMeta, clusters.ListMeta = list(submarinerv1.GroupVersion.String(), "Cluster")
 	endpoints.TypeMeta, endpoints.ListMeta = list(submarinerv1.GroupVersion.String(), "Endpoint")
 	contributions.TypeMeta, contributions.ListMeta = list(v1alpha1.GroupVersion.String(), "ServiceContribution")
 	slices.TypeMeta, slices.ListMeta = list("discovery.k8s.io/v1", "EndpointSlice")
+	set.TypeMeta, set.ListMeta = list("v1", "ConfigMap")
+	set.Items = []corev1.ConfigMap{}
 	for id, since := range s.joined {
 		clusters.Items = append(clusters.Items, submarinerv1.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "broker", Name: id, CreationTimestamp: metav1.NewTime(since)}, Spec: submarinerv1.ClusterSpec{ClusterID: id},
@@ -54,7 +57,7 @@ func syncedHub(t *testing.T, s importState) *hubclient.Hub {
 		slice.Namespace, slice.Labels = "broker", identity("sample", "web", slice.Labels[mcs.LabelSourceCluster])
 		slice.Labels[discoveryv1.LabelManagedBy] = v1alpha1.ExportedSliceManager
 	}
-	lists := map[string]any{"clusters": clusters, "endpoints": endpoints, "servicecontributions": contributions, "endpointslices": slices}
+	lists := map[string]any{"clusters": clusters, "endpoints": endpoints, "servicecontributions": contributions, "endpointslices": slices, "configmaps": set}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Query().Get("sendInitialEvents") != "":
