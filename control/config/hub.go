@@ -19,8 +19,8 @@ const (
 	KeySetServer = "broker-url"
 	// KeySetCA are the CAs that the certificates of the hub are of, PEM.
 	KeySetCA = "broker-ca"
-	// KeySetClusterRanges are the ranges in which clusters without globalnet may have pods, services and
-	// hosts, comma-separated; read by the policy pelago-clusters-private, and by every member.
+	// KeySetClusterRanges are the ranges in which clusters without globalnet may have pods, services
+	// and hosts, comma-separated; read by the policy pelago-clusters-private, and by every member.
 	KeySetClusterRanges = "cluster-ranges"
 	// KeySetMemberObjects is how many ServiceContributions, and how many EndpointSlices, the hub takes
 	// of each member.

@@ -38,7 +38,7 @@ func shareOf(obj any) (kind string, s share, limited bool) {
 }
 
 // shares keep each member to its share of the cache. The hub bounds what a member has as well
-// (policy pelago-member-count), if it runs pelago-hub and nobody removed the policy.
+// (policy pelago-member-count), if it runs pelago-hub and has the policy.
 //
 // An object that is left out is taken when it is written again while there is room, when the hub's
 // objects are listed again, and when the agent restarts. Those of the own cluster are always taken.

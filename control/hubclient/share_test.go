@@ -76,8 +76,8 @@ func TestAMemberFillsItsShareOnly(t *testing.T) {
 	}
 }
 
-// Room that deleted, replaced and shortened objects leave is used again, and a member has the marker
-// of the cache for its own objects only.
+// Room that deleted and replaced objects leave is used again, and the marker of the cache has an
+// effect on its writer's objects only.
 func TestShareIsFreed(t *testing.T) {
 	s := newShares("own")
 	endpoint := func(i int, uid string) *submarinerv1.Endpoint {

@@ -45,8 +45,8 @@ type Clusterset struct {
 	Fabric netip.Prefix
 	// ClusterRanges are where clusters without globalnet may have ranges, beside spec.PrivateRanges.
 	ClusterRanges []netip.Prefix
-	// MemberObjects is how many ServiceContributions, and how many EndpointSlices, the hub takes of each
-	// member; 0: the default.
+	// MemberObjects is how many ServiceContributions, and how many EndpointSlices, the hub takes of
+	// each member; 0: the default.
 	MemberObjects uint64
 	// BrokerURL is the URL that deploy-broker writes into its file, and that members follow; empty:
 	// that of the kubeconfig, and members keep theirs.

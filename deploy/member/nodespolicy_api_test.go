@@ -86,8 +86,8 @@ func TestAgentChangesNodes(t *testing.T) {
 	}
 }
 
-// TestDaemonReportsOnItsNode: whoever has the token of one node's daemon forges the reports of no other
-// node. Tokens of Kubernetes before 1.30 do not name the node.
+// TestDaemonReportsOnItsNode: with the token of one node's daemon the reports of no other node can be
+// written. Tokens of Kubernetes before 1.30 do not name the node.
 func TestDaemonReportsOnItsNode(t *testing.T) {
 	c := withPolicies(t)
 	daemon := func(extra map[string][]string) client.Client {

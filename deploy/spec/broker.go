@@ -37,8 +37,8 @@ type Broker struct {
 	// ClusterRanges are where clusters without globalnet may have pods, services and hosts, beside
 	// PrivateRanges.
 	ClusterRanges []netip.Prefix `json:"clusterRanges" flag:"cluster-ranges"`
-	// MemberObjects is how many ServiceContributions, and how many EndpointSlices, the hub takes of each
-	// member.
+	// MemberObjects is how many ServiceContributions, and how many EndpointSlices, the hub takes of
+	// each member.
 	MemberObjects uint64   `json:"memberObjects" flag:"member-objects"`
 	CustomDomains []string `json:"defaultCustomDomains" flag:"custom-domains"`
 	Components    []string `json:"components" flag:"components"`

@@ -76,9 +76,9 @@ const (
 	// and no other one connects to it. Written by `pelago join`, removed by `pelago clusters accept`;
 	// the registration credential cannot. The taint of that name does the same for workloads.
 	AnnotationUnapproved = "pelago.io/unapproved"
-	// AnnotationAtLimit on the ConfigMap pelago-clusterset has, comma-separated, <cluster id>/<resource>
-	// of each kind of which a member has as many objects as it may have; pelago-hub writes it, the
-	// policy pelago-member-count reads it.
+	// AnnotationAtLimit on the ConfigMap pelago-clusterset has, comma-separated, <cluster
+	// id>/<resource> of each kind of which a member has as many objects as it may have; pelago-hub
+	// writes it, the policy pelago-member-count reads it.
 	AnnotationAtLimit = "pelago.io/members-at-limit"
 	// AnnotationNeeded lists, separated by commas, addresses of a cluster's API server and name
 	// servers: the hub refuses ranges of others that contain one. Written by `pelago join`.
@@ -86,9 +86,9 @@ const (
 	// AnnotationHubProblem of a Lease cluster-<id> at the hub: why the cluster does not use the
 	// address that the hub announces; empty: it does. Written by the agent.
 	AnnotationHubProblem = "pelago.io/hub-problem"
-	// AnnotationClusterRanges are the ranges in which clusters without globalnet may have pods, services
-	// and hosts, comma-separated, of the hub's ConfigMap pelago-clusterset. Written by the agent on the
-	// copy of its own Cluster; one at the hub has no effect.
+	// AnnotationClusterRanges are the ranges in which clusters without globalnet may have pods,
+	// services and hosts, comma-separated, of the hub's ConfigMap pelago-clusterset. Written by the
+	// agent on the copy of its own Cluster; one at the hub has no effect.
 	AnnotationClusterRanges = "pelago.io/cluster-ranges"
 	// AnnotationJoinedAt is when the Cluster was made at the hub, RFC 3339. Written by the agent on
 	// its copies, which have a creation time of their own.

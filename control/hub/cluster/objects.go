@@ -40,14 +40,14 @@ const byMember = "member"
 // meanwhile.
 const recount = 250 * time.Millisecond
 
-// counter counts the objects of each member, and writes who is at the limit, for the policy
+// counter counts the objects of each member, and names the members at their limit, for the policy
 // pelago-member-count. All members share a namespace, so that a ResourceQuota would bound them
 // together, and a policy cannot count.
 type counter struct {
 	client  client.Client
 	live    client.Reader
 	objects metadata.Interface
-	every   time.Duration // between looks for a broker, and for another limit
+	every   time.Duration // between reads of the ConfigMap
 
 	number *prometheus.GaugeVec
 	limit  *prometheus.GaugeVec
