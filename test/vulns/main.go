@@ -48,10 +48,11 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer) error {
-	if err := reachable(ctx, cmp.Or(os.Getenv("GOVULNDB"), "https://vuln.go.dev")); err != nil {
+	database := cmp.Or(os.Getenv("GOVULNDB"), "https://vuln.go.dev") // govulncheck does not read the variable
+	if err := reachable(ctx, database); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "tool", "govulncheck", "-format", "json", "./cmd/...")
+	cmd := exec.CommandContext(ctx, "go", "tool", "govulncheck", "-db", database, "-format", "json", "./cmd/...")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := cmd.Output()
