@@ -38,6 +38,23 @@ func ParseAffinity(a *policyv1alpha1.ClusterAffinity) (Affinity, error) {
 	return s, nil
 }
 
+// Open is what a namespace with this value of policyv1alpha1.AnnotationClusters may use, for what
+// reaches clusters without a decision of this package. refuses is nil for a cluster that is open.
+func Open(namespace, within string) (refuses func(*clusterv1alpha1.Cluster) error, err error) {
+	a, err := policyv1alpha1.ParseClusters(within)
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := ParseAffinity(a)
+	return func(c *clusterv1alpha1.Cluster) error {
+		if parsed.Matches(c) {
+			return nil
+		}
+		return fmt.Errorf("namespace %s must not use cluster %s (annotation %s): an administrator of the hub changes that",
+			namespace, c.Name, policyv1alpha1.AnnotationClusters)
+	}, err
+}
+
 // Matches reports whether all parts that are set match; an excluded cluster never matches.
 func (s Affinity) Matches(c *clusterv1alpha1.Cluster) bool {
 	if slices.Contains(s.exclude, c.Name) || len(s.names) > 0 && !slices.Contains(s.names, c.Name) {

@@ -18,12 +18,16 @@ func (j *task) filter(a *policyv1alpha1.ClusterAffinity, tier int, fit []candida
 	if err != nil {
 		return nil, err
 	}
+	within, err := j.open(j.Within)
+	if err != nil {
+		return nil, err
+	}
 	serving := j.serving(j.Kind)
 	for at := range j.traits {
 		if tier > 0 && why[at] == none {
 			continue // it is in an earlier tier
 		}
-		refusal := j.refusal(at, near, serving)
+		refusal := j.refusal(at, near, within, serving)
 		if tier == 0 || refusal == none {
 			why[at] = refusal
 		}
@@ -48,7 +52,7 @@ func (j *task) unmatched() bool {
 	})
 }
 
-func (j *task) refusal(at int, near, serving set) cause {
+func (j *task) refusal(at int, near, within, serving set) cause {
 	c := &j.traits[at]
 	runs := j.runs(at)
 	switch {
@@ -61,6 +65,8 @@ func (j *task) refusal(at int, near, serving set) cause {
 		return notServed
 	case !near.has(at):
 		return notNear
+	case within != nil && !within.has(at):
+		return notOpen
 	case len(j.Evicted) > 0 && slices.Contains(j.Evicted, j.of[at].Name):
 		return evicting
 	case !runs && j.together != nil && !j.together.has(at):

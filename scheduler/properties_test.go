@@ -108,6 +108,14 @@ func TestProperties(t *testing.T) {
 			r.Current = d.Clusters
 			same("decided again", clusters)
 		}
+		r.Within = "name in (m00,m02,m03)"
+		d, err = Schedule(r, NewSnapshot(clusters, nil))
+		outside := func(c workv1alpha2.TargetCluster) bool {
+			return !slices.Contains([]string{"m00", "m02", "m03"}, c.Name)
+		}
+		if Invalid(err) || err == nil && slices.ContainsFunc(d.Clusters, outside) {
+			t.Fatalf("within %s: %s, %v", r.Within, show(d), err)
+		}
 	})
 	if decided["clusters"] < 20 || len(decided) < 3 {
 		t.Errorf("not every kind of outcome was seen: %v", decided)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
 // FitError: no cluster passes the filters.
@@ -56,6 +57,7 @@ const (
 	notServed
 	perhapsNotServed
 	notNear
+	notOpen
 	evicting
 	notBest
 	noReplica
@@ -69,6 +71,7 @@ var causeTexts = [described]string{
 	notServed:        "cluster(s) did not have the API resource",
 	perhapsNotServed: "cluster(s) did not tell all APIs that they serve",
 	notNear:          "cluster(s) did not match the placement cluster affinity constraint",
+	notOpen:          "cluster(s) were not open to the namespace (annotation " + policyv1alpha1.AnnotationClusters + " of the Namespace)",
 	evicting:         "cluster(s) is in the process of eviction",
 	notBest:          "cluster(s) were not among the best that the spread constraints allow",
 	noReplica:        "cluster(s) got no replica of the division",

@@ -16,6 +16,9 @@ type Request struct {
 	Kind schema.GroupVersionKind
 	// Placement of the policy; nil: everywhere.
 	Placement *policyv1alpha1.Placement
+	// Within is the value of policyv1alpha1.AnnotationClusters of the namespace: no other cluster is
+	// selected, not even one where the template runs. "": all.
+	Within string
 	// Replicas and the requests of each. A template with neither is no workload.
 	Replicas     int32
 	Requirements *workv1alpha2.ReplicaRequirements

@@ -43,6 +43,40 @@ func tainted(key string, effect corev1.TaintEffect) func(c *clusterv1alpha1.Clus
 	}
 }
 
+// The namespace's clusters go before whatever the policy and the last decision select.
+func TestWithin(t *testing.T) {
+	s := snapshot(member("m1", 9), member("m2", 9), member("m3", 9))
+	for name, tt := range map[string]struct {
+		within, want, barred string
+		invalid              bool
+	}{
+		"no annotation":                    {want: "m1=2 m2=2 m3=2", barred: "[]"},
+		"names, one of no cluster":         {within: "m3, m9", want: "m3=2", barred: "[m1]"},
+		"an operator that no selector has": {within: "name!=m1,cores>2", invalid: true, barred: "[]"},
+		"labels":                           {within: "name!=m1", want: "m2=2 m3=2", barred: "[m1]"},
+		"none of the clusters":             {within: "team=shop", barred: "[m1]"},
+		"invalid moves nothing that runs":  {within: "name=a=b", invalid: true, barred: "[]"},
+		"no name":                          {within: "m1,", invalid: true, barred: "[]"},
+		"a list of what are not the names": {within: "m1;m2", invalid: true, barred: "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := request(2, placement(nil), "m1=2")
+			r.Within = tt.within
+			d, err := Schedule(r, s)
+			var got string
+			if err == nil {
+				got = show(d)
+			}
+			if got != tt.want || Invalid(err) != tt.invalid || (err == nil) != (tt.want != "") {
+				t.Errorf("decided %s, %v, want %s", got, err, tt.want)
+			}
+			if barred := fmt.Sprint(s.Barred(r)); barred != tt.barred {
+				t.Errorf("barred %s, want %s", barred, tt.barred)
+			}
+		})
+	}
+}
+
 func snapshot(clusters ...*clusterv1alpha1.Cluster) *Snapshot { return NewSnapshot(clusters, nil) }
 
 // request requests replicas of a Deployment, of one core each.

@@ -177,6 +177,15 @@ func (s *shape) matching(a *policyv1alpha1.ClusterAffinity) (set, error) {
 	return out, nil
 }
 
+// open are the clusters that a namespace with this value of AnnotationClusters may use; nil: all.
+func (s *shape) open(within string) (set, error) {
+	a, err := policyv1alpha1.ParseClusters(within)
+	if a == nil || err != nil {
+		return nil, err
+	}
+	return s.matching(a)
+}
+
 // selecting are the clusters that the selectors of an affinity select, regardless of its names.
 func (s *shape) selecting(a *policyv1alpha1.ClusterAffinity) (set, error) {
 	selectors := policyv1alpha1.ClusterAffinity{LabelSelector: a.LabelSelector, FieldSelector: a.FieldSelector}

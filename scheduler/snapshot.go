@@ -58,6 +58,21 @@ func (s *Snapshot) Assume(assumed iter.Seq2[string, Load]) *Snapshot {
 	return out
 }
 
+// Barred are those of Current that the namespace must not use, by name; none if Within is invalid:
+// an error in it moves nothing that runs.
+func (s *Snapshot) Barred(r *Request) (out []string) {
+	within, err := s.open(r.Within)
+	if within == nil || err != nil {
+		return nil
+	}
+	for _, c := range r.Current {
+		if at, ok := s.index[c.Name]; ok && !within.has(at) {
+			out = append(out, c.Name)
+		}
+	}
+	return out
+}
+
 // Fits reports whether each of the clusters has capacity for the replicas that it would get in
 // addition to its current ones.
 func (s *Snapshot) Fits(r *Request, clusters []workv1alpha2.TargetCluster) bool {

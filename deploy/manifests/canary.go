@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
 // canary is the object name (for tokens: the audience) that every policy refuses for any user. A
@@ -189,5 +191,7 @@ func propagationCanaries(c client.Client) map[string]func(context.Context) error
 			map[string]any{"name": hubCanary, "namespace": SystemNamespace},
 			map[string]any{"resourceSelectors": []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}})),
 		"pelago-deletion-protected": dryRun(c, &corev1.ConfigMap{ObjectMeta: object}),
+		"pelago-namespace-clusters": dryRun(c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hubCanary,
+			Annotations: map[string]string{policyv1alpha1.AnnotationClusters: hubCanary}}}),
 	}
 }

@@ -152,6 +152,47 @@ func TestNoRightsWithoutPolicies(t *testing.T) {
 	}
 }
 
+// Those who may edit a namespace do not choose its clusters; the verb bind on clusters is the right to.
+func TestNamespaceClusters(t *testing.T) {
+	cfg := server.Config(t)
+	install(t, cfg, MemberOptions{})
+	c := apiserver.Connect(t, cfg)
+	role := func(name string, rules ...rbacv1.PolicyRule) {
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"namespaces", "namespaces/status"},
+			Verbs: []string{"create", "patch"}})
+		c.Make(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules},
+			&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name},
+				RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+				Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: name}}})
+	}
+	role("tenant")
+	role("platform", rbacv1.PolicyRule{APIGroups: []string{"cluster.karmada.io"}, Resources: []string{"clusters"}, Verbs: []string{"bind"}})
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{policyv1alpha1.AnnotationClusters: "m1"}}}
+	c.Make(ns)
+	merge := func(text string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(text)) }
+	wider := merge(`{"metadata":{"annotations":{"pelago.io/clusters":"m1,m2"}}}`)
+	tenant := apiserver.Connect(t, as(cfg, "default", "tenant"))
+	platform := apiserver.Connect(t, as(cfg, "default", "platform"))
+	await.True(t, "the tenant may edit the namespace", func() bool {
+		return tenant.Patch(t.Context(), ns.DeepCopy(), merge(`{"metadata":{"labels":{"a":"b"}}}`)) == nil
+	})
+	other := ns.DeepCopy()
+	other.ObjectMeta = metav1.ObjectMeta{Name: "bank", Annotations: ns.Annotations}
+	for name, err := range map[string]error{
+		"a change":               tenant.Patch(t.Context(), ns.DeepCopy(), wider),
+		"the removal":            tenant.Patch(t.Context(), ns.DeepCopy(), merge(`{"metadata":{"annotations":null}}`)),
+		"a change by status":     tenant.Status().Patch(t.Context(), ns.DeepCopy(), wider),
+		"a namespace of its own": tenant.Create(t.Context(), other),
+	} {
+		if !refusedBy(err, "pelago-namespace-clusters") {
+			t.Errorf("%s: %v, want a refusal by pelago-namespace-clusters", name, err)
+		}
+	}
+	await.True(t, "who has the verb bind changes it", func() bool {
+		return platform.Patch(t.Context(), ns.DeepCopy(), wider) == nil
+	})
+}
+
 // A newer version upgrades what an older one has installed; an older one leaves it alone.
 func TestPropagationUpgrade(t *testing.T) {
 	cfg := apiserver.Start(t)

@@ -103,6 +103,9 @@ const (
 	// EvictionReasonNearerCluster: by the policy's annotation pelago.io/near another cluster is to
 	// be used.
 	EvictionReasonNearerCluster = "NearerCluster"
+	// EvictionReasonNotOpen: the namespace must not use the cluster any longer
+	// (policyv1alpha1.AnnotationClusters).
+	EvictionReasonNotOpen = "ClusterNotOpen"
 	// EvictionReasonFailback: by the policy's annotation pelago.io/failback replicas return to a
 	// cluster that they had left.
 	EvictionReasonFailback = "Failback"

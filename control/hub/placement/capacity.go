@@ -107,6 +107,18 @@ func (r *Cache) Need(req *scheduler.Request, o scheduler.Observed) string {
 	return scheduler.Need(req, o, s)
 }
 
+// Barred are the clusters that a template runs in and its namespace must not use
+// (scheduler.Snapshot.Barred).
+func (r *Cache) Barred(req *scheduler.Request) []string {
+	if req.Within == "" {
+		return nil
+	}
+	r.mu.Lock()
+	s := r.latest()
+	r.mu.Unlock()
+	return s.Barred(req)
+}
+
 // Try returns the decision that would be made now, and reserves nothing.
 func (r *Cache) Try(key string, req *scheduler.Request) (scheduler.Decision, error) {
 	r.mu.Lock()

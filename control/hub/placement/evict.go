@@ -177,6 +177,8 @@ type Evictor struct {
 	Take func(cluster string) time.Duration
 	// Nearer is why the template leaves clusters for nearer ones, by cluster.
 	Nearer map[string]string
+	// Barred are the clusters that its namespace must not use any longer.
+	Barred []string
 	// Stays is why no template leaves a cluster: no other can have it.
 	Stays error
 }
@@ -367,6 +369,11 @@ func (e *Eviction) failed(b binding.Binding, cluster string) {
 func (v *Evictor) due(b binding.Binding, t workv1alpha2.TargetCluster, e *Eviction) (workv1alpha2.GracefulEvictionTask, bool) {
 	f := v.Of[t.Name]
 	failover := ptr.Deref(b.Spec.Failover, policyv1alpha1.FailoverBehavior{})
+	if slices.Contains(v.Barred, t.Name) {
+		reason := fmt.Sprintf("namespace %s must not use cluster %s (annotation %s)", b.GetNamespace(), t.Name, policyv1alpha1.AnnotationClusters)
+		return v.task(b, t, clusterTask(failover.Cluster, workv1alpha2.EvictionReasonNotOpen, workv1alpha2.EvictionProducerHub, reason),
+			preservationOf(failover.Cluster), e)
+	}
 	if reason, after := untolerated(f.Taints, b.Spec.Placement, v.Now); reason != "" {
 		switch {
 		case after > 0:

@@ -284,8 +284,8 @@ func request(b binding.Binding, before *workv1alpha2.Decision) (*scheduler.Reque
 	if s.RescheduleTriggeredAt != nil {
 		o.Rescheduled = s.RescheduleTriggeredAt.Time
 	}
-	r := &scheduler.Request{UID: s.Resource.UID, Kind: key.GVK, Placement: s.Placement, Replicas: s.Replicas,
-		Requirements: s.ReplicaRequirements, Groups: s.WorkloadAffinityGroups, Components: len(s.Components), ComponentsLoad: placement.ComponentsLoad(s.Components), Current: s.Clusters, Term: before.Term,
+	r := &scheduler.Request{UID: s.Resource.UID, Kind: key.GVK, Placement: s.Placement, Within: b.GetAnnotations()[policyv1alpha1.AnnotationClusters],
+		Replicas: s.Replicas, Requirements: s.ReplicaRequirements, Groups: s.WorkloadAffinityGroups, Components: len(s.Components), ComponentsLoad: placement.ComponentsLoad(s.Components), Current: s.Clusters, Term: before.Term,
 		Undivided: b.GetAnnotations()[workv1alpha2.AnnotationUndivided], Fresh: o.Rescheduled.After(o.Scheduled)}
 	for i := range s.GracefulEvictionTasks {
 		// that cluster is healthy

@@ -40,6 +40,7 @@ func desired(w inputs, in *kinds.Interpreter) (binding.Binding, error) {
 	controllerutil.AddFinalizer(b, b.Finalizer())
 	own(b, w.template)
 	b.Spec.Resource.UID = w.template.GetUID()
+	setAnnotation(b, policyv1alpha1.AnnotationClusters, w.within)
 	// Without a policy the binding keeps its state of the template, unless other bindings need it.
 	if following || w.policy == nil && !w.kept && len(w.parents) > 0 || !w.have.Exists() {
 		if err := refresh(b, w.template); err != nil {

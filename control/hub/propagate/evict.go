@@ -13,14 +13,16 @@ import (
 func (r *reconciler) evict(b binding.Binding, nearer map[string]string, stays error) placement.Eviction {
 	before, f := recorded(b), r.leaving.Load()
 	s := b.Spec
-	watched := s.Failover != nil && s.Failover.Application != nil || len(nearer) > 0 || before.Failback != nil
+	req, _ := request(b, before) // what the last decision was made from is not needed
+	barred := r.Capacity.Barred(req)
+	watched := s.Failover != nil && s.Failover.Application != nil || len(nearer) > 0 || len(barred) > 0 || before.Failback != nil
 	if f == nil || !scheduled(b, before) || len(s.GracefulEvictionTasks) == 0 && !watched && !f.Concerns(s) {
 		return placement.Eviction{}
 	}
 	// a policy with another value is not valid
 	after, _ := policyv1alpha1.FailbackOf(b.GetAnnotations())
 	now := time.Now()
-	v := placement.Evictor{EvictionOptions: r.Eviction, Clusters: *f, Now: now, FailbackAfter: after, Nearer: nearer, Stays: stays,
+	v := placement.Evictor{EvictionOptions: r.Eviction, Clusters: *f, Now: now, FailbackAfter: after, Nearer: nearer, Barred: barred, Stays: stays,
 		Take: func(cluster string) time.Duration { return r.evictions.Take(cluster, capacityKey(b), now) }}
 	return v.Evict(b, before)
 }

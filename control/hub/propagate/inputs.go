@@ -37,14 +37,22 @@ type inputs struct {
 	id   types.UID
 	// parents are the bindings whose templates depend on this one, sorted.
 	parents []binding.Binding
+	// generation is that of the reconciler before anything of this was read that is not in
+	// subject.
+	generation uint64
+	// within is which clusters the namespace may use (policyv1alpha1.AnnotationClusters).
+	within string
 	// priority is that of the policy's priority class.
 	priority *int32
 }
 
 // inputs makes the inputs of a template that has the claim of its policy.
 func (r *reconciler) inputs(ctx context.Context, s subject, p *propagationPolicy, priority *int32) (inputs, error) {
-	w := inputs{key: s.key, template: s.template, policy: p, have: s.have, parents: s.parents, priority: priority}
+	w := inputs{key: s.key, template: s.template, policy: p, have: s.have, parents: s.parents, priority: priority, generation: r.generation.Load()}
 	var err error
+	if w.within, err = binding.Within(ctx, r.cache, r.live, s.key.Namespace); err != nil {
+		return w, err
+	}
 	if w.waiting, err = waits(p, s.template, s.have); err != nil {
 		return w, err
 	}

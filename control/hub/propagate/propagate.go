@@ -136,7 +136,7 @@ type reconciler struct {
 	// changed.
 	wake     chan struct{}
 	clusters chan bool
-	// generation counts how often clusters or quotas were set. A decision that is written in
+	// generation counts how often clusters, quotas or those of a namespace were set. A decision that is written in
 	// another one than it was made in may have been overlooked by addIfDue.
 	generation atomic.Uint64
 	// leaving are the clusters that templates may have to leave, evictions the rates at which they

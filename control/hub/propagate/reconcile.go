@@ -164,7 +164,6 @@ func (r *reconciler) bind(ctx context.Context, w inputs) (requeue, error) {
 	if err := r.outgrows(w, b); err != nil {
 		return r.bind(ctx, w.refusing(err))
 	}
-	generation := r.generation.Load()
 	p, err := r.place(ctx, b, w)
 	if err != nil {
 		r.keepPlaces(p)
@@ -175,7 +174,7 @@ func (r *reconciler) bind(ctx context.Context, w inputs) (requeue, error) {
 		return done, err
 	}
 	if written {
-		if r.generation.Load() != generation {
+		if r.generation.Load() != w.generation {
 			r.queue.Add(w.key)
 		}
 		r.recordEvents(w, p)

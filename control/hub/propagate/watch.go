@@ -53,6 +53,7 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 		{&workv1alpha2.ClusterResourceBinding{}, r.onBinding},
 		{&clusterv1alpha1.Cluster{}, r.onCluster},
 		{&policyv1alpha1.FederatedResourceQuota{}, r.onQuota},
+		{binding.Namespace(), r.onNamespace},
 		{definition, func(_, _ client.Object) { r.wakeKinds() }},
 	} {
 		informer, err := r.informers.GetInformer(ctx, w.kind)
@@ -333,6 +334,18 @@ func (r *reconciler) onQuota(before, after client.Object) {
 		}
 	}, client.MatchingFields{indexUndecided: kube.IndexFlag})
 	if err != nil {
+		log.Log.Error(err, "bindings cannot be listed")
+	}
+}
+
+// onNamespace enqueues the templates of a namespace that may use other clusters than before.
+func (r *reconciler) onNamespace(before, after client.Object) {
+	if before == nil || after == nil ||
+		before.GetAnnotations()[policyv1alpha1.AnnotationClusters] == after.GetAnnotations()[policyv1alpha1.AnnotationClusters] {
+		return
+	}
+	r.generation.Add(1) // for the decisions that are being written
+	if err := binding.Each(context.Background(), r.cache, r.addTemplate, client.InNamespace(after.GetName())); err != nil {
 		log.Log.Error(err, "bindings cannot be listed")
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/scheduler"
 )
 
 // BindingInput is all that the Works of one template are computed from.
@@ -63,7 +64,7 @@ type BindingPlan struct {
 // cluster. Works of clusters that are leaving, or that do not exist, are left unchanged: their
 // namespace is being deleted, or the Cluster has not been restored yet.
 func DesiredWorks(in *BindingInput) (BindingPlan, error) {
-	all := targets(in.Binding.Spec)
+	all, barred, refuses := in.open()
 	directly, later := leaving(in.Binding.Spec, all)
 	have, double := byCluster(in.Works, in.Binding.GetLabels()[in.Binding.IDLabel()], in.Binding.IDLabel())
 
@@ -99,8 +100,14 @@ func DesiredWorks(in *BindingInput) (BindingPlan, error) {
 		return BindingPlan{}, err
 	}
 	works := assigner{interpreter: in.Interpreter, hubID: in.HubID, newID: in.NewID}
+	works.Failed = barred
 	for _, t := range all {
 		w := have[t.name]
+		if err := refuses(t.name); err != nil && (w == nil || w.DeletionTimestamp != nil) {
+			works.fail(in.Binding.String(), t.name, err)
+			plan.Surplus = nil
+			continue
+		}
 		if in.Clusters[t.name] == nil {
 			if w == nil || w.DeletionTimestamp != nil {
 				plan.Surplus = nil
@@ -195,6 +202,38 @@ type target struct {
 	// binding requires the template: there the template's own number of replicas stays.
 	replicas  int32
 	scheduled bool
+	// foreign: a binding of another namespace requires the template.
+	foreign bool
+}
+
+// open returns the targets that the namespace may use, those of others that are not, and what refuses
+// clusters that get a first Work. One that has a Work keeps it until its eviction ends, except where
+// another namespace alone requires it.
+func (in *BindingInput) open() (all []target, barred []Failure, refuses func(cluster string) error) {
+	text := in.Binding.GetAnnotations()[policyv1alpha1.AnnotationClusters]
+	all = targets(in.Binding.Spec)
+	if text == "" {
+		return all, nil, func(string) error { return nil }
+	}
+	open, invalid := scheduler.Open(in.Binding.GetNamespace(), text)
+	refuses = func(cluster string) error {
+		c := in.Clusters[cluster]
+		if c == nil || invalid != nil {
+			return invalid
+		}
+		return open(c)
+	}
+	all = slices.DeleteFunc(all, func(t target) bool {
+		if !t.foreign || invalid != nil {
+			return false
+		}
+		err := refuses(t.name)
+		if err != nil {
+			barred = append(barred, Failure{in.Binding.String(), t.name, err})
+		}
+		return err != nil
+	})
+	return all, barred, refuses
 }
 
 // targets are the clusters of the decision, then those to which bindings go that require this one;
@@ -209,11 +248,11 @@ func targets(spec *workv1alpha2.ResourceBindingSpec) []target {
 		}
 	}
 	for _, c := range spec.Clusters {
-		add(target{c.Name, spec.ReplicasIn(c), true})
+		add(target{name: c.Name, replicas: spec.ReplicasIn(c), scheduled: true})
 	}
 	for _, by := range spec.RequiredBy {
 		for _, c := range by.Clusters {
-			add(target{name: c.Name})
+			add(target{name: c.Name, foreign: by.Namespace != spec.Resource.Namespace})
 		}
 	}
 	return out

@@ -29,6 +29,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
@@ -74,6 +75,7 @@ func SetupMultiClusterServices(mgr ctrl.Manager, o MultiClusterOptions) error {
 		Watches(service, &handler.EnqueueRequestForObject{}).
 		Watches(&workv1alpha1.Work{}, r.writer.Events(ownerService), builder.WithPredicates(predicate.Or(
 			labelsOrSpec, predicate.AnnotationChangedPredicate{}, appliedChanged()))).
+		Watches(binding.Namespace(), all, builder.WithPredicates(withinChanged())).
 		Watches(&clusterv1alpha1.Cluster{}, all, builder.WithPredicates(clusterChanged())).
 		Watches(&policyv1alpha1.OverridePolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&policyv1alpha1.ClusterOverridePolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -82,6 +84,16 @@ func SetupMultiClusterServices(mgr ctrl.Manager, o MultiClusterOptions) error {
 		return fmt.Errorf("set up the controller of MultiClusterServices: %w", err)
 	}
 	return nil
+}
+
+// withinChanged lets those updates of namespaces pass that open other clusters to them.
+func withinChanged() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return e.ObjectOld.GetAnnotations()[policyv1alpha1.AnnotationClusters] != e.ObjectNew.GetAnnotations()[policyv1alpha1.AnnotationClusters]
+		},
+	}
 }
 
 // ownerService is the MultiClusterService of a Work: it has the name of what the Work holds.
@@ -118,7 +130,7 @@ func (r *multiClusterReconciler) reconcile(ctx context.Context, req reconcile.Re
 	if in.Exposure == nil || kube.IsStale(err) {
 		return 0, err
 	}
-	failed := errors.Join(plan.Err(), err)
+	failed := errors.Join(plan.Invalid, plan.Err(), err)
 	return 0, errors.Join(err, r.report(ctx, in, plan, failed))
 }
 
@@ -129,6 +141,9 @@ func (r *multiClusterReconciler) input(ctx context.Context, name types.Namespace
 	}
 	var err error
 	if in.Exposure, in.Service, err = read(ctx, r.client, name); err != nil {
+		return nil, err
+	}
+	if in.Within, err = binding.Within(ctx, r.client, r.live, name.Namespace); err != nil {
 		return nil, err
 	}
 	var clusters clusterv1alpha1.ClusterList
@@ -261,7 +276,7 @@ func (r *multiClusterReconciler) report(ctx context.Context, in *MultiClusterInp
 	next := in.Exposure.DeepCopy()
 	for _, c := range exposureConditions(in, plan, failed) {
 		c.ObservedGeneration = in.Exposure.Generation
-		partly := c.Type == networkingv1alpha1.ConditionServiceApplied && len(plan.Unknown)+len(plan.Waiting) > 0
+		partly := c.Type == networkingv1alpha1.ConditionServiceApplied && len(plan.Unknown)+len(plan.Barred)+len(plan.Waiting) > 0
 		if meta.SetStatusCondition(&next.Status.Conditions, c) && (c.Status == metav1.ConditionFalse || partly) {
 			r.recorder.Event(in.Exposure, corev1.EventTypeWarning, c.Reason, c.Message)
 		}
@@ -314,13 +329,16 @@ func exposureConditions(in *MultiClusterInput, plan MultiClusterPlan, failed err
 	if len(plan.Unknown) > 0 {
 		applied.Message += "; no such cluster: " + strings.Join(plan.Unknown, ", ")
 	}
+	if len(plan.Barred) > 0 {
+		applied.Message += "; namespace " + in.Name.Namespace + " must not use (annotation " + policyv1alpha1.AnnotationClusters + "): " + strings.Join(plan.Barred, ", ")
+	}
 	if len(in.Exposure.Spec.Ports) > 0 {
 		applied.Message += "; spec.ports is not applied: all ports of the Service are exported"
 	}
 	switch {
 	case in.Service == nil:
 		failed = errors.Join(failed, fmt.Errorf("the Service %s does not exist: create it at the hub", in.Name))
-	case len(providers) == 0:
+	case plan.Invalid == nil && len(providers) == 0:
 		failed = errors.Join(failed, errors.New("no provider cluster has joined and is accepted"))
 	}
 	if failed != nil {

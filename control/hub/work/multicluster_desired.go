@@ -21,6 +21,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/scheduler"
 )
 
 // What the Works of a MultiClusterService hold. Members serve the kind: the network agent installs
@@ -47,6 +48,8 @@ type MultiClusterInput struct {
 	Works []*workv1alpha1.Work
 	// Names of Works of either kind, by kind.
 	Names map[string]Names
+	// Within is which clusters the namespace may use (policyv1alpha1.AnnotationClusters).
+	Within string
 	// NewID makes a permanent id.
 	NewID func() string
 }
@@ -57,8 +60,11 @@ type MultiClusterPlan struct {
 	Writes
 	Delete []*workv1alpha1.Work
 	// Providers and Consumers are the clusters of the service that exist, Waiting those of them that
-	// take no Works, Unknown those that are named and do not exist.
-	Providers, Consumers, Waiting, Unknown []string
+	// take no Works, Unknown those that are named and do not exist, Barred those that are named and
+	// that the namespace must not use.
+	Providers, Consumers, Waiting, Unknown, Barred []string
+	// Invalid is the error of Within; then nothing is written.
+	Invalid error
 	// NotApplied lists what does not exist in its cluster yet, with the reason.
 	NotApplied []string
 }
@@ -70,7 +76,19 @@ type MultiClusterPlan struct {
 func DesiredMultiClusterWorks(in *MultiClusterInput) MultiClusterPlan {
 	var plan MultiClusterPlan
 	if crossCluster(in.Exposure) && in.Service != nil {
-		plan.Providers, plan.Consumers, plan.Unknown = clustersOfExposure(in.Exposure, in.Clusters)
+		refuses, err := scheduler.Open(in.Name.Namespace, in.Within)
+		if err != nil {
+			return MultiClusterPlan{Invalid: err}
+		}
+		open := maps.Clone(in.Clusters)
+		maps.DeleteFunc(open, func(_ string, c *clusterv1alpha1.Cluster) bool { return refuses(c) != nil })
+		plan.Providers, plan.Consumers, plan.Unknown = clustersOfExposure(in.Exposure, open)
+		plan.Unknown = slices.DeleteFunc(plan.Unknown, func(name string) bool {
+			if in.Clusters[name] != nil {
+				plan.Barred = append(plan.Barred, name)
+			}
+			return in.Clusters[name] != nil
+		})
 		plan.Waiting = in.waiting(slices.Concat(plan.Providers, plan.Consumers))
 	}
 	works := assigner{interpreter: in.Interpreter, hubID: in.HubID, newID: in.NewID}

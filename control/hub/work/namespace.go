@@ -26,6 +26,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
@@ -68,16 +69,9 @@ func SetupNamespaces(mgr ctrl.Manager, o NamespaceOptions) error {
 	return nil
 }
 
-// namespace is an empty one. Its metadata is all that is read.
-func namespace() *metav1.PartialObjectMetadata {
-	ns := &metav1.PartialObjectMetadata{}
-	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	return ns
-}
-
 // reconcile writes the Works of one namespace.
 func (r *namespaceReconciler) reconcile(ctx context.Context, req reconcile.Request) (time.Duration, error) {
-	ns := namespace()
+	ns := binding.Namespace()
 	switch err := r.client.Get(ctx, req.NamespacedName, ns); {
 	case apierrors.IsNotFound(err):
 		r.Skips.Report("Namespace "+req.Name, nil)
@@ -163,7 +157,7 @@ func (r *namespaceReconciler) clean(ctx context.Context, name string) error {
 	if len(own) == 0 {
 		return nil
 	}
-	ns := namespace()
+	ns := binding.Namespace()
 	switch err := r.live.Get(ctx, types.NamespacedName{Name: name}, ns); {
 	case err == nil:
 		return kube.StaleCache(ns, "none", ns.ResourceVersion)
@@ -180,7 +174,7 @@ func (r *namespaceReconciler) watch(mgr ctrl.Manager, o controller.Options) erro
 	}
 	labelsOrSpec := predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).Named("namespaces").WithOptions(o).
-		Watches(namespace(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksChanged())).
+		Watches(binding.Namespace(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksChanged())).
 		Watches(&workv1alpha1.Work{}, r.writer.Events(owner), builder.WithPredicates(predicate.Or(
 			labelsOrSpec, predicate.AnnotationChangedPredicate{}))).
 		Watches(&clusterv1alpha1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(clusterChanged())).
