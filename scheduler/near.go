@@ -1,8 +1,8 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 )
@@ -50,30 +50,40 @@ func (j *task) farCause() cause {
 	return j.far
 }
 
-// band divides a tier of candidates by round-trip time, the nearest first. Within a band their
-// order stays.
+// band divides a tier of candidates by round-trip time and by scores, the best first. Within a band
+// their order stays.
 func (j *task) band(tier []candidate) {
-	if j.Near == nil || !j.Near.Prefer || len(tier) == 0 {
-		return
+	if j.Near != nil && j.Near.Prefer {
+		bands(tier, func(c candidate) time.Duration { return j.Near.Of(j.of[c.at].Name) }, Nearer)
 	}
-	times := make([]time.Duration, 0, len(tier))
+	if len(j.Scores) > 0 {
+		bands(tier, j.rank, func(a, b int64) bool { return a < b })
+	}
+}
+
+// bandBits are those of the number of a band, of which there are no more than clusters.
+const bandBits = 20
+
+// bands divides a tier by a value, the smallest first; less reports that a value begins a new band.
+func bands[T cmp.Ordered](tier []candidate, value func(candidate) T, less func(a, b T) bool) {
+	values := make([]T, 0, len(tier))
 	for _, c := range tier {
-		times = append(times, j.Near.Of(j.of[c.at].Name))
+		values = append(values, value(c))
 	}
-	slices.Sort(times)
-	var bands []time.Duration // the shortest of each
-	for _, rtt := range times {
-		if len(bands) == 0 || Nearer(bands[len(bands)-1], rtt) {
-			bands = append(bands, rtt)
+	slices.Sort(values)
+	var first []T // the smallest of each
+	for _, v := range values {
+		if len(first) == 0 || less(first[len(first)-1], v) {
+			first = append(first, v)
 		}
 	}
 	for i := range tier {
 		c := &tier[i]
-		of, found := slices.BinarySearch(bands, j.Near.Of(j.of[c.at].Name))
+		of, found := slices.BinarySearch(first, value(*c))
 		if !found {
 			of--
 		}
-		c.tier = c.tier*math.MaxInt32 + of
+		c.tier = c.tier<<bandBits | of
 	}
 	slices.SortStableFunc(tier, func(a, b candidate) int { return a.tier - b.tier })
 }

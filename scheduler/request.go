@@ -57,6 +57,8 @@ type Request struct {
 	Together, Apart []string
 	// Near: round-trip times bear on the decision; nil: they do not.
 	Near *Near
+	// Scores order clusters, after Near.
+	Scores []Score
 }
 
 // workload reports whether the template has replicas to be divided.

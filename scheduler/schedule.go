@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -208,9 +209,13 @@ func (j *task) choose(t term, why []cause) ([]workv1alpha2.TargetCluster, error)
 			}
 		}
 	}
+	unscored := j.unscored(fit)
 	shares, err := j.divide(chosen)
 	if err != nil {
 		return nil, err
+	}
+	if unscored != "" {
+		j.note = strings.TrimPrefix(j.note+"; "+unscored, "; ")
 	}
 	if len(shares) < len(chosen) {
 		for _, c := range chosen {

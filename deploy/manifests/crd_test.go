@@ -58,7 +58,7 @@ func TestMembersGetNoDefinitionsOfTheHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, crd := range crds {
-		if strings.HasSuffix(crd.GetName(), ".karmada.io") || crd.GetName() == "kindrules.pelago.io" {
+		if strings.HasSuffix(crd.GetName(), ".karmada.io") || crd.GetName() == "kindrules.pelago.io" || crd.GetName() == "placementscores.pelago.io" {
 			t.Errorf("%s is installed in members", crd.GetName())
 		}
 	}

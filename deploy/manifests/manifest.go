@@ -45,7 +45,7 @@ func PropagationObjects(o MemberOptions, workloads bool) ([]*unstructured.Unstru
 
 // PropagationCRDs are the definitions of the kinds by which the hub propagates.
 func PropagationCRDs() ([]*unstructured.Unstructured, error) {
-	return Objects(nil, "crds/*.karmada.io_*.yaml", "crds/pelago.io_kindrules.yaml")
+	return Objects(nil, "crds/*.karmada.io_*.yaml", "crds/pelago.io_kindrules.yaml", "crds/pelago.io_placementscores.yaml")
 }
 
 // HubCRDs are the definitions of the kinds that members exchange.

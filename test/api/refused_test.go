@@ -32,7 +32,8 @@ type refusal struct {
 
 func (r refusal) object(spec map[string]any) *unstructured.Unstructured {
 	version := map[string]string{
-		"Cluster": "cluster.karmada.io/v1alpha1", "Work": "work.karmada.io/v1alpha1", "ResourceInterpreterCustomization": "config.karmada.io/v1alpha1",
+		"PlacementScore": "pelago.io/v1alpha1",
+		"Cluster":        "cluster.karmada.io/v1alpha1", "Work": "work.karmada.io/v1alpha1", "ResourceInterpreterCustomization": "config.karmada.io/v1alpha1",
 		"WorkloadRebalancer": "apps.karmada.io/v1alpha1",
 		"ResourceBinding":    "work.karmada.io/v1alpha2", "ClusterResourceBinding": "work.karmada.io/v1alpha2",
 	}[r.Kind]

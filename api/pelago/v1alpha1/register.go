@@ -18,6 +18,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&Peer{}, &PeerList{},
 		&ServiceContribution{}, &ServiceContributionList{},
 		&KindRules{}, &KindRulesList{},
+		&PlacementScore{}, &PlacementScoreList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

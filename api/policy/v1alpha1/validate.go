@@ -11,8 +11,8 @@ import (
 )
 
 // ValidatePropagation checks what the schema of a propagation policy cannot: the spec
-// (PropagationSpec.Validate), and the syntax of the annotations AnnotationNear and
-// AnnotationFailback.
+// (PropagationSpec.Validate), and the syntax of the annotations AnnotationNear,
+// AnnotationScores and AnnotationFailback.
 func ValidatePropagation(o metav1.Object, s PropagationSpec) field.ErrorList {
 	errs := s.Validate(o.GetNamespace())
 	invalid := func(key string, err error) {
@@ -23,6 +23,8 @@ func ValidatePropagation(o metav1.Object, s PropagationSpec) field.ErrorList {
 	}
 	_, err := NearOf(o.GetAnnotations())
 	invalid(AnnotationNear, err)
+	_, err = ScoresOf(o.GetAnnotations())
+	invalid(AnnotationScores, err)
 	_, err = FailbackOf(o.GetAnnotations())
 	invalid(AnnotationFailback, err)
 	return errs

@@ -113,3 +113,21 @@ func TestFailback(t *testing.T) {
 		}
 	}
 }
+
+func TestScoresOf(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"gpu": 1, "cost": -1000}`: "",
+		``:                          "unexpected end of JSON input",
+		`{}`:                        "0 scores are named",
+		`{"gpu": 0}`:                "the weight 0 of score gpu",
+		`{"gpu": 1001}`:             "the weight 1001 of score gpu",
+		`{"gpu": 1.5}`:              "json: cannot unmarshal",
+		`{"GPU": 1}`:                `score "GPU"`,
+		`{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1}`: "9 scores are named",
+	} {
+		weights, err := ScoresOf(map[string]string{AnnotationScores: text})
+		if want == "" && (err != nil || len(weights) != 2) || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%s: %v, %v, want an error that begins with %q", text, weights, err, want)
+		}
+	}
+}

@@ -90,6 +90,9 @@ func (r *reconciler) addSchedulable(ctx context.Context) {
 		near, err := r.near(ctx, b)
 		if err == nil {
 			req.Near = near
+			req.Scores, err = r.scores(ctx, b)
+		}
+		if err == nil {
 			_, err = r.Capacity.Try(capacityKey(b), req)
 		}
 		if err == nil {
@@ -126,7 +129,7 @@ func (r *reconciler) addIfDue(b binding.Binding) {
 			return
 		case scheduler.FollowsClusters:
 			open := before.Reason != workv1alpha2.ReasonSuccess || before.Held != "" || len(b.Spec.GracefulEvictionTasks) > 0
-			if open || b.GetAnnotations()[policyv1alpha1.AnnotationNear] != "" {
+			if a := b.GetAnnotations(); open || a[policyv1alpha1.AnnotationNear] != "" || a[policyv1alpha1.AnnotationScores] != "" {
 				break
 			}
 			d, err := r.Capacity.Try(capacityKey(b), req)

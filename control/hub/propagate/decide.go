@@ -72,6 +72,10 @@ func (r *reconciler) decide(
 	now := time.Now()
 	req, observed := request(b, before)
 	req.Near, req.Stopped, req.Empty = n, before.Stopped, r.EmptyWorkloads
+	var err error
+	if req.Scores, err = r.scores(ctx, b); err != nil {
+		return decision{}, err
+	}
 	returns, reservation, err := r.returned(b, req, e)
 	if err != nil {
 		return decision{}, err

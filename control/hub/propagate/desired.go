@@ -116,6 +116,7 @@ func follow(b binding.Binding, w inputs, in *kinds.Interpreter) error {
 		s.SchedulePriority = &workv1alpha2.SchedulePriority{Priority: *w.priority}
 	}
 	setAnnotation(b, policyv1alpha1.AnnotationNear, w.policy.GetAnnotations()[policyv1alpha1.AnnotationNear])
+	setAnnotation(b, policyv1alpha1.AnnotationScores, w.policy.GetAnnotations()[policyv1alpha1.AnnotationScores])
 	setAnnotation(b, policyv1alpha1.AnnotationFailback, w.policy.GetAnnotations()[policyv1alpha1.AnnotationFailback])
 	setAnnotation(b, workv1alpha2.AnnotationUndivided, kinds.Undivided(w.template))
 	s.WorkloadAffinityGroups = affinityGroups(p.Placement.WorkloadAffinity, w.template.GetLabels())

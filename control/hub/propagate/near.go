@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -35,6 +36,20 @@ func (r *reconciler) near(ctx context.Context, b binding.Binding) (*scheduler.Ne
 		}
 	}
 	return r.rtts.Load().To(n, targets), nil
+}
+
+// scores are those by which a binding is placed; nil: none bear on it. One that expires changes the
+// next decision only.
+func (r *reconciler) scores(ctx context.Context, b binding.Binding) ([]scheduler.Score, error) {
+	weights, err := policyv1alpha1.ScoresOf(b.GetAnnotations())
+	if weights == nil || err != nil {
+		return nil, err
+	}
+	var list pelagov1alpha1.PlacementScoreList
+	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list PlacementScores: %w", err)
+	}
+	return scheduler.ScoresAt(weights, list.Items, time.Now()), nil
 }
 
 // exporters are the clusters that export a service; none if the hub is not the broker.

@@ -37,6 +37,8 @@ type Explanation struct {
 	Binding       string            `json:"binding,omitempty"`
 	Decision      *explainedAttempt `json:"decision,omitempty"`
 	Near          *explainedNear    `json:"near,omitempty"`
+	// Scores of all clusters, the best first, if the policy weighs any.
+	Scores []explainedScore `json:"scores,omitempty"`
 	// Problem is the reason why there is no policy, no binding or no decision, and the remedy.
 	Problem  string                   `json:"problem,omitempty"`
 	Clusters []explainedCluster       `json:"clusters,omitempty"`
@@ -99,7 +101,7 @@ func (f *Subject) Explain() Explanation {
 			ptr.Deref(d.Failback, workv1alpha2.Failback{}).Message}
 		out.Rejected = d.Rejected
 	}
-	out.Near = f.near
+	out.Near, out.Scores = f.near, f.scores
 	out.Clusters = f.explainClusters()
 	return out
 }
@@ -296,6 +298,7 @@ func PrintExplanation(w io.Writer, e Explanation, wide bool, now time.Time) erro
 	if e.Near != nil {
 		e.Near.print(w)
 	}
+	printScores(w, e.Scores)
 	if e.Problem != "" {
 		fmt.Fprintf(w, "Problem:   %s\n", e.Problem)
 	}

@@ -35,6 +35,7 @@ type Subject struct {
 	binding         binding.Binding
 	works           []workv1alpha1.Work
 	near            *explainedNear
+	scores          []explainedScore
 	events          []corev1.Event // of template and binding, the oldest first
 }
 
@@ -77,6 +78,9 @@ func ReadSubject(
 		return nil, err
 	}
 	if f.near, err = readNear(ctx, c, clusters, f.binding); err != nil {
+		return nil, err
+	}
+	if f.scores, err = readScores(ctx, c, clusters, f.binding); err != nil {
 		return nil, err
 	}
 	f.events, err = eventsOf(ctx, c, f)
