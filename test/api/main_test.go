@@ -20,6 +20,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	networkingv1alpha1 "github.com/pelago-net/pelago/api/networking/v1alpha1"
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	remedyv1alpha1 "github.com/pelago-net/pelago/api/remedy/v1alpha1"
 	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
@@ -39,7 +40,7 @@ func connect(t *testing.T) *apiserver.Cluster {
 }
 
 var kinds = []func(*runtime.Scheme) error{
-	clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme, configv1alpha1.AddToScheme,
+	clusterv1alpha1.AddToScheme, pelagov1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme, configv1alpha1.AddToScheme,
 	appsv1alpha1.AddToScheme, autoscalingv1alpha1.AddToScheme, networkingv1alpha1.AddToScheme, remedyv1alpha1.AddToScheme, searchv1alpha1.AddToScheme,
 }
 
