@@ -336,10 +336,16 @@ func withdraw(ctx context.Context, hub client.Client, name string, l Leaving) er
 		return fmt.Errorf("delete Cluster %s at the hub: %w", name, err)
 	}
 	var last error
+	var blocker string // what pelago-hub waits for
 	poll := func(while func() bool) error {
 		return wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, l.Timeout, true, func(context.Context) (bool, error) {
 			// not the limited context: the last request completes
 			last = hub.Get(ctx, client.ObjectKey{Name: name}, member)
+			c := meta.FindStatusCondition(member.Status.Conditions, clusterv1alpha1.ConditionRemoved)
+			if last == nil && c != nil && c.Status == metav1.ConditionFalse && c.Message != blocker {
+				blocker = c.Message
+				l.Progress("Cluster %s: %s", name, blocker)
+			}
 			return apierrors.IsNotFound(last) || last == nil && !while(), nil
 		})
 	}
@@ -362,6 +368,10 @@ func withdraw(ctx context.Context, hub client.Client, name string, l Leaving) er
 	}
 	if ctx.Err() != nil || last != nil {
 		return fmt.Errorf("wait until Cluster %s is gone from the hub: %w", name, errors.Join(err, last))
+	}
+	if blocker != "" {
+		return fmt.Errorf("after %s cluster %s is still being removed: %s; see `kubectl -n %s%s get works`, and run this again to wait for it",
+			l.Timeout, name, blocker, clusterv1alpha1.ExecutionNamespacePrefix, name)
 	}
 	return fmt.Errorf("after %s cluster %s is still being removed: pelago-hub must run, and reach the cluster (push) or be reached by its "+
 		"agent (pull); see `kubectl describe clusters.cluster.karmada.io %s` and `kubectl -n %s%s get works`. Run this again to wait "+

@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,5 +91,38 @@ func TestWithdrawByForce(t *testing.T) {
 				t.Errorf("the Deployment stays: want %t\n%s", tt.stays, text)
 			}
 		})
+	}
+}
+
+// What a removal waits for is reported when it changes, and named by the error.
+func TestWithdrawNamesTheBlocker(t *testing.T) {
+	scheme, err := manifests.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages := []string{"2 Works wait", "2 Works wait", "cluster c1 is still named by ResourceBinding shop/web"}
+	reads := 0
+	hub := fake.NewClientBuilder().WithScheme(scheme).
+		WithObjects(&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c1", Finalizers: []string{clusterv1alpha1.FinalizerCluster}}}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, hub client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+				c, is := into.(*clusterv1alpha1.Cluster)
+				if err := hub.Get(ctx, key, into, opts...); err != nil || !is {
+					return err
+				}
+				c.Status.Conditions = []metav1.Condition{{Type: clusterv1alpha1.ConditionRemoved, Status: metav1.ConditionFalse,
+					Message: messages[min(reads, len(messages)-1)]}}
+				reads++
+				return nil
+			}}).Build()
+	var said []string
+	err = withdraw(t.Context(), hub, "c1", Leaving{Timeout: 3 * time.Second,
+		Progress: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }})
+	if err == nil || !strings.Contains(err.Error(), "is still being removed: "+messages[2]) {
+		t.Errorf("the error is %v", err)
+	}
+	want := []string{"Removing what was propagated to cluster c1", "Cluster c1: " + messages[0], "Cluster c1: " + messages[2]}
+	if !slices.Equal(said, want) {
+		t.Errorf("progress %q, want %q", said, want)
 	}
 }
