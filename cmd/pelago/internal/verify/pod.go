@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -247,7 +248,7 @@ func (p Probe) expects(a Answer) error {
 func (p Probe) try(ctx context.Context) (r Reply, err error) {
 	switch p.Kind {
 	case Request:
-		r.Answer, r.Remote, err = get(ctx, newClient(requestTimeout), "http://"+p.Address+"/", nil)
+		r.Answer, r.Remote, err = get(ctx, newClient(requestTimeout), "http://"+p.Address+"/")
 	case Datagram:
 		return datagrams(ctx, p.Address)
 	case Transfer:
@@ -267,14 +268,10 @@ func newClient(timeout time.Duration) *http.Client {
 	return &http.Client{Timeout: timeout, Transport: &http.Transport{MaxConnsPerHost: 1}}
 }
 
-// get makes a request, and returns the address of the server that it used; reused, if not nil, is
-// set to whether its connection was open before.
-func get(ctx context.Context, c *http.Client, url string, reused *bool) (a Answer, remote string, err error) {
+// get makes a request, and returns the address of the server that it used.
+func get(ctx context.Context, c *http.Client, url string) (a Answer, remote string, err error) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
 		remote = info.Conn.RemoteAddr().String()
-		if reused != nil {
-			*reused = info.Reused
-		}
 	}})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -444,12 +441,12 @@ func latency(ctx context.Context, p Probe) (r Reply, err error) {
 	defer c.CloseIdleConnections()
 	var took []time.Duration
 	url := "http://" + p.Address + "/"
-	if r.Answer, r.Remote, err = get(ctx, c, url, nil); err != nil { // opens the connection
+	if r.Answer, r.Remote, err = get(ctx, c, url); err != nil { // opens the connection
 		return r, err
 	}
 	for end := time.Now().Add(p.For); time.Now().Before(end); {
 		begin := time.Now()
-		if _, _, err := get(ctx, c, url, nil); err != nil {
+		if _, _, err := get(ctx, c, url); err != nil {
 			return r, err
 		}
 		took = append(took, time.Since(begin))
@@ -488,25 +485,49 @@ func hold(ctx context.Context, p Probe) (r Reply) {
 	return r
 }
 
-// keep uses one connection until the context ends or it breaks.
+// keep uses one connection until the context ends or it breaks. It is no http.Client's: that closes a
+// connection whose request counts as unwritten 50 ms after the answer, as on a node without processor
+// time (net/http, maxWriteWaitBeforeConnReuse).
 func keep(ctx context.Context, address string) (requests int, first Answer, err error) {
-	c := newClient(3 * requestTimeout)
-	defer c.CloseIdleConnections()
-	for {
-		var reused bool
-		// not ctx: its end would break the last request
-		a, _, err := get(context.WithoutCancel(ctx), c, "http://"+address+"/", &reused)
-		switch {
-		case err != nil:
-			return requests, first, err
-		case requests > 0 && !reused:
-			return requests, first, errors.New("the connection was closed, and another one opened")
+	conn, err := net.DialTimeout("tcp", address, 3*requestTimeout)
+	if err != nil {
+		return 0, first, err
+	}
+	defer conn.Close()
+	for answers := bufio.NewReader(conn); ; {
+		if err := again(conn, answers, address, &first); err != nil {
+			return requests, first, fmt.Errorf("the connection broke: %w", err)
 		}
-		requests, first = requests+1, a
+		requests++
 		select {
-		case <-ctx.Done():
+		case <-ctx.Done(): // only here: it would break a request
 			return requests, first, nil
 		case <-time.After(holdInterval):
 		}
 	}
+}
+
+// again makes one more request on a connection.
+func again(conn net.Conn, answers *bufio.Reader, address string, a *Answer) error {
+	if err := conn.SetDeadline(time.Now().Add(3 * requestTimeout)); err != nil {
+		return err
+	}
+	req, err := http.NewRequest(http.MethodGet, "http://"+address+"/", nil)
+	if err != nil {
+		return err
+	}
+	if err := req.Write(conn); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(answers, req)
+	if err != nil {
+		return err
+	}
+	if err := decode(resp, a); err != nil {
+		return err
+	}
+	if resp.Close {
+		return errors.New("closed by the server")
+	}
+	return nil
 }
