@@ -70,7 +70,7 @@ func TestWithin(t *testing.T) {
 			if got != tt.want || Invalid(err) != tt.invalid || (err == nil) != (tt.want != "") {
 				t.Errorf("decided %s, %v, want %s", got, err, tt.want)
 			}
-			if barred := fmt.Sprint(s.Barred(r)); barred != tt.barred {
+			if barred := fmt.Sprint(s.Barred(r.Within, r.Current)); barred != tt.barred {
 				t.Errorf("barred %s, want %s", barred, tt.barred)
 			}
 		})

@@ -58,14 +58,14 @@ func (s *Snapshot) Assume(assumed iter.Seq2[string, Load]) *Snapshot {
 	return out
 }
 
-// Barred are those of Current that the namespace must not use, by name; none if Within is invalid:
-// an error in it moves nothing that runs.
-func (s *Snapshot) Barred(r *Request) (out []string) {
-	within, err := s.open(r.Within)
+// Barred are those of current that a namespace must not use, by name; none if the restriction
+// (Request.Within) is invalid: an error in it moves nothing that runs.
+func (s *Snapshot) Barred(restriction string, current []workv1alpha2.TargetCluster) (out []string) {
+	within, err := s.open(restriction)
 	if within == nil || err != nil {
 		return nil
 	}
-	for _, c := range r.Current {
+	for _, c := range current {
 		if at, ok := s.index[c.Name]; ok && !within.has(at) {
 			out = append(out, c.Name)
 		}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/scheduler"
 )
@@ -107,16 +108,16 @@ func (r *Cache) Need(req *scheduler.Request, o scheduler.Observed) string {
 	return scheduler.Need(req, o, s)
 }
 
-// Barred are the clusters that a template runs in and its namespace must not use
-// (scheduler.Snapshot.Barred).
-func (r *Cache) Barred(req *scheduler.Request) []string {
-	if req.Within == "" {
+// Barred are the clusters of a binding that its namespace must not use (scheduler.Snapshot.Barred).
+func (r *Cache) Barred(b binding.Binding) []string {
+	within := b.GetAnnotations()[policyv1alpha1.AnnotationClusters]
+	if within == "" {
 		return nil
 	}
 	r.mu.Lock()
 	s := r.latest()
 	r.mu.Unlock()
-	return s.Barred(req)
+	return s.Barred(within, b.Spec.Clusters)
 }
 
 // Try returns the decision that would be made now, and reserves nothing.

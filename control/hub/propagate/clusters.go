@@ -123,7 +123,7 @@ func (r *reconciler) addIfDue(b binding.Binding) {
 		return
 	}
 	req, observed := request(b, before)
-	if before.Failback == nil && len(r.Capacity.Barred(req)) == 0 && !r.leaving.Load().Concerns(b.Spec) {
+	if before.Failback == nil && len(r.Capacity.Barred(b)) == 0 && !r.leaving.Load().Concerns(b.Spec) {
 		switch r.Capacity.Need(req, observed) {
 		case "":
 			return

@@ -13,8 +13,7 @@ import (
 func (r *reconciler) evict(b binding.Binding, nearer map[string]string, stays error) placement.Eviction {
 	before, f := recorded(b), r.leaving.Load()
 	s := b.Spec
-	req, _ := request(b, before) // what the last decision was made from is not needed
-	barred := r.Capacity.Barred(req)
+	barred := r.Capacity.Barred(b)
 	watched := s.Failover != nil && s.Failover.Application != nil || len(nearer) > 0 || len(barred) > 0 || before.Failback != nil
 	if f == nil || !scheduled(b, before) || len(s.GracefulEvictionTasks) == 0 && !watched && !f.Concerns(s) {
 		return placement.Eviction{}
