@@ -78,10 +78,7 @@ func objects(t *testing.T, admin dynamic.Interface, of []schema.GroupVersionReso
 func TestAHostileMemberChangesNothing(t *testing.T) {
 	h := openHub(t)
 	ctx := t.Context()
-	one, _ := h.join(t, "g1", "120.1.0.0/24")
-	two, _ := h.join(t, "g2", "120.2.0.0/24")
-	settle(t, one, endpoint("g1", "192.0.2.1", "120.1.0.0/24"))
-	settle(t, two, endpoint("g2", "192.0.2.2", "120.2.0.0/24"))
+	one, two := h.two(t)
 	for _, o := range []client.Object{endpoint("g2", "192.0.2.2", "120.2.0.0/24"), contribution("g2", "web", "120.2.0.9"), slice("g2", "web.abc", "120.2.0.9")} {
 		if err := two.Create(ctx, o); err != nil {
 			t.Fatal(err)

@@ -74,6 +74,16 @@ func settle(t *testing.T, member client.Client, obj client.Object) {
 	}
 }
 
+// two joins two clusters, g1 and g2, and returns their clients once the policies know both.
+func (h hub) two(t *testing.T) (one, two client.Client) {
+	t.Helper()
+	one, _ = h.join(t, "g1", "120.1.0.0/24") // the entries in the book are not needed
+	two, _ = h.join(t, "g2", "120.2.0.0/24")
+	settle(t, one, endpoint("g1", "192.0.2.1", "120.1.0.0/24"))
+	settle(t, two, endpoint("g2", "192.0.2.2", "120.2.0.0/24"))
+	return one, two
+}
+
 // verbs are the ways to write an object.
 var verbs = map[string]func(context.Context, client.Client, client.Object) error{
 	"create": func(ctx context.Context, c client.Client, o client.Object) error { return c.Create(ctx, o) },
@@ -93,10 +103,7 @@ var verbs = map[string]func(context.Context, client.Client, client.Object) error
 func TestMemberWritesItsOwnObjectsOnly(t *testing.T) {
 	h := openHub(t)
 	ctx := context.Background()
-	one, _ := h.join(t, "g1", "120.1.0.0/24")
-	two, _ := h.join(t, "g2", "120.2.0.0/24")
-	settle(t, one, endpoint("g1", "192.0.2.1", "120.1.0.0/24"))
-	settle(t, two, endpoint("g2", "192.0.2.2", "120.2.0.0/24"))
+	one, two := h.two(t)
 
 	steal := func(ctx context.Context, c client.Client, o client.Object) error {
 		return c.Patch(ctx, o, client.RawPatch(types.MergePatchType,
@@ -276,10 +283,7 @@ func TestMemberClaimsItsOwnRangesOnly(t *testing.T) {
 func TestMemberNumbersAreLimited(t *testing.T) {
 	h := openHub(t)
 	ctx := context.Background()
-	one, _ := h.join(t, "g1", "120.1.0.0/24")
-	two, _ := h.join(t, "g2", "120.2.0.0/24")
-	settle(t, one, endpoint("g1", "192.0.2.1", "120.1.0.0/24"))
-	settle(t, two, endpoint("g2", "192.0.2.2", "120.2.0.0/24"))
+	one, two := h.two(t)
 	if err := one.Create(ctx, contribution("g1", "web", "120.1.0.9")); err != nil {
 		t.Fatal(err)
 	}

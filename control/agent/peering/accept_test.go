@@ -336,7 +336,10 @@ func TestRangesOutsideOfTheClusterset(t *testing.T) {
 			"outside of the ranges of the clusterset, 120.0.0.0/8"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			peers, _ := tt.o.peers(known{clusters: []submarinerv1.Cluster{tt.own, tt.cluster}, peers: tt.peers})
+			peers, problems := tt.o.peers(known{clusters: []submarinerv1.Cluster{tt.own, tt.cluster}, peers: tt.peers})
+			if len(peers) != 1 || len(problems) > 0 {
+				t.Fatalf("%d Peers, problems %+v", len(peers), problems)
+			}
 			c := peers[0].Status.Conditions[0]
 			if c.Reason != tt.want || !strings.Contains(c.Message, tt.message) {
 				t.Errorf("%s: %s; want %s with %q", c.Reason, c.Message, tt.want, tt.message)
