@@ -14,6 +14,8 @@ import (
 	"time"
 
 	miekg "github.com/miekg/dns"
+
+	"github.com/pelago-net/pelago/test/netns"
 )
 
 // listening serves a table on loopback sockets and returns their address.
@@ -343,5 +345,35 @@ func TestOpenFails(t *testing.T) {
 				t.Errorf("got error %v, want one with %q", err, c.want)
 			}
 		})
+	}
+}
+
+// The port that the kernel gives a UDP socket may be in use for TCP: both get another one.
+func TestOpenTakesAPortThatIsFreeForBoth(t *testing.T) {
+	ns := netns.ForTest(t, "dns")
+	if err := ns.Sysctl("net/ipv4/ip_local_port_range", "40000 40001"); err != nil {
+		t.Fatal(err)
+	}
+	if err := ns.Do(func() error {
+		blocker, err := net.Listen("tcp", "127.0.0.1:40000")
+		if err != nil {
+			return err
+		}
+		defer blocker.Close()
+		for range 8 {
+			s, err := Open("127.0.0.1:0", 2, NewHandler(newRegistry()))
+			if err != nil {
+				return err
+			}
+			if port := s.Addr().Port(); port != 40001 {
+				t.Errorf("the server listens on port %d, want 40001", port)
+			}
+			if err := s.Close(t.Context()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -39,6 +40,8 @@ const (
 	// maxConnsPerSource bounds those of one address. CoreDNS, which forwards the
 	// queries of a whole cluster, reuses its connections and stays below.
 	maxConnsPerSource = 128
+	// bindTries bounds the ports that are tried for port 0.
+	bindTries = 32
 )
 
 // Server is a set of open sockets on one address, UDP and TCP.
@@ -51,15 +54,48 @@ type Server struct {
 	stop   chan struct{}
 }
 
-// Open listens on addr ("host:port"; ":53" is all addresses, both families)
-// with one TCP and several UDP sockets, and answers with h. The kernel spreads
-// clients over the UDP sockets by address and port (SO_REUSEPORT); each socket
-// has its own loop, so more sockets than CPUs gain nothing.
+// Open listens on addr ("host:port"; ":53" is all addresses, both families; port 0 is one
+// that is free for both protocols) with one TCP and several UDP sockets, and answers with h.
+// The kernel spreads clients over the UDP sockets by address and port (SO_REUSEPORT); each
+// socket has its own loop, so more sockets than CPUs gain nothing.
 func Open(addr string, sockets int, h *Handler) (*Server, error) {
 	if sockets < 1 {
 		return nil, fmt.Errorf("listen on %s: %d UDP sockets; at least 1 is needed", addr, sockets)
 	}
 	s := &Server{stop: make(chan struct{})}
+	tcp, err := s.bind(addr, sockets)
+	// the kernel chooses a port for UDP that a TCP connection may have
+	for try := 1; try < bindTries && errors.Is(err, unix.EADDRINUSE) && strings.HasSuffix(addr, ":0"); try++ {
+		tcp, err = s.bind(addr, sockets)
+	}
+	if err != nil {
+		return nil, err
+	}
+	started := make(chan struct{})
+	s.tcp = &miekg.Server{
+		Listener:          newListener(tcp, h.metrics, s.newPulse("tcp", h)),
+		Handler:           h,
+		MsgAcceptFunc:     h.accept,
+		MsgInvalidFunc:    h.invalid,
+		MaxTCPQueries:     -1,
+		IdleTimeout:       func() time.Duration { return tcpIdle },
+		NotifyStartedFunc: func() { close(started) },
+	}
+	s.done.Go(func() {
+		// The listener fails only after Close. If this ended for any other reason
+		// the pulse would stop, which Alive reports.
+		_ = s.tcp.ActivateAndServe()
+	})
+	<-started
+	for _, conn := range s.udp {
+		p := s.newPulse("udp", h)
+		s.done.Go(func() { serveUDP(conn, h, p) })
+	}
+	return s, nil
+}
+
+// bind opens the UDP sockets and returns the TCP one. After an error none is open.
+func (s *Server) bind(addr string, sockets int) (*net.TCPListener, error) {
 	config := net.ListenConfig{Control: reusePort}
 	for range sockets {
 		conn, err := config.ListenPacket(context.Background(), "udp", addr)
@@ -83,27 +119,7 @@ func Open(addr string, sockets int, h *Handler) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s/tcp: %w", addr, err), s.closeUDP())
 	}
-	started := make(chan struct{})
-	s.tcp = &miekg.Server{
-		Listener:          newListener(tcp.(*net.TCPListener), h.metrics, s.newPulse("tcp", h)),
-		Handler:           h,
-		MsgAcceptFunc:     h.accept,
-		MsgInvalidFunc:    h.invalid,
-		MaxTCPQueries:     -1,
-		IdleTimeout:       func() time.Duration { return tcpIdle },
-		NotifyStartedFunc: func() { close(started) },
-	}
-	s.done.Go(func() {
-		// The listener fails only after Close. If this ended for any other reason
-		// the pulse would stop, which Alive reports.
-		_ = s.tcp.ActivateAndServe()
-	})
-	<-started
-	for _, conn := range s.udp {
-		p := s.newPulse("udp", h)
-		s.done.Go(func() { serveUDP(conn, h, p) })
-	}
-	return s, nil
+	return tcp.(*net.TCPListener), nil
 }
 
 func (s *Server) newPulse(transport string, h *Handler) *pulse {
@@ -151,6 +167,7 @@ func (s *Server) closeUDP() error {
 	for _, conn := range s.udp {
 		errs = append(errs, conn.Close())
 	}
+	s.udp = nil
 	return errors.Join(errs...)
 }
 

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,13 +14,21 @@ import (
 // server runs the server of a pod on loopback and returns its address.
 func server(t *testing.T, self Answer) string {
 	t.Helper()
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	udp, err := net.ListenPacket("udp", tcp.Addr().String())
-	if err != nil {
-		t.Fatal(err)
+	// a port that is free for TCP may be in use for UDP
+	var tcp net.Listener
+	var udp net.PacketConn
+	for try := 0; udp == nil; try++ {
+		var err error
+		if tcp, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		udp, err = net.ListenPacket("udp", tcp.Addr().String())
+		if err == nil {
+			break
+		}
+		if err = errors.Join(err, tcp.Close()); try == 8 {
+			t.Fatal(err)
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
