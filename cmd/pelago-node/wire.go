@@ -57,7 +57,7 @@ func openWire(stateDir, ikeDir string, log *slog.Logger) node.OpenWire {
 		case cable.WireGuardDriver:
 			return cable.OpenWireGuard(cable.WireGuardOptions{Dir: filepath.Join(stateDir, "wireguard"), Log: log})
 		case cable.IPsecDriver:
-			return cable.NewIPsec(cable.IPsecOptions{Dir: ikeDir, Log: log}), nil
+			return cable.NewIPsec(cable.IPsecOptions{Dir: ikeDir, Keys: filepath.Join(stateDir, "ipsec"), Log: log}), nil
 		}
 		return &cable.VXLAN{}, nil
 	}

@@ -82,16 +82,18 @@ func rotateKeysCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := gatewayVerb(&cobra.Command{
 		Use:   "rotate-keys NODE | --all",
-		Short: "Rotate the keys of a gateway's WireGuard tunnels without packet loss",
-		Long: `rotate-keys generates new private keys for all tunnels of a gateway, one tunnel after
-the other, while another one carries the traffic. The other gateways get the new
-public keys through the hub, so it must be reachable. It takes about half a minute a
-gateway; with --all the gateways rotate one after the other.
+		Short: "Rotate the keys of a gateway without packet loss",
+		Long: `rotate-keys generates new private keys for a gateway; with --all the gateways rotate
+one after the other. The other gateways get the new public keys through the hub, so
+it must be reachable.
+
+With the cable driver wireguard each tunnel gets a key, one tunnel after the other,
+while another one carries the traffic: about half a minute. With libreswan the key
+that authenticates the gateway is replaced two minutes after its publication, and
+connections stay: IKE rekeys their traffic by itself.
 
 The node daemon rotates, also if this command is interrupted or the daemon restarts.
-Run again during a rotation, the command waits for it.
-
-Only the cable driver wireguard needs this: with libreswan, IKE rotates the keys.`,
+Run again during a rotation, the command waits for it.`,
 		Example: `  pelago gateway rotate-keys g1-n1 --context g1
 
   # all gateways of a cluster

@@ -272,20 +272,12 @@ func rotateKeys(w cable.Wire, objs tables.Objects) (cable.Rotation, []string) {
 		keys = w.Capabilities().Keys
 	}
 	if keys == nil {
-		return cable.Rotation{Request: request, Waits: noKeys(objs.Config.CableDriver)}, nil
+		return cable.Rotation{Request: request, Waits: fmt.Sprintf("the wire %s is not encrypted and has no keys", objs.Config.CableDriver)}, nil
 	}
 	if err := keys.Rotate(request); err != nil {
 		return cable.Rotation{}, []string{err.Error()}
 	}
 	return keys.Rotation(), nil
-}
-
-// noKeys explains why the wire of a driver has no keys that a command could rotate.
-func noKeys(driver string) string {
-	if driver == config.CableVXLAN {
-		return fmt.Sprintf("the wire %s is not encrypted and has no keys", driver)
-	}
-	return fmt.Sprintf("IKE changes the keys of the wire %s by itself", driver)
 }
 
 // wireStatus returns the status of the wire's peers by fabric address, at most statusInterval old.

@@ -75,8 +75,11 @@ func TestRotateKeys(t *testing.T) {
 	}
 	got, _ = ask(&cable.VXLAN{}, config.CableVXLAN, first)
 	expect("in the clear", 2, cable.Rotation{Request: first, Waits: "the wire vxlan is not encrypted and has no keys"}, got)
-	got, _ = ask(&cable.IPsec{}, config.CableLibreswan, first)
-	expect("IPsec", 2, cable.Rotation{Request: first, Waits: "IKE changes the keys of the wire libreswan by itself"}, got)
+	got, problems = ask(&cable.IPsec{}, config.CableLibreswan, first)
+	expect("IPsec before its first Ensure", 2, cable.Rotation{}, got)
+	if want := []string{"rotate the key of IKE: it has none yet: call Ensure first"}; !cmp.Equal(problems, want) {
+		t.Errorf("problems %q, want %q", problems, want)
+	}
 	w.err = errors.New("the disk is full")
 	got, problems = ask(w, config.CableWireGuard, second)
 	expect("it cannot", 2, cable.Rotation{}, got)

@@ -12,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
+	"unicode"
 )
 
 // Drivers, as in --cable-driver and Endpoint.spec.backend.
@@ -29,8 +31,11 @@ const (
 	// IdentityStandbyKey is the key of the standby tunnel, which carries packets while another
 	// tunnel's key is changed.
 	IdentityStandbyKey = "publicKeyStandby"
-	// IdentityIKE is the authentication method of an IPsec gateway: psk or certificate.
+	// IdentityIKE is how an IPsec gateway authenticates itself to peers without a key: psk.
 	IdentityIKE = "ike"
+	// IdentityIKEKeys are the public keys by which an IPsec gateway authenticates itself:
+	// SubjectPublicKeyInfo of ECDSA P-256 in base64, comma-separated; absent: it has only the PSK.
+	IdentityIKEKeys = "ikePublicKeys"
 	// IdentityESP is where an IPsec gateway does ESP: ESPKernel or ESPUserspace. Absent until its
 	// IKE daemon was reached.
 	IdentityESP = "esp"
@@ -98,6 +103,18 @@ type Keys interface {
 	Rotate(request string) error
 	// Rotation is the progress of the last request.
 	Rotation() Rotation
+}
+
+// validRequest returns why a request of Rotate is refused.
+func validRequest(request string) error {
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
+	switch {
+	case request == "" || len(request) > 64 || strings.ContainsFunc(request, unprintable):
+		return fmt.Errorf("request %q: use 1 to 64 printable characters", request)
+	case strings.TrimSpace(request) != request:
+		return errors.New("a request neither begins nor ends with a space")
+	}
+	return nil
 }
 
 // Rotation is the progress of a rotation of all keys.

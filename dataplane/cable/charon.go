@@ -192,9 +192,9 @@ func (c *charon) list() (out []*vici.Message, err error) {
 // dropped.
 var failureOf = []struct{ line, cause string }{
 	{"MAC mismatched", "the peer's PSK is another: both clusters must have joined the same clusterset"},
-	{"received AUTHENTICATION_FAILED", "the peer refuses this gateway: its PSK is another, its certificate authority does not know ours, or it has no Endpoint of this gateway yet"},
-	{"no shared key found", "no PSK for this peer: it uses a PSK where this gateway has certificates, or the other way round"},
-	{"no trusted", "the peer's certificate is not from the authority that this gateway knows, or not for its fabric address"},
+	{"received AUTHENTICATION_FAILED", "the peer refuses this gateway: its PSK is another, it does not know this gateway's key yet, or it has no Endpoint of this gateway yet"},
+	{"no shared key found", "no PSK for this peer: it uses the PSK where this gateway wants its key, or does not know this gateway's key yet"},
+	{"no trusted", "the peer's key is none that its Endpoint publishes"},
 	{"no matching peer config found", "a gateway called that is no peer of this one"},
 	{"no IKE config found", "a gateway called that is no peer of this one"},
 	{"received NO_PROPOSAL_CHOSEN", "the peer refuses this gateway: it has no Endpoint of this gateway yet, or accepts none of our algorithms"},

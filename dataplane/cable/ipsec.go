@@ -37,8 +37,13 @@ type IPsecOptions struct {
 	Socket string
 	// Prefix of the names of xfrm interfaces; "": pelago-ipsec.
 	Prefix string
-	// Certificates to use instead of the PSK.
-	Certificates *Certificates
+	// Keys is the directory of this gateway's IKE keys, made if it lacks them. With a peer that
+	// publishes keys as well, both authenticate by them and the PSK is not accepted. "": the PSK
+	// authenticates all peers.
+	Keys string
+	// Settle is how long the next key is published before it is used, 0: 2 min: peers read it
+	// from the hub meanwhile.
+	Settle time.Duration
 	// Rekey is the lifetime of ESP keys, 0: 1 h; IKERekey of IKE keys, 0: 4 h.
 	Rekey, IKERekey time.Duration
 	// Linger is how long a retired tunnel still receives after the last packet by it; 0: 30 s.
@@ -56,11 +61,13 @@ type IPsec struct {
 	o     IPsecOptions
 	mu    sync.Mutex
 	vici  *charon
+	keys  *ikeKeys // nil until the first Ensure or Identity, and without IPsecOptions.Keys
 	peers []Peer
 	// loaded are the connections and the private key as loaded into the daemon; since is when a
 	// connection was loaded or lost its keys.
-	loaded map[string]string
-	since  map[string]time.Time
+	loaded    map[string]string
+	loadedKey loadedKey
+	since     map[string]time.Time
 	// up are the connections that have had keys.
 	up map[string]bool
 	// index are the interface indexes of the tunnels, retiredIndex those of retired ones.
@@ -82,6 +89,7 @@ func NewIPsec(o IPsecOptions) *IPsec {
 	o.IKERekey = cmp.Or(o.IKERekey, 4*time.Hour)
 	o.DPD = cmp.Or(o.DPD, 10*time.Second)
 	o.Linger = cmp.Or(o.Linger, linger)
+	o.Settle = cmp.Or(o.Settle, 2*time.Minute)
 	o.Prefix = cmp.Or(o.Prefix, ipsecPrefix)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Dir != "" {
@@ -95,8 +103,32 @@ func NewIPsec(o IPsecOptions) *IPsec {
 
 var _ Wire = (*IPsec)(nil)
 
-// Capabilities implements Wire. IKE changes the keys by itself.
-func (w *IPsec) Capabilities() Capabilities { return Capabilities{Leave: w.leave} }
+// Capabilities implements Wire.
+func (w *IPsec) Capabilities() Capabilities { return Capabilities{Leave: w.leave, Keys: w} }
+
+// Rotate implements Keys: it replaces the key that authenticates this gateway. IKE replaces those of
+// traffic by itself, and connections that exist stay.
+func (w *IPsec) Rotate(request string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.keys == nil {
+		return errors.New("rotate the key of IKE: it has none yet: call Ensure first")
+	}
+	if err := w.keys.rotate(request); err != nil {
+		return fmt.Errorf("rotate the key of IKE: %w", err)
+	}
+	return nil
+}
+
+// Rotation implements Keys.
+func (w *IPsec) Rotation() Rotation {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.keys == nil {
+		return Rotation{}
+	}
+	return w.keys.rotation()
+}
 
 func (w *IPsec) name(tunnel int) string { return w.o.Prefix + strconv.Itoa(tunnel) }
 
@@ -111,7 +143,7 @@ func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
 		return Devices{}, fmt.Errorf("ipsec: %w", err)
 	}
 	peers, twins := distinctFabric(local, peers)
-	if err := w.configure(local); err != nil {
+	if err := errors.Join(w.openKeys(), w.configure(local)); err != nil {
 		return Devices{}, fmt.Errorf("ipsec: %w", err)
 	}
 	devices, err := w.ensure(local, peers)
@@ -130,6 +162,23 @@ func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
 		return devices, fmt.Errorf("ipsec: %w", err)
 	}
 	return devices, nil
+}
+
+// openKeys reads or makes the keys, and ends a rotation that is due.
+func (w *IPsec) openKeys() (err error) {
+	if w.o.Keys == "" {
+		return nil
+	}
+	if w.keys == nil {
+		if w.keys, err = openIKEKeys(w.o.Keys, w.o.Settle); err != nil {
+			return err
+		}
+	}
+	changed, err := w.keys.settled(time.Now())
+	if changed {
+		w.o.Log.Info("IKE has a new key", "dir", w.o.Keys)
+	}
+	return err
 }
 
 // unattended are the devices while the daemon is down: the kernel keeps using its SAs.
@@ -250,29 +299,39 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 
 // validate returns why p cannot be a peer on this wire.
 func (w *IPsec) validate(p Peer) error {
-	own := w.identity()[IdentityIKE]
 	switch its := p.Identity[IdentityIKE]; {
 	case its == "":
 		return fmt.Errorf("it publishes no IKE authentication method: is its cable driver another than %s here?", IPsecDriver)
-	case its != own:
-		return fmt.Errorf("it uses IKE with %s, this gateway with %s: all clusters must use the same", its, own)
+	case its != ikePSK:
+		return fmt.Errorf("it uses IKE with %s, this gateway with %s: all clusters must use the same", its, ikePSK)
 	case p.Address.IsValid() && p.Port == 0:
 		return errors.New("UDP port 0: use 1 to 65535")
 	}
-	return nil
+	_, err := peerKeys(p.Identity)
+	return err
 }
 
 // Identity implements Wire.
 func (w *IPsec) Identity() (map[string]string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.identity(), nil
+	if err := w.openKeys(); err != nil {
+		return nil, fmt.Errorf("ipsec: %w", err)
+	}
+	return w.identity()
 }
 
-func (w *IPsec) identity() map[string]string {
-	out := map[string]string{IdentityIKE: "psk"}
-	if w.o.Certificates != nil {
-		out[IdentityIKE] = "certificate"
+// ikePSK is the value of IdentityIKE.
+const ikePSK = "psk"
+
+func (w *IPsec) identity() (map[string]string, error) {
+	out := map[string]string{IdentityIKE: ikePSK}
+	if w.keys != nil {
+		keys, err := w.keys.published()
+		if err != nil {
+			return nil, fmt.Errorf("ipsec: %w", err)
+		}
+		out[IdentityIKEKeys] = keys
 	}
 	if w.esp != "" {
 		out[IdentityESP] = w.esp
@@ -280,7 +339,7 @@ func (w *IPsec) identity() map[string]string {
 	if n := len(w.index); n > 1 {
 		out[IdentityTunnels] = strconv.Itoa(n)
 	}
-	return out
+	return out, nil
 }
 
 // Remove implements Wire: it unloads connections and secrets from the daemon and deletes the xfrm

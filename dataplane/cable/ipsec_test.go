@@ -3,16 +3,8 @@
 package cable
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"log/slog"
-	"math/big"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -35,7 +27,7 @@ func ipsecSet(t testing.TB, n int, change ...func(o *IPsecOptions)) (*set, map[*
 	s, daemons := newSet(t, n), map[*gateway]*daemon{}
 	for _, g := range s.gateways {
 		d := newDaemon(t, g, !kernelESP(t))
-		o := IPsecOptions{Socket: d.conf.Socket, Linger: time.Second, Log: slog.New(slog.DiscardHandler)}
+		o := IPsecOptions{Socket: d.conf.Socket, Keys: t.TempDir(), Linger: time.Second, Log: slog.New(slog.DiscardHandler)}
 		for _, f := range change {
 			f(&o)
 		}
@@ -165,7 +157,7 @@ func TestIPsecPeerRemoved(t *testing.T) {
 
 func TestIPsecBadPeers(t *testing.T) {
 	t.Run("wrong PSK", func(t *testing.T) {
-		s, _ := ipsecSet(t, 2)
+		s, _ := ipsecSet(t, 2, func(o *IPsecOptions) { o.Keys = "" })
 		a, b := s.gateways[0], s.gateways[1]
 		b.local.PSK = []byte("another")
 		b.ensure(t, a.peer(t))
@@ -489,81 +481,155 @@ func TestIPsecDaemonAway(t *testing.T) {
 	}
 }
 
-func TestIPsecCertificates(t *testing.T) {
-	dir := t.TempDir()
-	ca := newAuthority(t, dir, "ca")
-	s := newSet(t, 2)
-	var daemons []*daemon
-	for _, g := range s.gateways {
-		d := newDaemon(t, g, !kernelESP(t))
-		daemons = append(daemons, d)
-		g.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket, Certificates: ca.issue(t, dir, g.local.Fabric)})
-		t.Cleanup(func() { must(t, g.wire.Close()) })
-	}
+// Both authenticate by the keys that their identities publish: one with another key is refused,
+// though it has the PSK.
+func TestIPsecKeys(t *testing.T) {
+	s, daemons := ipsecSet(t, 2)
 	s.join(t)
 	a, b := s.gateways[0], s.gateways[1]
 	if !reaches(t, a, b, 5*time.Second) {
 		t.Error("nothing passes")
 	}
-	// One with a certificate of another authority.
+	published := b.peer(t)
 	must(t, b.ns.Do(b.wire.Remove))
 	must(t, b.wire.Close())
-	must(t, daemons[1].Stop())
+	must(t, daemons[b].Stop())
 	d := newDaemon(t, b, !kernelESP(t))
-	foreign := newAuthority(t, dir, "foreign")
-	b.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket, Certificates: foreign.issue(t, dir, b.local.Fabric)})
-	t.Cleanup(func() { must(t, b.wire.Close()) })
-	must(t, a.ns.Do(a.wire.Remove))
+	for name, keys := range map[string]string{"another key": t.TempDir(), "the PSK alone": ""} {
+		t.Run(name, func(t *testing.T) {
+			b.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket, Keys: keys, Log: slog.New(slog.DiscardHandler)})
+			defer func() { must(t, errors.Join(b.ns.Do(b.wire.Remove), b.wire.Close())) }()
+			must(t, a.ns.Do(a.wire.Remove))
+			b.ensure(t, a.peer(t))
+			a.ensure(t, published)
+			a.await(t, b, func(st Status) bool { return strings.Contains(st.Error, "key") })
+			if reaches(t, a, b, time.Second) {
+				t.Error("packets of a gateway without the published key pass")
+			}
+		})
+	}
+}
+
+// ikeSA is the id of the IKE SA of tunnel 0 from a to b, "": none is established.
+func ikeSA(t *testing.T, a, b *gateway) string {
+	t.Helper()
+	all, err := a.wire.(*IPsec).vici.list()
+	must(t, err)
+	for _, m := range all {
+		if sa := section(m, connectionName(b.local.Fabric, 0)); text(sa, "state") == "ESTABLISHED" {
+			return text(sa, "uniqueid")
+		}
+	}
+	return ""
+}
+
+// renews ends the connection of the first two gateways, which establish another one.
+func renews(t *testing.T, s *set, former string) {
+	t.Helper()
+	a, b := s.gateways[0], s.gateways[1]
+	must(t, a.wire.(*IPsec).terminate(connectionName(b.local.Fabric, 0)))
+	await.True(t, "there is another IKE SA than "+former, func() bool {
+		a.ensure(t, b.peer(t))
+		b.ensure(t, a.peer(t))
+		now := ikeSA(t, a, b)
+		return now != "" && now != former
+	})
+}
+
+// A gateway of the former release has the PSK alone; when it has keys, connections stay.
+func TestIPsecKeysAreNew(t *testing.T) {
+	s, daemons := ipsecSet(t, 2)
+	a, b := s.gateways[0], s.gateways[1]
+	former := NewIPsec(IPsecOptions{Socket: daemons[b].conf.Socket, Log: slog.New(slog.DiscardHandler)})
+	now := b.wire
+	b.wire = former
+	s.join(t)
+	if !reaches(t, a, b, 5*time.Second) {
+		t.Fatal("nothing passes with the PSK")
+	}
+	before := ikeSA(t, a, b)
+	must(t, former.Close())
+	b.wire = now
 	b.ensure(t, a.peer(t))
 	a.ensure(t, b.peer(t))
-	a.await(t, b, func(st Status) bool { return strings.Contains(st.Error, "certificate") })
-	if reaches(t, a, b, time.Second) {
-		t.Error("packets of a gateway with a foreign certificate pass")
+	b.ensure(t, a.peer(t))
+	if after := ikeSA(t, a, b); after != before {
+		t.Errorf("IKE SA %s was replaced by %s", before, after)
+	}
+	renews(t, s, before)
+	if !reaches(t, a, b, 5*time.Second) {
+		t.Error("nothing passes with keys")
 	}
 }
 
-type authority struct {
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-	file string
+// A rotation publishes the next key, then uses it; existing connections stay, also with a peer that
+// has not read it, and new ones need it.
+func TestIPsecRotation(t *testing.T) {
+	s, _ := ipsecSet(t, 2, func(o *IPsecOptions) { o.Settle = 100 * time.Millisecond })
+	a, b := s.gateways[0], s.gateways[1]
+	s.join(t)
+	w := a.wire.(*IPsec)
+	for _, request := range []string{"", " x", strings.Repeat("x", 65)} {
+		if err := w.Rotate(request); err == nil {
+			t.Errorf("request %q is accepted", request)
+		}
+	}
+	before, first := ikeSA(t, a, b), a.peer(t).Identity[IdentityIKEKeys]
+	must(t, w.Rotate("one"))
+	both := a.peer(t)
+	if keys := strings.Split(both.Identity[IdentityIKEKeys], ","); len(keys) != 2 || keys[0] != first || w.Rotation().Left != 1 {
+		t.Fatalf("published %q, %+v", keys, w.Rotation())
+	}
+	await.True(t, "the next key is in use", func() bool { a.ensure(t, b.peer(t)); return w.Rotation().Left == 0 })
+	second := a.peer(t).Identity[IdentityIKEKeys]
+	if want := strings.Split(both.Identity[IdentityIKEKeys], ",")[1]; second != want {
+		t.Errorf("published %q, want %q", second, want)
+	}
+	if after := ikeSA(t, a, b); after != before || !reaches(t, a, b, 5*time.Second) {
+		t.Errorf("IKE SA %s was replaced by %s", before, after)
+	}
+	b.ensure(t, a.peer(t))
+	renews(t, s, before)
+	// performed once, also by the next process
+	must(t, w.Rotate("one"))
+	again := NewIPsec(w.o)
+	must(t, again.openKeys())
+	must(t, again.Rotate("one"))
+	if id, err := again.Identity(); err != nil || id[IdentityIKEKeys] != second || again.Rotation() != (Rotation{Request: "one"}) {
+		t.Errorf("after a restart: %v, %v, %+v", id, err, again.Rotation())
+	}
+	must(t, again.Rotate("two"))
+	third := NewIPsec(w.o)
+	must(t, third.openKeys())
+	if got := third.Rotation(); got.Request != "two" || got.Left != 1 {
+		t.Errorf("interrupted: %+v", got)
+	}
 }
 
-func newAuthority(t *testing.T, dir, name string) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-	}
-	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	must(t, err)
-	cert, err := x509.ParseCertificate(raw)
-	must(t, err)
-	return &authority{key, cert, writePEM(t, filepath.Join(dir, name+".pem"), "CERTIFICATE", raw)}
-}
-
-func (a *authority) issue(t *testing.T, dir string, fabric netip.Addr) *Certificates {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "gateway " + fabric.String()}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{fabric.AsSlice()}, KeyUsage: x509.KeyUsageDigitalSignature,
-	}
-	raw, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
-	must(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	must(t, err)
-	base := filepath.Join(dir, a.cert.Subject.CommonName+"-"+fabric.String())
-	return &Certificates{
-		Certificate: writePEM(t, base+".pem", "CERTIFICATE", raw), Key: writePEM(t, base+".key", "PRIVATE KEY", private),
-		Authority: a.file,
+func TestIPsecKeyFiles(t *testing.T) {
+	for name, content := range map[string]string{"no PEM": "x", "another key": "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n", "no key": "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"} {
+		dir := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(dir, ikeKeyFile), []byte(content), 0o600))
+		if _, err := openIKEKeys(dir, 0); err == nil || !strings.Contains(err.Error(), "delete the file") {
+			t.Errorf("%s: error %v", name, err)
+		}
 	}
 }
 
-func writePEM(t *testing.T, path, kind string, raw []byte) string {
-	t.Helper()
-	must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw}), 0o600))
-	return path
+func TestPeerKeys(t *testing.T) {
+	k, err := openIKEKeys(t.TempDir(), 0)
+	must(t, err)
+	good, err := k.published()
+	must(t, err)
+	for field, want := range map[string]string{
+		"x": "illegal base64", "AAAA": "its IKE key", good + ",": "its IKE key", strings.Repeat(good+",", maxIKEKeys) + good: "5 IKE keys",
+		"MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=": "none of ECDSA P-256",
+	} {
+		if _, err := peerKeys(map[string]string{IdentityIKEKeys: field}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want %q", field, err, want)
+		}
+	}
+	if keys, err := peerKeys(map[string]string{IdentityIKEKeys: good + "," + good}); err != nil || len(keys) != 2 {
+		t.Errorf("two keys: %d, %v", len(keys), err)
+	}
 }

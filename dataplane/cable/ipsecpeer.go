@@ -3,12 +3,12 @@
 package cable
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -20,11 +20,6 @@ var (
 	ikeProposals = []string{"aes128gcm16-prfsha256-x25519", "aes256gcm16-prfsha384-ecp384"}
 	espProposals = []string{"aes128gcm16-x25519", "aes256gcm16-ecp384"}
 )
-
-// Certificates replace the PSK: files in PEM. The certificate of a gateway must have as subject
-// alternative names its fabric address, and for tunnel i > 0 the DNS name tunnel<i>.<fabric address
-// with dashes>.pelago.
-type Certificates struct{ Certificate, Key, Authority string }
 
 // ikeID is the IKE identity of a tunnel of a gateway. Each tunnel is an IKE connection of its own:
 // of several child SAs with equal traffic selectors, the responder could not tell which tunnel a
@@ -50,10 +45,11 @@ type connection struct {
 	tunnel int
 	// ifID of the xfrm interface; 0: the daemon has its own device.
 	ifID uint32
-	// certificate in PEM, "" with PSK; lifetimes of the keys of ESP (rekey) and IKE; dpd: interval
-	// of dead peer detection.
-	certificate, authority string
-	rekey, ike, dpd        time.Duration
+	// public keys in PEM: this gateway's, and those that the peer may use; "" and none with PSK.
+	key  string
+	keys []string
+	// lifetimes of the keys of ESP (rekey) and IKE; dpd: interval of dead peer detection.
+	rekey, ike, dpd time.Duration
 }
 
 func (c connection) name() string { return connectionName(c.peer.Fabric, c.tunnel) }
@@ -93,10 +89,10 @@ func (c connection) fields() fields {
 	}
 	local := fields{"auth", "psk", "id", ikeID(c.local.Fabric, c.tunnel)}
 	remote := fields{"auth", "psk", "id", ikeID(c.peer.Fabric, c.tunnel)}
-	if c.certificate != "" {
+	if c.key != "" {
 		local[1], remote[1] = "pubkey", "pubkey"
-		local = append(local, "certs", []string{c.certificate})
-		remote = append(remote, "cacerts", []string{c.authority})
+		local = append(local, "pubkeys", []string{c.key})
+		remote = append(remote, "pubkeys", c.keys)
 	}
 	addresses, port := []string{"%any"}, c.local.Listen
 	if c.peer.Address.IsValid() {
@@ -121,7 +117,7 @@ func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, sta
 	if err != nil {
 		return err
 	}
-	certificate, authority, err := w.loadCertificates(len(known) == 0)
+	key, err := w.loadKey(len(known) == 0)
 	if err != nil {
 		return err
 	}
@@ -137,8 +133,11 @@ func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, sta
 		}
 		for i := range tunnels {
 			c := connection{
-				local: local, peer: p, tunnel: i, certificate: certificate, authority: authority,
-				rekey: w.o.Rekey, ike: w.o.IKERekey, dpd: w.o.DPD,
+				local: local, peer: p, tunnel: i, rekey: w.o.Rekey, ike: w.o.IKERekey, dpd: w.o.DPD,
+			}
+			if keys, err := peerKeys(p.Identity); key != "" && len(keys) > 0 {
+				errs = append(errs, err)
+				c.key, c.keys = key, keys
 			}
 			if !userspace {
 				c.ifID = firstIfID + uint32(i)
@@ -173,32 +172,39 @@ func (w *IPsec) known() (map[string]bool, error) {
 	return names, nil
 }
 
-// loadCertificates reads the certificates, which are part of each connection, and loads the private
-// key if the daemon is fresh or the key differs.
-func (w *IPsec) loadCertificates(fresh bool) (certificate, authority string, err error) {
-	c := w.o.Certificates
-	if c == nil {
-		return "", "", nil
+// loadKey loads this gateway's private key if the daemon is fresh or has another, which it unloads,
+// and returns the public key in PEM; "": the gateway has none.
+func (w *IPsec) loadKey(fresh bool) (string, error) {
+	if w.keys == nil {
+		return "", nil
 	}
-	var key string
-	for _, file := range []struct {
-		path string
-		to   *string
-	}{{c.Certificate, &certificate}, {c.Authority, &authority}, {c.Key, &key}} {
-		pem, err := os.ReadFile(file.path)
-		if err != nil {
-			return "", "", fmt.Errorf("read the certificates of IPsec: %w", err)
+	der, err := x509.MarshalPKIXPublicKey(&w.keys.own.PublicKey)
+	if err != nil {
+		return "", fmt.Errorf("encode the public key of IKE: %w", err)
+	}
+	public := publicPEM(der)
+	if !fresh && w.loadedKey.public == public {
+		return public, nil
+	}
+	private, err := privatePEM(w.keys.own)
+	if err != nil {
+		return "", err
+	}
+	m, err := w.vici.call("load-key", "type", "any", "data", private)
+	if err != nil {
+		return "", fmt.Errorf("load the private key: %w", err)
+	}
+	if former := w.loadedKey.id; !fresh && former != "" {
+		if _, err := w.vici.call("unload-key", "id", former); err != nil {
+			return "", fmt.Errorf("unload the former private key: %w", err)
 		}
-		*file.to = string(pem)
 	}
-	if fresh || w.loaded["key"] != key {
-		if _, err := w.vici.call("load-key", "type", "any", "data", key); err != nil {
-			return "", "", err
-		}
-		w.loaded["key"] = key
-	}
-	return certificate, authority, nil
+	w.loadedKey = loadedKey{id: text(m, "id"), public: public}
+	return public, nil
 }
+
+// loadedKey is a private key in the daemon: its id there, and the public one in PEM.
+type loadedKey struct{ id, public string }
 
 func (w *IPsec) ensureConnection(c connection, known bool, state sa) error {
 	name, f := c.name(), c.fields()
@@ -207,12 +213,14 @@ func (w *IPsec) ensureConnection(c connection, known bool, state sa) error {
 		return err
 	}
 	if as := fmt.Sprint(f, secret); !known || w.loaded[name] != as {
-		if c.certificate == "" {
+		if c.key == "" {
 			_, err := w.vici.call("load-shared", "id", name, "type", "IKE", "data", string(secret[:]),
 				"owners", []string{ikeID(c.local.Fabric, c.tunnel), ikeID(c.peer.Fabric, c.tunnel)})
 			if err != nil {
 				return fmt.Errorf("secret of %s: %w", c.peer.Name, err)
 			}
+		} else if _, err := w.vici.call("unload-shared", "id", name); err != nil {
+			return fmt.Errorf("secret of %s: %w", c.peer.Name, err)
 		}
 		if state.ike != "" && state.ike != "ESTABLISHED" {
 			// It is being initiated to the former address, and would be forever.
@@ -267,13 +275,9 @@ func (w *IPsec) initiate(c connection) error {
 func (w *IPsec) unload(name string) error {
 	delete(w.loaded, name)
 	delete(w.since, name)
-	_, err := w.vici.call("unload-conn", "name", name)
-	errs := []error{err}
-	if w.o.Certificates == nil {
-		_, err := w.vici.call("unload-shared", "id", name)
-		errs = append(errs, err)
-	}
-	return errors.Join(append(errs, w.terminate(name))...)
+	_, conn := w.vici.call("unload-conn", "name", name)
+	_, shared := w.vici.call("unload-shared", "id", name)
+	return errors.Join(conn, shared, w.terminate(name))
 }
 
 // terminate ends all IKE SAs of a connection without waiting for the peer's acknowledgement.

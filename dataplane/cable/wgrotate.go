@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
@@ -86,15 +85,10 @@ func (w *WireGuard) Rotate(request string) error {
 }
 
 func (w *WireGuard) startRotation(request string) error {
-	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
-	switch {
-	case request == "" || len(request) > 64 || strings.ContainsFunc(request, unprintable):
-		return fmt.Errorf("request %q: use 1 to 64 printable characters", request)
-	case strings.TrimSpace(request) != request:
-		return errors.New("a request neither begins nor ends with a space")
-	case request == w.rotation.request:
-		return nil
-	case len(w.tunnels) == 0:
+	if err := validRequest(request); err != nil || request == w.rotation.request {
+		return err
+	}
+	if len(w.tunnels) == 0 {
 		return errors.New("there is no tunnel yet: call Ensure first")
 	}
 	left := append([]int{MaxTunnels}, w.tunnels[:len(w.tunnels)-1]...)

@@ -35,8 +35,12 @@ const (
 	// BackendDraining lists the numbers of tunnels, separated by commas, that still accept packets
 	// but must not be sent any.
 	BackendDraining = "draining"
-	// BackendIKE of the wire libreswan is how the gateway proves who it is: psk or certificate.
+	// BackendIKE of the wire libreswan is how the gateway authenticates itself to one without
+	// BackendIKEKeys: psk.
 	BackendIKE = "ike"
+	// BackendIKEKeys of the wire libreswan are the public keys by which the gateway authenticates
+	// itself (RFC 7670): SubjectPublicKeyInfo of ECDSA P-256, base64, separated by commas.
+	BackendIKEKeys = "ikePublicKeys"
 	// BackendESP of the wire libreswan is what encrypts on the gateway: kernel or userspace (the
 	// IKE daemon).
 	BackendESP = "esp"

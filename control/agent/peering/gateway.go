@@ -18,6 +18,9 @@ import (
 // of the same bytes, by which a copied key would pass for a different one.
 var wireGuardKey = regexp.MustCompile(`^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$`)
 
+// ikeKey matches a SubjectPublicKeyInfo (RFC 5480) of an uncompressed point on P-256 in base64.
+var ikeKey = regexp.MustCompile(`^MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE[A-Za-z0-9+/]{85}[AQgw]==$`)
+
 // ownFields are the keys of backend_config that PeerGateway has fields for; the others are copied
 // to Identity.
 var ownFields = []string{
@@ -148,29 +151,36 @@ func wire(driver string, settings map[string]string) (int32, error) {
 			return 0, fmt.Errorf("it has no %s and %s, so its IKE daemon does not run: see the container ike of pelago-node on that gateway",
 				submarinerv1.BackendIKE, submarinerv1.BackendESP)
 		}
+		for _, key := range keysOf(settings[submarinerv1.BackendIKEKeys]) {
+			if !ikeKey.MatchString(key) {
+				return 0, fmt.Errorf("%s %q is no public key of ECDSA P-256 in base64: %s", submarinerv1.BackendIKEKeys, key, keysRemedy)
+			}
+		}
 	}
 	return tunnels, nil
 }
 
+// keysRemedy is the remedy for a gateway with unusable keys.
+const keysRemedy = "see that pelago-node is ready on that gateway: it makes the keys and reports them in its NodeIndex"
+
 // wireGuardKeys checks the form and the number of a WireGuard gateway's keys; taken.distinct checks
 // that they are its own.
 func wireGuardKeys(tunnels int32, settings map[string]string) error {
-	const remedy = "see that pelago-node is ready on that gateway: it makes the keys and reports them in its NodeIndex"
 	if settings[submarinerv1.BackendPublicKey] == "" {
-		return fmt.Errorf("it has no %s, without which no peer can encrypt for it: %s", submarinerv1.BackendPublicKey, remedy)
+		return fmt.Errorf("it has no %s, without which no peer can encrypt for it: %s", submarinerv1.BackendPublicKey, keysRemedy)
 	}
 	for _, field := range []string{submarinerv1.BackendPublicKey, submarinerv1.BackendStandbyKey} {
 		for _, key := range keysOf(settings[field]) {
 			if !wireGuardKey.MatchString(key) {
-				return fmt.Errorf("%s %q is not 32 bytes in base64: %s", field, key, remedy)
+				return fmt.Errorf("%s %q is not 32 bytes in base64: %s", field, key, keysRemedy)
 			}
 		}
 	}
 	if n := len(keysOf(settings[submarinerv1.BackendPublicKey])); n != int(tunnels) {
-		return fmt.Errorf("it has %d tunnels and %d keys in %s, want one for each: %s", tunnels, n, submarinerv1.BackendPublicKey, remedy)
+		return fmt.Errorf("it has %d tunnels and %d keys in %s, want one for each: %s", tunnels, n, submarinerv1.BackendPublicKey, keysRemedy)
 	}
 	if standby := keysOf(settings[submarinerv1.BackendStandbyKey]); len(standby) > 1 {
-		return fmt.Errorf("it has %d keys in %s, want one at most: %s", len(standby), submarinerv1.BackendStandbyKey, remedy)
+		return fmt.Errorf("it has %d keys in %s, want one at most: %s", len(standby), submarinerv1.BackendStandbyKey, keysRemedy)
 	}
 	return nil
 }

@@ -112,6 +112,9 @@ func key(b byte) string {
 	return base64.StdEncoding.EncodeToString([]byte(strings.Repeat(string(rune(b)), 32)))
 }
 
+// ikeKeyText is a public key of an IPsec gateway.
+const ikeKeyText = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAES6R2PFqfMpdSevNSxztlDMcejBn0hWvIVU3EVmEflmpQydEYLJGFu+l4eb64UHeJwZYOqy+LKXm7g6pOvLVaYw=="
+
 func TestIdentityOfAWireGuardGateway(t *testing.T) {
 	tests := map[string]struct {
 		settings map[string]string
@@ -188,6 +191,12 @@ func TestWhatANodeReportsOfItsWireIsPublished(t *testing.T) {
 		"what the IKE daemon said": {"libreswan", func(s *v1alpha1.NodeIndexStatus) {
 			s.Wire = map[string]string{"ike": "psk", "esp": "kernel"}
 		}, map[string]string{"ike": "psk", "esp": "kernel", "udp-port": "4500", "cluster-index": "1", "node-index": "2", "wire-version": "1", "fabric-ip": "241.0.64.2"}, ""},
+		"IKE keys": {"libreswan", func(s *v1alpha1.NodeIndexStatus) {
+			s.Wire = map[string]string{"ike": "psk", "esp": "kernel", "ikePublicKeys": ikeKeyText + "," + ikeKeyText}
+		}, map[string]string{"ike": "psk", "esp": "kernel", "ikePublicKeys": ikeKeyText + "," + ikeKeyText, "udp-port": "4500", "cluster-index": "1", "node-index": "2", "wire-version": "1", "fabric-ip": "241.0.64.2"}, ""},
+		"a key that is none": {"libreswan", func(s *v1alpha1.NodeIndexStatus) {
+			s.Wire = map[string]string{"ike": "psk", "esp": "kernel", "ikePublicKeys": ikeKeyText + "," + key('a')}
+		}, nil, "the cable driver libreswan: ikePublicKeys \"" + key('a') + "\" is no public key of ECDSA P-256 in base64"},
 		"no IKE daemon yet": {"libreswan", func(s *v1alpha1.NodeIndexStatus) { s.Wire = map[string]string{"ike": "psk"} }, nil,
 			"the cable driver libreswan: it has no ike and esp, so its IKE daemon does not run"},
 		"another fabric address": {"vxlan", func(s *v1alpha1.NodeIndexStatus) { s.FabricAddress = "241.0.64.3" }, nil,

@@ -210,9 +210,7 @@ func (g Gateways) requireKeys(ctx context.Context) error {
 		return err
 	case c.ClusterID == "":
 		return errors.New("this cluster has not joined: there is nothing to rotate")
-	case c.CableDriver == config.CableLibreswan:
-		return fmt.Errorf("there is nothing to rotate: with cable driver %s, IKE changes the keys by itself, after an hour at most", c.CableDriver)
-	case c.CableDriver != config.CableWireGuard:
+	case c.CableDriver == config.CableVXLAN:
 		return fmt.Errorf("there is nothing to rotate: traffic of cable driver %s is not encrypted and has no keys", c.CableDriver)
 	}
 	return nil
