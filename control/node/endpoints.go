@@ -49,8 +49,8 @@ func (e *endpoints) find(objs tables.Objects, d tables.PodDatapaths, devices map
 		problem := device.Problem
 		if v.Ifindex != 0 {
 			known[p.UID], problem = v, ""
-			if device.Switched && v.Datapath != dataplane.Strict {
-				v.Datapath, problem = dataplane.Strict, "its device is a port of a switch, whose rules must see all packets"
+			if device.Strict != "" && v.Datapath != dataplane.Strict {
+				v.Datapath, problem = dataplane.Strict, device.Strict
 			}
 			host.Endpoints[a] = v
 		} else {

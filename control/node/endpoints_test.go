@@ -19,7 +19,7 @@ import (
 func TestEndpoints(t *testing.T) {
 	address := netip.MustParseAddr("10.7.2.5")
 	own := netdev.PodDevice{Source: 3, Endpoint: dataplane.Endpoint{Ifindex: 7, MAC: [6]byte{2}}}
-	port := netdev.PodDevice{Source: 4, Endpoint: dataplane.Endpoint{Ifindex: 7, MAC: [6]byte{2}}, Switched: true}
+	port := netdev.PodDevice{Source: 4, Endpoint: dataplane.Endpoint{Ifindex: 7, MAC: [6]byte{2}}, Strict: "its device is a port of a switch, whose rules must see all packets"}
 	macvlan := netdev.PodDevice{Source: 3, Problem: "its device is of kind macvlan"}
 	for _, tt := range []struct {
 		name     string

@@ -34,9 +34,11 @@ type PodDevice struct {
 	// Endpoint is the node's end of the pod's own veth pair, with the pod's MAC address; without an
 	// interface index if there is none, or it is not known.
 	Endpoint dataplane.Endpoint
-	// Switched: the end is a port of a switch other than a bridge with the pods' route. Its
-	// pipeline, such as the policies of a CNI on Open vSwitch, must not be bypassed.
-	Switched bool
+	// Strict is why the pod's packets must pass the node's stack, for an operator; empty: they need
+	// not. The end is a port of a switch other than a bridge with the pods' route, whose pipeline,
+	// such as the policies of a CNI on Open vSwitch, or a queueing discipline, such as the limits of
+	// the CNI plugin bandwidth, would be bypassed.
+	Strict string
 	// Problem is why Source or Endpoint is missing, for an operator.
 	Problem string
 	// Namespace is the path of the pod's network namespace, Index the interface index of the pod's
@@ -75,6 +77,10 @@ func (d *PodDevices) Find(pods []netip.Addr, uplinks map[uint32]bool, dir string
 	for _, l := range links {
 		host[l.Attrs().Index] = l
 	}
+	queues, err := queueing()
+	if err != nil {
+		return nil, err
+	}
 	ends, err := d.read(dir, host, pods)
 	routes, users := map[netip.Addr]dataplane.Hop{}, map[uint32]int{}
 	for _, pod := range pods {
@@ -110,9 +116,28 @@ func (d *PodDevices) Find(pods []netip.Addr, uplinks map[uint32]bool, dir string
 			}
 			v.Endpoint, v.Problem = learnt.endpoint(pod, int(v.Source), host)
 		}
+		if kind, ok := queues[int(v.Endpoint.Ifindex)]; ok && v.Strict == "" {
+			v.Strict = fmt.Sprintf("its device %s has the queueing discipline %s, which must see all packets", host[int(v.Endpoint.Ifindex)].Attrs().Name, kind)
+		}
 		out[pod] = v
 	}
 	return out, err
+}
+
+// queueing returns the kind of a queueing discipline of each device that has one in either
+// direction: a pair of veth has none by itself, and clsact is only a place for programs.
+func queueing() (map[int]string, error) {
+	all, err := Dump(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(nil) })
+	if err != nil {
+		return nil, fmt.Errorf("list queueing disciplines: %w", err)
+	}
+	out := map[int]string{}
+	for _, q := range all {
+		if q.Type() != "noqueue" && q.Type() != "clsact" {
+			out[q.Attrs().LinkIndex] = q.Type()
+		}
+	}
+	return out, nil
 }
 
 // hostLink is a device of the node.
@@ -163,7 +188,7 @@ func (p podPlace) decide() PodDevice {
 		v.Source = uint32(p.route.index)
 	case p.route != nil && !p.uplink:
 		// Packets enter the stack at another device of the switch.
-		v.Source, v.Switched = uint32(p.route.index), true
+		v.Source, v.Strict = uint32(p.route.index), "its device is a port of a switch, whose rules must see all packets"
 	case p.master != nil && p.master.kind == kindBridge:
 		v.Source = uint32(p.master.index)
 	default:

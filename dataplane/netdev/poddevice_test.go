@@ -38,8 +38,8 @@ func TestPodPlace(t *testing.T) {
 		{"a port of a bridge that is an uplink", podPlace{own: pair, end: port, master: bridge, route: bridge, onLink: true, uplink: true}, PodDevice{Source: 30, Endpoint: own}, ""},
 		{"a port of a bridge, no route yet", podPlace{own: pair, end: port, master: bridge}, PodDevice{Source: 30, Endpoint: own}, ""},
 		{"a port of a bridge, the routes lead to another device", podPlace{own: pair, end: port, master: bridge, route: gateway, shared: true},
-			PodDevice{Source: 40, Endpoint: own, Switched: true}, ""},
-		{"a port of Open vSwitch", podPlace{own: pair, end: port, master: switchOf, route: gateway, shared: true}, PodDevice{Source: 40, Endpoint: own, Switched: true}, ""},
+			PodDevice{Source: 40, Endpoint: own, Strict: "its device is a port of a switch, whose rules must see all packets"}, ""},
+		{"a port of Open vSwitch", podPlace{own: pair, end: port, master: switchOf, route: gateway, shared: true}, PodDevice{Source: 40, Endpoint: own, Strict: "its device is a port of a switch, whose rules must see all packets"}, ""},
 		{"a port of Open vSwitch, no route", podPlace{own: pair, end: port, master: switchOf}, PodDevice{}, "lxc1, its device on the node, is a port of a switch"},
 		{"a port of Open vSwitch, routed by an uplink", podPlace{own: pair, end: port, master: switchOf, route: uplink, uplink: true}, PodDevice{}, "port of a switch"},
 		{"netkit", podPlace{own: &podEnd{kind: "netkit", host: 20}, end: free, route: shared, shared: true}, PodDevice{}, "netkit"},
@@ -173,8 +173,8 @@ func TestPodDevices(t *testing.T) {
 		for a, v := range found {
 			end := byIndex[v.Endpoint.Ifindex]
 			out[a.String()] = byIndex[v.Source] + " " + end
-			if v.Switched {
-				out[a.String()] += " switched"
+			if v.Strict != "" {
+				out[a.String()] += " strict"
 			}
 			if v.Endpoint.MAC != macs[end] {
 				t.Errorf("%s has MAC %x at %s; want the pod's, %x", a, v.Endpoint.MAC, end, macs[end])
@@ -188,7 +188,7 @@ func TestPodDevices(t *testing.T) {
 	all := []string{"10.7.1.10", "10.7.2.10", "10.7.3.10", "10.7.3.11", "10.7.4.10", "10.7.5.10", "10.7.8.10", "10.7.8.11", "10.98.0.1", "10.99.0.1", "10.99.0.2"}
 	want := map[string]string{
 		"10.7.1.10": "cni0 veth1", "10.7.2.10": "veth2 veth2", "10.7.3.10": "lxc1 lxc1", "10.7.3.11": "lxc2 lxc2", "10.7.4.10": "mv0 -",
-		"10.7.5.10": "br0 veth5", "10.7.8.10": "gw0 ovs1 switched", "10.7.8.11": "gw0 ovs2 switched", "10.98.0.1": "- -", "10.99.0.1": "- -", "10.99.0.2": "- -",
+		"10.7.5.10": "br0 veth5", "10.7.8.10": "gw0 ovs1 strict", "10.7.8.11": "gw0 ovs2 strict", "10.98.0.1": "- -", "10.99.0.1": "- -", "10.99.0.2": "- -",
 	}
 	check := func(what string, want, got map[string]string) {
 		t.Helper()
@@ -196,8 +196,20 @@ func TestPodDevices(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", what, diff)
 		}
 	}
+	for _, limit := range []struct{ device, pod, want, qdisc string }{
+		{"veth2", "10.7.2.10", "veth2 veth2 strict", "root tbf rate 1mbit burst 10kb latency 50ms"}, {"lxc1", "10.7.3.10", "lxc1 lxc1 strict", "ingress"},
+		{"lxc2", "10.7.3.11", "lxc2 lxc2", "clsact"},
+	} {
+		if _, err := node.Run("tc", strings.Fields("qdisc add dev "+limit.device+" "+limit.qdisc)...); err != nil {
+			t.Fatal(err)
+		}
+		check(limit.qdisc, map[string]string{limit.pod: limit.want}, find(NamespacesDir, limit.pod))
+		if _, err := node.Run("tc", strings.Fields("qdisc del dev "+limit.device+" "+limit.qdisc)...); err != nil {
+			t.Fatal(err)
+		}
+	}
 	check("the only pod of a shared device", map[string]string{"10.7.3.10": "lxc1 lxc1"}, find(NamespacesDir, "10.7.3.10"))
-	check("the only pod behind a switch", map[string]string{"10.7.8.10": "gw0 ovs1 switched"}, find(NamespacesDir, "10.7.8.10"))
+	check("the only pod behind a switch", map[string]string{"10.7.8.10": "gw0 ovs1 strict"}, find(NamespacesDir, "10.7.8.10"))
 	check("all", want, find(NamespacesDir, all...))
 	check("again", want, find(NamespacesDir, all...))
 	pod(node, "third", "10.7.3.12/32", "lxc3")
