@@ -12,7 +12,7 @@ import (
 
 // ValidatePropagation checks what the schema of a propagation policy cannot: the spec
 // (PropagationSpec.Validate), and the syntax of the annotations AnnotationNear,
-// AnnotationScores and AnnotationFailback.
+// AnnotationScores, AnnotationFailback and AnnotationRollout.
 func ValidatePropagation(o metav1.Object, s PropagationSpec) field.ErrorList {
 	errs := s.Validate(o.GetNamespace())
 	invalid := func(key string, err error) {
@@ -27,6 +27,8 @@ func ValidatePropagation(o metav1.Object, s PropagationSpec) field.ErrorList {
 	invalid(AnnotationScores, err)
 	_, err = FailbackOf(o.GetAnnotations())
 	invalid(AnnotationFailback, err)
+	_, err = RolloutOf(o.GetAnnotations())
+	invalid(AnnotationRollout, err)
 	return errs
 }
 

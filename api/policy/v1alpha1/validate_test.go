@@ -131,3 +131,41 @@ func TestScoresOf(t *testing.T) {
 		}
 	}
 }
+
+func TestRolloutOf(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"order": ["tier=canary", "region in (eu, us)"], "maxClusters": 2, "soak": "10m", "stopWhenUnhealthy": false, "progressDeadline": "5m"}`: "",
+		`{"maxClusters": 1}`:                 "",
+		``:                                   "EOF",
+		`{}`:                                 "neither order nor maxClusters",
+		`{"maxClusters": 1} {}`:              "there is more than one object",
+		`{"maxClusters": 1, "max": 2}`:       `json: unknown field "max"`,
+		`{"maxClusters": "1"}`:               "json: cannot unmarshal string",
+		`{"maxClusters": -1}`:                "maxClusters -1: set 1 at least",
+		`{"maxClusters": 1, "soak": "-1s"}`:  "soak -1s is out of range",
+		`{"maxClusters": 1, "soak": "169h"}`: "soak 169h0m0s is out of range",
+		`{"maxClusters": 1, "soak": "10"}`:   "time: missing unit",
+		`{"order": ["a"], "progressDeadline": "-5m"}`: "progressDeadline -5m0s is out of range",
+		`{"order": [""]}`:      `selector "" of order: it is empty`,
+		`{"order": ["a=b=c"]}`: `selector "a=b=c" of order:`,
+		`{"order": ["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"]}`: "order has 17 selectors",
+	} {
+		p := &PropagationPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Annotations: map[string]string{AnnotationRollout: text}}}
+		_, err := RolloutOf(p.Annotations)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%s: %v, want an error that begins with %q", text, err, want)
+		}
+		if errs := ValidatePropagation(p, p.Spec); (len(errs) > 0) != (want != "") {
+			t.Errorf("%s: the policy has the errors %v, want some: %t", text, errs, want != "")
+		}
+	}
+	r, err := RolloutOf(map[string]string{AnnotationRollout: `{"order": ["tier=canary", "region=eu"]}`})
+	if err != nil || r.ProgressDeadline.Duration != 10*time.Minute || !r.Stops() {
+		t.Fatalf("%v, %v, want a deadline of 10 minutes and stops", r, err)
+	}
+	for want, labels := range map[int]map[string]string{1: {"tier": "canary", "region": "eu"}, 2: {"region": "eu"}, 3: nil} {
+		if got := r.Wave(labels); got != want {
+			t.Errorf("labels %v: wave %d, want %d", labels, got, want)
+		}
+	}
+}

@@ -22,7 +22,12 @@ const (
 	EventEvictWorkloadFromClusterSucceed = "EvictWorkloadFromClusterSucceed"
 	EventEvictWorkloadFromClusterFailed  = "EvictWorkloadFromClusterFailed"
 	// EventFailbackAwaited: the template returns to a cluster later. It is ours.
-	EventFailbackAwaited            = "FailbackAwaited"
+	EventFailbackAwaited = "FailbackAwaited"
+	// Of rollouts: a revision begins, is held or stopped, or has reached all clusters. They are ours.
+	EventRolloutProgressing         = "RolloutProgressing"
+	EventRolloutHeld                = "RolloutHeld"
+	EventRolloutStopped             = "RolloutStopped"
+	EventRolloutCompleted           = "RolloutCompleted"
 	EventSyncWorkSucceed            = "SyncWorkSucceed"
 	EventSyncWorkFailed             = "SyncWorkFailed"
 	EventCleanupWorkFailed          = "CleanupWorkFailed"

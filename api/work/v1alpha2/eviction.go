@@ -1,7 +1,10 @@
 package v1alpha2
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
@@ -56,4 +59,12 @@ func (s *ResourceBindingSpec) ReplicasIn(c TargetCluster) int32 {
 		}
 	}
 	return n
+}
+
+// Suspends reports whether a cluster is not to apply what it gets.
+func (s *Suspension) Suspends(cluster string) bool {
+	if s == nil {
+		return false
+	}
+	return ptr.Deref(s.Dispatching, false) || s.DispatchingOnClusters != nil && slices.Contains(s.DispatchingOnClusters.ClusterNames, cluster)
 }

@@ -92,6 +92,16 @@ const (
 	ReasonAwaited     = "Awaited"
 )
 
+// ConditionRollout is False on a binding while a revision of its template has not reached all
+// clusters, or is held; the message reports where. It is ours, and absent otherwise.
+const (
+	ConditionRollout         = "Rollout"
+	ReasonRolloutProgressing = "Progressing"
+	ReasonRolloutStopped     = "Stopped"
+	// ReasonRolloutInvalidOrder: a selector of the order matches no Cluster.
+	ReasonRolloutInvalidOrder = "InvalidOrder"
+)
+
 // Reasons and producers of eviction tasks.
 const (
 	EvictionReasonTaintUntolerated   = "TaintUntolerated"
