@@ -50,13 +50,14 @@ func entry(gk schema.GroupKind, namespace, name string) string {
 }
 
 // Indexes of the cache. Those of bindings: by template, by what the template depends on, by
-// permanent id of the policy, those without a decision that succeeded. That of policies: by what
-// they select.
+// permanent id of the policy, those without a decision that succeeded, those with a rollout in
+// progress. That of policies: by what they select.
 const (
 	indexTemplate   = "propagate.template"
 	indexDependency = "propagate.dependency"
 	indexPolicy     = "propagate.policy"
 	indexUndecided  = "propagate.undecided"
+	indexRollout    = "propagate.rollout"
 	indexSelects    = "propagate.selects"
 )
 
@@ -93,6 +94,13 @@ func byPolicy(b binding.Binding) []string {
 
 func byUndecided(b binding.Binding) []string {
 	if undecided(b) {
+		return []string{kube.IndexFlag}
+	}
+	return nil
+}
+
+func byRollout(b binding.Binding) []string {
+	if of := workv1alpha2.ReadRollout(b.GetAnnotations()); of != nil && of.InProgress() {
 		return []string{kube.IndexFlag}
 	}
 	return nil

@@ -25,6 +25,9 @@ func (r *reconciler) onCluster(before, after client.Object) {
 		more = !equality.Semantic.DeepEqual(a.Status.APIEnablements, b.Status.APIEnablements)
 	}
 	r.clustersChanged(more)
+	if before == nil || after == nil || rolloutDiffers(before.(*clusterv1alpha1.Cluster), after.(*clusterv1alpha1.Cluster)) {
+		r.addBindings(context.Background(), indexRollout, kube.IndexFlag) // all is in memory
+	}
 }
 
 // clustersChanged wakes followClusters; more: it was not only their load.

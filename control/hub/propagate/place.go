@@ -2,6 +2,7 @@ package propagate
 
 import (
 	"context"
+	"time"
 
 	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
@@ -12,6 +13,7 @@ type placed struct {
 	binding  binding.Binding
 	decision decision
 	eviction placement.Eviction
+	rollout  time.Duration // until its state changes without an event; 0: it does not
 }
 
 // place completes a binding with its evictions and with the decision where its template runs. The

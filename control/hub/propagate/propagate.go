@@ -82,7 +82,8 @@ func setup(mgr ctrl.Manager, o Options) error {
 	o.Workers, o.FirstReport = cmp.Or(o.Workers, defaultWorkers), cmp.Or(o.FirstReport, defaultFirstReport)
 	o.Eviction = o.Eviction.Defaulted()
 	for field, values := range map[string]func(binding.Binding) []string{
-		indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy, indexUndecided: byUndecided} {
+		indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy, indexUndecided: byUndecided,
+		indexRollout: byRollout} {
 		if err := binding.AddIndex(mgr, field, values); err != nil {
 			return err
 		}

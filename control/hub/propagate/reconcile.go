@@ -169,6 +169,11 @@ func (r *reconciler) bind(ctx context.Context, w inputs) (requeue, error) {
 		r.keepPlaces(p)
 		return done, err
 	}
+	if p.rollout, err = r.roll(ctx, w, p.binding); err != nil {
+		p.decision.release()
+		r.keepPlaces(p)
+		return done, err
+	}
 	written, err := r.write(ctx, w, p)
 	if err != nil {
 		return done, err
@@ -200,6 +205,9 @@ func (p placed) next(written bool) requeue {
 	case written && len(p.eviction.Began) > 0:
 		// it may be healthy in the other clusters already, so that no status changes
 		return requeue{after: time.Second}
+	}
+	if p.rollout > 0 && (p.eviction.Next <= 0 || p.rollout < p.eviction.Next) {
+		return requeue{after: p.rollout}
 	}
 	return requeue{after: p.eviction.Next}
 }

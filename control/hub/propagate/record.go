@@ -39,6 +39,7 @@ func (r *reconciler) recordEvents(w inputs, p placed) {
 	if d.written && len(e.Held) > 0 {
 		warn(workv1alpha2.EventEvictWorkloadFromClusterFailed, strings.Join(e.Held, "; "))
 	}
+	r.recordRollout(w, b)
 	steps := progress(w, b, d)
 	if r.AllEvents {
 		r.recordSteps(w, b, steps)

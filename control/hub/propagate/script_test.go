@@ -60,7 +60,7 @@ func TestScripts(t *testing.T) {
 	}
 	indexed := func(b *fake.ClientBuilder) {
 		for field, values := range map[string]func(binding.Binding) []string{
-			indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy, indexUndecided: byUndecided} {
+			indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy, indexUndecided: byUndecided, indexRollout: byRollout} {
 			of := func(o client.Object) []string { return values(binding.Of(o)) }
 			b.WithIndex(&workv1alpha2.ResourceBinding{}, field, of).WithIndex(&workv1alpha2.ClusterResourceBinding{}, field, of)
 		}

@@ -22,6 +22,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/binding"
 	"github.com/pelago-net/pelago/control/hub/placement"
@@ -51,6 +52,7 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 		{&policyv1alpha1.ClusterPropagationPolicy{}, r.onPolicy},
 		{&workv1alpha2.ResourceBinding{}, r.onBinding},
 		{&workv1alpha2.ClusterResourceBinding{}, r.onBinding},
+		{&workv1alpha1.Work{}, r.onWork},
 		{&clusterv1alpha1.Cluster{}, r.onCluster},
 		{&policyv1alpha1.FederatedResourceQuota{}, r.onQuota},
 		{binding.Namespace(), r.onNamespace},

@@ -54,7 +54,19 @@ func Desired(
 		condition.Message = listed(problems)
 	}
 	meta.SetStatusCondition(&out.Conditions, condition)
+	rollout(&out, b, now)
 	return out, nil
+}
+
+// rollout sets the condition of a rollout that has not reached all clusters.
+func rollout(out *workv1alpha2.ResourceBindingStatus, b binding.Binding, now metav1.Time) {
+	r := workv1alpha2.ReadRollout(b.GetAnnotations())
+	if r == nil || r.Reason == "" {
+		meta.RemoveStatusCondition(&out.Conditions, workv1alpha2.ConditionRollout)
+		return
+	}
+	meta.SetStatusCondition(&out.Conditions, metav1.Condition{Type: workv1alpha2.ConditionRollout, Status: metav1.ConditionFalse,
+		Reason: r.Reason, Message: r.Message, LastTransitionTime: now, ObservedGeneration: b.GetGeneration()})
 }
 
 // purging names the clusters whose copy purge mode Directly removes before anything is written
@@ -271,7 +283,7 @@ func sameTemplate(b binding.Binding, w *workv1alpha1.Work) bool {
 
 // waiting is the reason why nothing is known of a cluster yet.
 func waiting(spec *workv1alpha2.ResourceBindingSpec, cluster string, unready func(cluster string) string) string {
-	if suspended(spec, cluster) {
+	if spec.Suspension.Suspends(cluster) {
 		return "not applied: dispatching is suspended"
 	}
 	if why := unready(cluster); why != "" {
@@ -337,16 +349,6 @@ func wanted(spec *workv1alpha2.ResourceBindingSpec) []string {
 	return slices.Compact(out)
 }
 
-// suspended reports whether the binding suspends dispatching to a cluster.
-func suspended(spec *workv1alpha2.ResourceBindingSpec, cluster string) bool {
-	s := spec.Suspension
-	if s == nil {
-		return false
-	}
-	return ptr.Deref(s.Dispatching, false) ||
-		s.DispatchingOnClusters != nil && slices.Contains(s.DispatchingOnClusters.ClusterNames, cluster)
-}
-
 // Answers returns the items of Desired from which the template's status is computed: those of the
 // wanted clusters. The status of a cluster always counts, but the template generation in it only if
 // the cluster has applied the current Work. A suspended cluster is not waited for: if it has
@@ -359,9 +361,9 @@ func Answers(b binding.Binding, items []workv1alpha2.AggregatedStatusItem, gener
 	for _, it := range items {
 		_, isWanted := slices.BinarySearch(want, it.ClusterName)
 		switch {
-		case !isWanted, suspended(b.Spec, it.ClusterName) && it.Status == nil:
+		case !isWanted, b.Spec.Suspension.Suspends(it.ClusterName) && it.Status == nil:
 			continue
-		case suspended(b.Spec, it.ClusterName):
+		case b.Spec.Suspension.Suspends(it.ClusterName):
 			it.Status, err = attest(it.Status, func(status map[string]any) {
 				status[fieldObservedGeneration] = status[fieldGeneration]
 				status[fieldTemplateGeneration] = generation

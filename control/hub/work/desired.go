@@ -303,16 +303,6 @@ func clustersOf(spec *workv1alpha2.ResourceBindingSpec) []string {
 	return slices.Compact(out)
 }
 
-func suspended(s *workv1alpha2.Suspension, cluster string) bool {
-	if s == nil {
-		return false
-	}
-	if s.Dispatching != nil && *s.Dispatching {
-		return true
-	}
-	return s.DispatchingOnClusters != nil && slices.Contains(s.DispatchingOnClusters.ClusterNames, cluster)
-}
-
 // Labels and annotations of a Work that are ours: unwanted ones are removed; all others belong to
 // others.
 var (
@@ -320,7 +310,7 @@ var (
 	ownAnnotations = append([]string{
 		workv1alpha2.AnnotationBindingNamespace, workv1alpha2.AnnotationBindingName, workv1alpha2.AnnotationClusterBindingName,
 		policyv1alpha1.AnnotationAppliedOverrides, policyv1alpha1.AnnotationAppliedClusterOverrides, policyv1alpha1.AnnotationMemberOwned,
-		workv1alpha2.AnnotationTemplate, workv1alpha1.AnnotationReleased,
+		workv1alpha2.AnnotationTemplate, workv1alpha2.AnnotationRevision, workv1alpha2.AnnotationKeptRevision, workv1alpha1.AnnotationReleased,
 	}, policyv1alpha1.ClaimAnnotations...)
 )
 

@@ -33,6 +33,9 @@ type RenderInput struct {
 	// Template is the hash of the object that the Work is made of, where one is kept; it goes onto
 	// the Work alone.
 	Template string
+	// Revision and Kept are AnnotationRevision and AnnotationKeptRevision of the Work; empty: it has
+	// none.
+	Revision, Kept string
 	// MemberOwned are the fields that the policy leaves to the member, as AnnotationMemberOwned
 	// lists them; those of the object are added.
 	MemberOwned string
@@ -83,6 +86,12 @@ func Render(interpreter *kinds.Interpreter, in RenderInput) (*workv1alpha1.Work,
 	}
 	if in.Template != "" {
 		work.Annotations[workv1alpha2.AnnotationTemplate] = in.Template
+	}
+	if in.Revision != "" {
+		work.Annotations[workv1alpha2.AnnotationRevision] = in.Revision
+	}
+	if in.Kept != "" {
+		work.Annotations[workv1alpha2.AnnotationKeptRevision] = in.Kept
 	}
 	mark(obj, work, in)
 	raw, err := json.Marshal(obj.Object)

@@ -27,6 +27,7 @@ type renderer struct {
 	// from it.
 	recorded string
 	edited   bool
+	rollout  *revisions // nil: none
 }
 
 func newRenderer(in *BindingInput) (*renderer, error) {
@@ -36,6 +37,9 @@ func newRenderer(in *BindingInput) (*renderer, error) {
 		return nil, err
 	}
 	r.edited = r.recorded != "" && r.recorded != hash
+	if r.rollout, err = newRevisions(in, r.edited); err != nil {
+		return nil, err
+	}
 	r.workload = in.Interpreter.HasReplicas(in.Template) && len(in.Binding.Spec.Components) == 0
 	if in.Template.GroupVersionKind() == batchv1.SchemeGroupVersion.WithKind("Job") && divided(in.Binding.Spec) {
 		assigned := map[string]int64{}
@@ -72,6 +76,46 @@ func (r *renderer) source(have *workv1alpha1.Work) *workv1alpha1.Work {
 	return nil
 }
 
+// revision selects what a target gets in a rollout: the template, the kept revision, or a Work
+// whose object is rendered again.
+func (r *renderer) revision(in *RenderInput, t target, have, source *workv1alpha1.Work) (*workv1alpha1.Work, error) {
+	if r.rollout == nil {
+		return source, nil
+	}
+	in.Kept = r.rollout.text
+	switch {
+	case have == nil && r.rollout.template != nil: // with its own overrides
+		source = nil
+	case source == nil && r.edited: // the edit is a revision that the binding does not have yet
+		source = have
+	}
+	if source != nil {
+		in.Revision = source.Annotations[workv1alpha2.AnnotationRevision]
+		return source, nil
+	}
+	in.Revision, _ = r.rollout.In(t.name)
+	switch {
+	case r.edited:
+		in.Revision = r.rollout.Passed
+	case in.Revision == r.rollout.Revision:
+		return nil, nil
+	}
+	if r.rollout.template != nil {
+		in.Object = r.rollout.template.DeepCopy()
+		in.Object.SetUID(r.in.Template.GetUID()) // another one after a restore of the hub
+		return nil, nil
+	}
+	source = r.rollout.former(have, r.in.Works)
+	switch {
+	case source == nil && have != nil:
+		return nil, fmt.Errorf("revision %s is not kept: it is too large, or older than annotation %s: change the template instead",
+			in.Revision, policyv1alpha1.AnnotationRollout)
+	case source == nil: // there is no other one
+		in.Revision = r.rollout.Revision
+	}
+	return source, nil
+}
+
 // input is what the Work of a target is made of; have is the one that exists, nil if none does.
 func (r *renderer) input(t target, have *workv1alpha1.Work) (RenderInput, error) {
 	b, p := r.in.Binding, r.policy(have)
@@ -81,11 +125,14 @@ func (r *renderer) input(t target, have *workv1alpha1.Work) (RenderInput, error)
 		Labels: labels, Annotations: annotations, Conflict: b.Spec.ConflictResolution, MemberOwned: p.memberOwned,
 		Template: r.recorded,
 	}
+	source, err := r.revision(&in, t, have, r.source(have))
+	if err != nil {
+		return RenderInput{}, err
+	}
 	if err := kinds.ForMembers(in.Object); err != nil {
 		return RenderInput{}, err
 	}
-	if source := r.source(have); source != nil { // its overrides are applied
-		var err error
+	if source != nil { // its overrides are applied
 		if in.Object, err = rendered(source); err != nil {
 			return RenderInput{}, err
 		}
@@ -95,7 +142,7 @@ func (r *renderer) input(t target, have *workv1alpha1.Work) (RenderInput, error)
 	if err := r.share(in.Object, t); err != nil {
 		return RenderInput{}, err
 	}
-	if suspended(b.Spec.Suspension, t.name) {
+	if b.Spec.Suspension.Suspends(t.name) {
 		in.SuspendDispatching = ptr.To(true)
 	}
 	if ptr.Deref(b.Spec.PreserveResourcesOnDeletion, false) {
