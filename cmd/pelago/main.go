@@ -74,7 +74,7 @@ one hub propagates workloads to all of them.
 	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), new(join).command(), upgradeCommand(), registerCommand(), tokenCommand(),
 		unjoinCommand(), gatewayCommand(), migrate.Command(open))...)
 	add("service", "Services:", exportCommand(), unexportCommand())
-	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), whyCommand(), explainCommand(),
+	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), whyCommand(), explainCommand(), rolloutCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), view.InterpretCommand())
 	add("member", "One cluster, through the hub:", append(inspect.MemberCommands(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}),
 		promoteCommand())...)
