@@ -61,8 +61,8 @@ func (r *Roller) Roll(before *workv1alpha2.Rollout) (workv1alpha2.Rollout, time.
 		return s, 0
 	}
 	next := r.advance(&s)
-	if done := func(t RolloutTarget) bool { return s.Clusters[t.Name].Done }; !slices.ContainsFunc(r.Targets, func(t RolloutTarget) bool { return !done(t) }) &&
-		len(r.failed(&s)) == 0 {
+	undone := func(t RolloutTarget) bool { return !s.Clusters[t.Name].Done }
+	if !slices.ContainsFunc(r.Targets, undone) && len(r.failed(&s)) == 0 {
 		s.Passed, s.Clusters = s.Revision, nil
 		r.describe(&s)
 		return s, 0
@@ -175,7 +175,8 @@ func (r *Roller) give(s *workv1alpha2.Rollout) (given bool) {
 }
 
 func (r *Roller) sorted() []RolloutTarget {
-	return slices.SortedFunc(slices.Values(r.Targets), func(a, b RolloutTarget) int { return strings.Compare(a.Name, b.Name) })
+	byName := func(a, b RolloutTarget) int { return strings.Compare(a.Name, b.Name) }
+	return slices.SortedFunc(slices.Values(r.Targets), byName)
 }
 
 // failed are the clusters that stop the rollout, sorted, each with the cause.
@@ -197,7 +198,8 @@ func (r *Roller) describe(s *workv1alpha2.Rollout) {
 	switch {
 	case s.Hold == workv1alpha2.RolloutAborted && s.InProgress():
 		s.Reason = s.Hold
-		s.Message = fmt.Sprintf("all clusters return to revision %s until the template changes; %s with %s", s.Passed, continues, s.Revision)
+		s.Message = fmt.Sprintf("all clusters return to revision %s until the template changes; %s with %s",
+			s.Passed, continues, s.Revision)
 	case s.Hold == workv1alpha2.RolloutPaused && !s.InProgress():
 		s.Reason, s.Message = s.Hold, "the next revision reaches no cluster; "+continues
 	case !s.InProgress():
@@ -210,8 +212,8 @@ func (r *Roller) describe(s *workv1alpha2.Rollout) {
 		s.Message = fmt.Sprintf("revision %s reaches no further cluster; %s", s.Revision, continues)
 	case len(r.Unmatched) > 0:
 		s.Reason = workv1alpha2.ReasonRolloutInvalidOrder
-		s.Message = fmt.Sprintf("revision %s reaches no further cluster: no Cluster matches %s of the order in annotation %s of the policy: correct it, or label a Cluster",
-			s.Revision, listed(r.Unmatched), policyv1alpha1.AnnotationRollout)
+		s.Message = fmt.Sprintf("revision %s reaches no further cluster: no Cluster matches %s of the order in annotation "+
+			"%s of the policy: correct it, or label a Cluster", s.Revision, listed(r.Unmatched), policyv1alpha1.AnnotationRollout)
 	default:
 		s.Reason = workv1alpha2.ReasonRolloutProgressing
 		s.Message = r.progress(s)
@@ -228,7 +230,8 @@ func (r *Roller) progress(s *workv1alpha2.Rollout) string {
 		}
 		in[state] = append(in[state], t.Name)
 	}
-	out := fmt.Sprintf("revision %s is done in %d of %d clusters", s.Revision, len(in[workv1alpha2.RolloutDone]), len(r.Targets))
+	done := len(in[workv1alpha2.RolloutDone])
+	out := fmt.Sprintf("revision %s is done in %d of %d clusters", s.Revision, done, len(r.Targets))
 	for _, state := range []string{workv1alpha2.RolloutApplying, workv1alpha2.RolloutSoaking} {
 		if len(in[state]) > 0 {
 			out += fmt.Sprintf("; %s: %s", state, listed(in[state]))
@@ -276,5 +279,6 @@ func reported(w *workv1alpha1.Work) bool {
 	if status.ResourceTemplateGeneration == nil || json.Unmarshal(w.Spec.Workload.Manifests[0].Raw, &sent) != nil {
 		return true
 	}
-	return sent.Annotations[workv1alpha2.AnnotationTemplateGeneration] == strconv.FormatInt(*status.ResourceTemplateGeneration, 10)
+	generation := strconv.FormatInt(*status.ResourceTemplateGeneration, 10)
+	return sent.Annotations[workv1alpha2.AnnotationTemplateGeneration] == generation
 }

@@ -57,12 +57,13 @@ func (r *reconciler) roll(ctx context.Context, w inputs, b binding.Binding) (tim
 	before := workv1alpha2.ReadRollout(b.GetAnnotations())
 	if before == nil && w.have.Exists() {
 		// the annotation may come together with an edit
-		if was := w.have.GetAnnotations()[workv1alpha2.AnnotationTemplate]; was != b.GetAnnotations()[workv1alpha2.AnnotationTemplate] {
+		was := w.have.GetAnnotations()[workv1alpha2.AnnotationTemplate]
+		if was != b.GetAnnotations()[workv1alpha2.AnnotationTemplate] {
 			roller.Former = was
 		}
 	}
 	if before == nil && roller.Former != "" || before != nil && roller.Revision != before.Passed {
-		if err := r.rolloutTargets(ctx, w, b, before, &roller); err != nil {
+		if err := r.rolloutTargets(ctx, b, before, &roller); err != nil {
 			return 0, err
 		}
 	}
@@ -76,7 +77,9 @@ func (r *reconciler) roll(ctx context.Context, w inputs, b binding.Binding) (tim
 }
 
 // rolloutTargets reads the clusters of a binding, and the Works of those that have the revision.
-func (r *reconciler) rolloutTargets(ctx context.Context, w inputs, b binding.Binding, before *workv1alpha2.Rollout, roller *placement.Roller) error {
+func (r *reconciler) rolloutTargets(
+	ctx context.Context, b binding.Binding, before *workv1alpha2.Rollout, roller *placement.Roller,
+) error {
 	var list clusterv1alpha1.ClusterList
 	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list Clusters: %w", err)
@@ -107,6 +110,8 @@ func (r *reconciler) rolloutTargets(ctx context.Context, w inputs, b binding.Bin
 			t.Out = "dispatching is suspended"
 		case of == nil:
 			t.Out = "there is no such Cluster"
+		case !of.Takes():
+			t.Out = "the cluster is not accepted"
 		case !isReady(of):
 			t.Out = "the cluster is not ready"
 		}
@@ -130,7 +135,8 @@ func (r *reconciler) rolloutTargets(ctx context.Context, w inputs, b binding.Bin
 
 // workOf is the Work of a binding in a cluster, as the cache has it; nil: none.
 func (r *reconciler) workOf(ctx context.Context, b binding.Binding, cluster string) (*workv1alpha1.Work, error) {
-	for _, name := range []string{workv1alpha2.WorkName(b.Spec.Resource), workv1alpha2.AlternateWorkName(b.Spec.Resource)} {
+	of := b.Spec.Resource
+	for _, name := range []string{workv1alpha2.WorkName(of), workv1alpha2.AlternateWorkName(of)} {
 		key := client.ObjectKey{Namespace: workv1alpha2.ExecutionNamespace(cluster), Name: name}
 		var work workv1alpha1.Work
 		switch err := r.cache.Get(ctx, key, &work, client.UnsafeDisableDeepCopy); {
@@ -172,7 +178,7 @@ func isReady(c *clusterv1alpha1.Cluster) bool {
 
 // rolloutDiffers reports whether rollouts may advance in a Cluster, or its wave may be another one.
 func rolloutDiffers(before, after *clusterv1alpha1.Cluster) bool {
-	return isReady(before) != isReady(after) || !maps.Equal(before.Labels, after.Labels)
+	return isReady(before) != isReady(after) || before.Takes() != after.Takes() || !maps.Equal(before.Labels, after.Labels)
 }
 
 // recordRollout emits an Event if the condition Rollout changes.
