@@ -438,3 +438,32 @@ func TestAnswers(t *testing.T) {
 		})
 	}
 }
+
+// TestRolloutCondition: it is there while the state has a reason.
+func TestRolloutCondition(t *testing.T) {
+	b := bindingFor("m1", "m2")
+	a := b.GetAnnotations()
+	if a == nil {
+		a = map[string]string{}
+		b.SetAnnotations(a)
+	}
+	for _, step := range []struct{ state, want string }{
+		{`{"revision": "b", "passed": "a", "reason": "Stopped", "message": "m1"}`, "False Stopped m1"},
+		{`{"revision": "b", "passed": "b"}`, ""},
+		{`{`, ""},
+	} {
+		a[workv1alpha2.AnnotationRollout] = step.state
+		next, err := Desired(b, nil, nil, ready, metav1.NewTime(noon))
+		if err != nil {
+			t.Fatal(err)
+		}
+		*b.Status = next
+		got := ""
+		if c := meta.FindStatusCondition(next.Conditions, workv1alpha2.ConditionRollout); c != nil {
+			got = string(c.Status) + " " + c.Reason + " " + c.Message
+		}
+		if got != step.want {
+			t.Errorf("%s: condition %q, want %q", step.state, got, step.want)
+		}
+	}
+}
