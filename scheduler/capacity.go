@@ -75,6 +75,8 @@ type report struct {
 	free []Amount
 	// grades are the nodes by their free resources, if the cluster models them.
 	grades []grade
+	pools  *pools // nil: none are reported
+	quotas map[string][]quota
 }
 
 // grade is a number of nodes, each with at least these resources free.
@@ -102,18 +104,25 @@ func capacityOf(c *clusterv1alpha1.Cluster, assumed Load) *capacity {
 		}
 		r.free = append(r.free, Amount{name, n})
 	}
-	for _, m := range s.AllocatableModelings {
-		i := slices.IndexFunc(c.Spec.Models(), func(g clusterv1alpha1.ResourceModel) bool { return g.Grade == m.Grade })
+	r.grades, r.pools, r.quotas = gradesOf(c, s.AllocatableModelings), poolsOf(c), quotasOf(s)
+	return &capacity{report: r, assumed: assumed}
+}
+
+// gradesOf are counts of nodes with the resources of the cluster's models.
+func gradesOf(c *clusterv1alpha1.Cluster, counts []clusterv1alpha1.AllocatableModeling) (out []grade) {
+	models := c.Spec.Models()
+	for _, m := range counts {
+		i := slices.IndexFunc(models, func(g clusterv1alpha1.ResourceModel) bool { return g.Grade == m.Grade })
 		if m.Count <= 0 || i < 0 {
 			continue
 		}
 		g := grade{nodes: int64(m.Count)}
-		for _, rng := range c.Spec.Models()[i].Ranges {
+		for _, rng := range models[i].Ranges {
 			g.least = append(g.least, Amount{rng.Name, clusterv1alpha1.AmountOf(rng.Name, rng.Min)})
 		}
-		r.grades = append(r.grades, g)
+		out = append(out, g)
 	}
-	return &capacity{report: r, assumed: assumed}
+	return out
 }
 
 // assuming is the capacity with another load assumed.
@@ -184,9 +193,14 @@ func (r *capacity) onNodes(needs []Amount) (replicas int64, ok bool) {
 		}
 		replicas = clusterv1alpha1.Plus(replicas, each, g.nodes)
 	}
+	return max(0, replicas-r.taken(needs)), true
+}
+
+// taken are the places for replicas that assumed pods take.
+func (r *capacity) taken(needs []Amount) int64 {
 	taken := r.assumed.Pods
 	for _, need := range needs {
 		taken = max(taken, clusterv1alpha1.Plus(need.N-1, r.assumed.Amount(need.Of), 1)/need.N)
 	}
-	return max(0, replicas-taken), true
+	return taken
 }

@@ -210,7 +210,7 @@ func (j *task) divideByCapacity(chosen []candidate) ([]share, error) {
 		part, by, adds = part-assigned, free, true
 		if room := sum(chosen, free); room < part {
 			return nil, &UnschedulableError{Message: fmt.Sprintf(
-				"clusters have room for %d more replicas and %d are needed: add nodes or clusters, or ask for fewer replicas", room, part)}
+				"clusters have room for %d more replicas and %d are needed: add nodes or clusters, or ask for fewer replicas%s", room, part, bounds(chosen))}
 		}
 	}
 	var shares []share
@@ -225,6 +225,22 @@ func (j *task) divideByCapacity(chosen []candidate) ([]share, error) {
 		}
 	}
 	return shares, nil
+}
+
+// bounds names what bounds the clusters besides their sums; empty: nothing does.
+func bounds(chosen []candidate) (text string) {
+	for _, bound := range []cause{full, noNode, noQuota} {
+		n := 0
+		for _, c := range chosen {
+			if c.bound == bound {
+				n++
+			}
+		}
+		if n > 0 {
+			text += fmt.Sprintf("; %d %s", n, causeTexts[bound])
+		}
+	}
+	return text
 }
 
 // divideTier divides replicas among the clusters of one tier, and returns their shares in the same

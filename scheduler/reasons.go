@@ -61,6 +61,9 @@ const (
 	evicting
 	notBest
 	noReplica
+	full
+	noNode
+	noQuota
 	notTogether
 	notApart
 	described // from here on: those with arguments, in task.descriptions
@@ -75,6 +78,9 @@ var causeTexts = [described]string{
 	evicting:         "cluster(s) is in the process of eviction",
 	notBest:          "cluster(s) were not among the best that the spread constraints allow",
 	noReplica:        "cluster(s) got no replica of the division",
+	full:             "cluster(s) had replicas that no node there can run",
+	noNode:           "cluster(s) had no room on the nodes that the pods select and tolerate",
+	noQuota:          "cluster(s) had no room in the ResourceQuotas of the namespace",
 	notTogether:      "cluster(s) did not run the workloads of the affinity group",
 	notApart:         "cluster(s) ran workloads of the anti-affinity group",
 }

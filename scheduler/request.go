@@ -14,6 +14,11 @@ type Request struct {
 	UID types.UID
 	// Kind must be served by a cluster.
 	Kind schema.GroupVersionKind
+	// Namespace of the template; "": none. Its ResourceQuotas in the clusters count.
+	Namespace string
+	// Assumed is what workloads of the namespace request that the quotas of a cluster may not include
+	// yet, by cluster; control/hub/placement computes it.
+	Assumed map[string]Load
 	// Placement of the policy; nil: everywhere.
 	Placement *policyv1alpha1.Placement
 	// Within is the value of policyv1alpha1.AnnotationClusters of the namespace: no other cluster is
@@ -45,6 +50,8 @@ type Request struct {
 	Undivided string
 	// Evicted are clusters from which the template is being evicted.
 	Evicted []string
+	// Full are clusters that get no more replicas: no node there can run those that they have.
+	Full []string
 	// Term is the name of the affinity group of the last decision; "": none.
 	Term string
 	// Fresh: ignore the last decision (a rebalancing was requested).

@@ -46,6 +46,8 @@ type task struct {
 	*scratch
 	strategy strategy
 	needs    []Amount
+	demand   demand
+	invalid  error // of the demand
 	// stopped are the replicas of Request.Stopped by index, if they count; nil: none do.
 	stopped    map[int]int64
 	properties []property
@@ -95,6 +97,7 @@ func newTask(r *Request, s *Snapshot) *task {
 	if r.Requirements != nil {
 		j.needs = LoadOf(r.Requirements.ResourceRequest, 1).Amounts
 	}
+	j.demand, j.invalid = demandOf(r.Requirements)
 	return j
 }
 
@@ -174,6 +177,7 @@ type candidate struct {
 	runs    bool  // the template runs there
 	current int64 // replicas of the last decision
 	free    int64 // capacity for more replicas, if the decision depends on it
+	bound   cause // why free is 0, unless the sums of the cluster are the reason
 }
 
 // available is the capacity of the cluster for replicas, including current ones.
@@ -193,6 +197,9 @@ func (j *task) schedule(t term) (Decision, error) {
 
 // choose returns the clusters by name, and the causes of the others in why.
 func (j *task) choose(t term, why []cause) ([]workv1alpha2.TargetCluster, error) {
+	if j.invalid != nil && (j.spreads() || j.TakesRoom()) {
+		return nil, j.invalid
+	}
 	fit, err := j.candidates(t, why)
 	if err != nil {
 		return nil, err
@@ -219,7 +226,7 @@ func (j *task) choose(t term, why []cause) ([]workv1alpha2.TargetCluster, error)
 	}
 	if len(shares) < len(chosen) {
 		for _, c := range chosen {
-			why[c.at] = noReplica
+			why[c.at] = max(noReplica, c.bound)
 		}
 		for _, s := range shares {
 			why[s.at] = none
@@ -279,7 +286,7 @@ func (j *task) sort(all []candidate, by func(candidate) (first bool, more int64)
 func (j *task) candidate(at, tier int) candidate {
 	c := candidate{at: at, tier: tier, runs: j.runs(at), current: j.held(at)}
 	if j.spreads() || j.TakesRoom() {
-		c.free = j.free(at)
+		c.free, c.bound = j.free(at)
 	}
 	if j.returns(at) { // as if it ran there, but within what is free
 		c.runs, c.current = true, min(max(0, j.current[at]), c.free)
@@ -292,17 +299,31 @@ func (j *task) candidate(at, tier int) candidate {
 	return c
 }
 
-// free is the capacity of the cluster for more replicas.
-func (j *task) free(at int) int64 {
+// free is the capacity of the cluster for more replicas; bound is the cause why it has none if its
+// sums are not.
+func (j *task) free(at int) (n int64, bound cause) {
+	c := j.capacities[at]
 	switch {
 	case j.Components > 0:
-		return j.capacities[at].sets(j.ComponentsLoad)
+		return c.sets(j.ComponentsLoad), none
 	case !j.workload():
-		return 0
-	case j.Requirements == nil:
-		return j.capacities[at].pods()
+		return 0, none
 	}
-	return j.capacities[at].replicas(j.needs)
+	if len(j.Full) > 0 && slices.Contains(j.Full, j.of[at].Name) {
+		return 0, full
+	}
+	n = c.replicas(j.needs)
+	if n > 0 && c.pools != nil {
+		if n = min(n, c.onPools(j.demand, j.needs)); n == 0 {
+			return 0, noNode
+		}
+	}
+	if n > 0 {
+		if n = min(n, c.inQuotas(j.Namespace, j.demand, j.Assumed[j.of[at].Name])); n == 0 {
+			return 0, noQuota
+		}
+	}
+	return n, none
 }
 
 // setOf is the set of clusters of candidates.

@@ -79,9 +79,21 @@ func (s *Snapshot) Fits(r *Request, clusters []workv1alpha2.TargetCluster) bool 
 	j := newTask(r, s)
 	defer j.done()
 	for _, t := range clusters {
-		if i, ok := s.index[t.Name]; !ok && t.Replicas > 0 || ok && int64(t.Replicas) > j.held(i)+j.free(i) {
+		i, ok := s.index[t.Name]
+		if !ok {
+			if t.Replicas > 0 {
+				return false
+			}
+			continue
+		}
+		if free, _ := j.free(i); int64(t.Replicas) > j.held(i)+free { // the cause is that of a new decision
 			return false
 		}
 	}
 	return true
+}
+
+// HasQuotas reports whether a cluster reports a ResourceQuota of the namespace.
+func (s *Snapshot) HasQuotas(namespace string) bool {
+	return slices.ContainsFunc(s.capacities, func(c *capacity) bool { return c.report != nil && len(c.quotas[namespace]) > 0 })
 }

@@ -119,6 +119,8 @@ func parse(args []string) (options, error) {
 	flags.Float64Var(&o.eviction.Rate, "resource-eviction-rate", eviction.Rate, "workloads that leave one cluster per second at most")
 	flags.Float64Var(&o.eviction.HaltedAbove, "eviction-halted-above", eviction.HaltedAbove, "share of clusters that are not ready at once above which no workload leaves "+
 		"them, from 0 to 1")
+	flags.DurationVar(&o.eviction.UnschedulableAfter, "unschedulable-threshold", eviction.UnschedulableAfter, "time for which no node of a cluster must have been "+
+		"able to run replicas of a Deployment that is divided by capacity before they move to other clusters; below 0: they stay")
 	flags.DurationVar(&o.rttHold, "rtt-hold", time.Minute, "time for which the round-trip time between two clusters must have changed before workloads whose "+
 		"policy has the annotation pelago.io/near are placed by the new one")
 	flags.StringVar(&o.events, "events", eventsFailures, "Events: failures and changes, or all, which adds those of Karmada "+
@@ -152,9 +154,10 @@ func parse(args []string) (options, error) {
 		return o, errors.New("read the command line: --karmada-address needs --karmada-tls-cert-file, " +
 			"--karmada-tls-private-key-file and --proxy-address")
 	}
-	if e := o.eviction; e.Rate <= 0 || e.HaltedAbove <= 0 || e.HaltedAbove > 1 || e.ClusterFailure <= 0 || e.ReachableClusterFailure <= 0 || e.Timeout <= 0 || o.grace <= 0 || o.rttHold <= 0 {
+	if e := o.eviction; e.Rate <= 0 || e.HaltedAbove <= 0 || e.HaltedAbove > 1 || e.ClusterFailure <= 0 || e.ReachableClusterFailure <= 0 || e.Timeout <= 0 || o.grace <= 0 || o.rttHold <= 0 || e.UnschedulableAfter == 0 {
 		return o, errors.New("read the command line: --resource-eviction-rate, --cluster-failover-after, --reachable-cluster-failover-after, --graceful-eviction-timeout, " +
-			"--cluster-monitor-grace-period and --rtt-hold must be above 0, --eviction-halted-above at most 1 and above 0")
+			"--cluster-monitor-grace-period and --rtt-hold must be above 0, --eviction-halted-above at most 1 and above 0, " +
+			"--unschedulable-threshold above 0, or below 0: replicas stay")
 	}
 	for name, n := range map[string]int{"propagate": o.workers.propagate, "works": o.workers.works, "status": o.workers.status,
 		"execution": o.workers.execution} {

@@ -14,7 +14,8 @@ import (
 func TestParse(t *testing.T) {
 	defaults := options{metricsAddress: ":8080", healthAddress: ":8081", profileAddress: "0", leaderElect: true,
 		workers: workers{16, 16, 8, 8}, grace: 15 * time.Second, eviction: placement.EvictionOptions{
-			ClusterFailure: 5 * time.Second, ReachableClusterFailure: 5 * time.Minute, Timeout: 10 * time.Minute, Rate: 20, HaltedAbove: 0.55}, rttHold: time.Minute, events: "failures", proxyAddress: "0"}
+			ClusterFailure: 5 * time.Second, ReachableClusterFailure: 5 * time.Minute, Timeout: 10 * time.Minute, Rate: 20, HaltedAbove: 0.55,
+			UnschedulableAfter: 5 * time.Minute}, rttHold: time.Minute, events: "failures", proxyAddress: "0"}
 	shared := defaults
 	shared.workloads = true
 	named := defaults
@@ -36,6 +37,7 @@ func TestParse(t *testing.T) {
 		"all events":         {"--events=all", told, ""},
 		"some events":        {"--events=some", options{}, "failures or all"},
 		"no hold":            {"--rtt-hold=0s", options{}, "--rtt-hold"},
+		"no threshold":       {"--unschedulable-threshold=0s", options{}, "--unschedulable-threshold"},
 		"no share":           {"--eviction-halted-above=1.5", options{}, "--eviction-halted-above"},
 		"Karmada's tools": {"--proxy-address=:8443 --karmada-address=:6444 --karmada-tls-cert-file=c --karmada-tls-private-key-file=k",
 			tools, ""},

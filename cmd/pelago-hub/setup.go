@@ -68,7 +68,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a hubAccess, o option
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works, OptIn: o.workloads,
 			Skips: skips, Unmade: unmade, AllEvents: o.events == eventsAll}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads, Skips: skips}),
-		work.SetupMultiClusterServices(mgr, work.MultiClusterOptions{HubID: hubID, Skips: skips}),
+		work.SetupMultiClusterServices(mgr, work.MultiClusterOptions{HubID: hubID, Skips: skips, AllEvents: o.events == eventsAll}),
 		work.SetupQuotas(mgr, hubID, o.events == eventsAll),
 		status.Setup(mgr, status.Options{Interpreter: interpreter, Unmade: unmade, Workers: o.workers.status,
 			AllEvents: o.events == eventsAll}),

@@ -75,6 +75,8 @@ type outcome struct {
 	suspended bool
 	// scaling is the answer to AnnotationScaling.
 	scaling *workv1alpha1.ScalingStatus
+	// unschedulable are pods of the object; nil: none.
+	unschedulable *workv1alpha1.UnschedulablePods
 	// uninterpreted are the errors of rules of the kind; "": none.
 	uninterpreted string
 }
@@ -82,7 +84,7 @@ type outcome struct {
 // statusOf returns the desired status of a Work; observed are the statuses of its objects.
 func statusOf(work *workv1alpha1.Work, o outcome, observed []workv1alpha1.ManifestStatus) workv1alpha1.WorkStatus {
 	status := *work.Status.DeepCopy()
-	status.Scaling = o.scaling
+	status.Scaling, status.Unschedulable = o.scaling, o.unschedulable
 	set := func(kind string, holds bool, yes, no, message string) {
 		c := metav1.Condition{
 			Type: kind, Status: metav1.ConditionTrue, Reason: yes, Message: message, ObservedGeneration: work.Generation,

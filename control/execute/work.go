@@ -202,6 +202,10 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 	if !waits {
 		scaling, again = t.state.scaling.Answer(ctx, t.member.meter(t.o), t.work.Annotations[workv1alpha1.AnnotationScaling])
 	}
+	unschedulable, recount := t.work.Status.Unschedulable, time.Duration(0)
+	if !waits && len(all) == 1 { // as the hub's Works have
+		unschedulable, recount = t.state.unschedulable.Count(ctx, t.member.meter(t.o), all[0].have, time.Now())
+	}
 	if errors.Join(errs...) != nil {
 		backoff := wait.Jitter(t.retries.When(t.work.Name), 0.2)
 		for i := range all {
@@ -213,12 +217,14 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 		}
 	} else if !waits {
 		t.retries.Forget(t.work.Name)
-		if again > 0 {
-			soon(again)
+		for _, d := range []time.Duration{again, recount} {
+			if d > 0 {
+				soon(d)
+			}
 		}
 	}
 	o := merged(all)
-	o.suspended, o.scaling = suspended, scaling
+	o.suspended, o.scaling, o.unschedulable = suspended, scaling, unschedulable
 	return t.report(ctx, o, due)
 }
 
@@ -468,9 +474,10 @@ type workState struct {
 	put     bool
 	// settled is the digest of the member's object when it was found, or left, in its desired
 	// state; scaled is set if an autoscaler scaled it then.
-	settled string
-	scaled  bool
-	scaling meter.Last
+	settled       string
+	scaled        bool
+	scaling       meter.Last
+	unschedulable meter.Unschedulable
 	// changedAt is when we last created or changed the object.
 	changedAt time.Time
 	// reverts counts changes by others that were reverted, the last one at revertedAt.

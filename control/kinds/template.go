@@ -116,10 +116,14 @@ func podRequirements(spec *corev1.PodSpec, namespace string) *workv1alpha2.Repli
 	}
 	out := &workv1alpha2.ReplicaRequirements{
 		ResourceRequest: resource.PodRequests(&corev1.Pod{Spec: *spec}, resource.PodResourcesOptions{}),
-		Namespace:       namespace, PriorityClassName: spec.PriorityClassName,
+		ResourceLimits:  resource.PodLimits(&corev1.Pod{Spec: *spec}, resource.PodResourcesOptions{}),
+		Namespace:       namespace, PriorityClassName: spec.PriorityClassName, Terminating: spec.ActiveDeadlineSeconds != nil,
 	}
 	if len(out.ResourceRequest) == 0 {
 		out.ResourceRequest = nil
+	}
+	if len(out.ResourceLimits) == 0 {
+		out.ResourceLimits = nil
 	}
 	claim := workv1alpha2.NodeClaim{NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations}
 	if a := spec.Affinity; a != nil && a.NodeAffinity != nil {
@@ -128,7 +132,7 @@ func podRequirements(spec *corev1.PodSpec, namespace string) *workv1alpha2.Repli
 	if len(claim.NodeSelector) > 0 || len(claim.Tolerations) > 0 || claim.HardNodeAffinity != nil {
 		out.NodeClaim = &claim
 	}
-	if out.NodeClaim == nil && out.ResourceRequest == nil && out.PriorityClassName == "" {
+	if out.NodeClaim == nil && out.ResourceRequest == nil && out.PriorityClassName == "" && !out.Terminating {
 		return nil
 	}
 	return out

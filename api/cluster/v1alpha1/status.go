@@ -98,6 +98,70 @@ type ResourceSummary struct {
 	// +optional
 	// +listType=atomic
 	AllocatableModelings []AllocatableModeling `json:"allocatableModelings,omitempty"`
+	// NodeLabels are the labels that all nodes have with the same value. This field and those below
+	// are not in Karmada.
+	//
+	// +optional
+	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+	// NodePools are the nodes by their other labels, and by their taints.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	NodePools []NodePool `json:"nodePools,omitempty"`
+	// UnpooledLabels have too many values for NodePools, which do not contain them.
+	//
+	// +optional
+	// +listType=atomic
+	UnpooledLabels []string `json:"unpooledLabels,omitempty"`
+	// Quotas are the ResourceQuotas that bound pods.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=500
+	Quotas []QuotaSummary `json:"quotas,omitempty"`
+}
+
+// MaxNodePools and MaxQuotas bound the lists of a ResourceSummary.
+const (
+	MaxNodePools = 32
+	MaxQuotas    = 500
+)
+
+// NodePool is a number of nodes with the same labels and taints.
+type NodePool struct {
+	Nodes int32 `json:"nodes"`
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+	// Taints are those with effect NoSchedule or NoExecute. A cordoned node has the taint
+	// node.kubernetes.io/unschedulable.
+	//
+	// +optional
+	// +listType=atomic
+	Taints []corev1.Taint `json:"taints,omitempty"`
+	// Free is what the nodes offer together less what their pods request.
+	//
+	// +optional
+	Free corev1.ResourceList `json:"free,omitempty"`
+	// Modelings counts the nodes of each class of spec.resourceModels, if there are several nodes.
+	//
+	// +optional
+	// +listType=atomic
+	Modelings []AllocatableModeling `json:"modelings,omitempty"`
+}
+
+// QuotaSummary is what a ResourceQuota of the cluster leaves.
+type QuotaSummary struct {
+	Namespace string `json:"namespace"`
+	// Scopes select the pods to which it applies: those that match all.
+	//
+	// +optional
+	// +listType=atomic
+	Scopes []corev1.ScopedResourceSelectorRequirement `json:"scopes,omitempty"`
+	// Left is hard less used, by the quota's names of resources (requests.cpu, pods, …).
+	//
+	// +optional
+	Left corev1.ResourceList `json:"left,omitempty"`
 }
 
 // AllocatableModeling counts the nodes of one class.

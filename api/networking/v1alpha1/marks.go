@@ -16,3 +16,12 @@ const (
 	ReasonEndpointSliceDispatchedSucceed = "EndpointSliceDispatchedSucceed"
 	ReasonEndpointSliceDispatchedFailed  = "EndpointSliceDispatchedFailed"
 )
+
+// Reasons of Events on MultiClusterServices.
+const (
+	EventSyncServiceSucceed           = "SyncServiceSucceed"
+	EventSyncServiceFailed            = "SyncServiceFailed"
+	EventDispatchEndpointSliceSucceed = "DispatchEndpointSliceSucceed"
+	EventDispatchEndpointSliceFailed  = "DispatchEndpointSliceFailed"
+	EventClusterNotFound              = "ClusterNotFound"
+)

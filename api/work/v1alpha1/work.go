@@ -63,6 +63,17 @@ type WorkStatus struct {
 	//
 	// +optional
 	Scaling *ScalingStatus `json:"scaling,omitempty"`
+	// Unschedulable are the pods of a Deployment that no node of the member can run; nil: none.
+	//
+	// +optional
+	Unschedulable *UnschedulablePods `json:"unschedulable,omitempty"`
+}
+
+// UnschedulablePods are pods with the condition PodScheduled=False, reason Unschedulable.
+type UnschedulablePods struct {
+	Pods int32 `json:"pods"`
+	// Since is when the last of them became so.
+	Since metav1.Time `json:"since"`
 }
 
 // ManifestStatus is the state of one object in the member.

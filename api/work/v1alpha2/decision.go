@@ -60,6 +60,9 @@ type Decision struct {
 	Failback *Failback `json:"failback,omitempty"`
 	// Stopped is the assignment from before the template was scaled to 0; it starts there again.
 	Stopped []TargetCluster `json:"stopped,omitempty"`
+	// Moved is when replicas last left clusters because no node there could run them; kept for an
+	// hour, in which replicas that leave others for this reason do not go there.
+	Moved map[string]metav1.MicroTime `json:"moved,omitempty"`
 	// Rejected reports why other clusters were not chosen, the most frequent reason first.
 	Rejected []Rejection `json:"rejected,omitempty"`
 }

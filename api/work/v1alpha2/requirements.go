@@ -14,6 +14,13 @@ type ReplicaRequirements struct {
 	Namespace string `json:"namespace,omitempty"`
 	// +optional
 	PriorityClassName string `json:"priorityClassName,omitempty"`
+	// ResourceLimits and Terminating (a pod with activeDeadlineSeconds) count for ResourceQuotas of
+	// the members. They are not in Karmada.
+	//
+	// +optional
+	ResourceLimits corev1.ResourceList `json:"resourceLimits,omitempty"`
+	// +optional
+	Terminating bool `json:"terminating,omitempty"`
 }
 
 // NodeClaim defines which nodes will do.

@@ -45,6 +45,13 @@ type AggregatedStatusItem struct {
 	AppliedMessage string `json:"appliedMessage,omitempty"`
 	// +optional
 	Health ResourceHealth `json:"health,omitempty"`
+	// UnschedulablePods is how many pods of a Deployment no node of the cluster can run, and
+	// UnschedulableSince when the last of them became so. They are not in Karmada.
+	//
+	// +optional
+	UnschedulablePods int32 `json:"unschedulablePods,omitempty"`
+	// +optional
+	UnschedulableSince *metav1.Time `json:"unschedulableSince,omitempty"`
 }
 
 // ResourceHealth is the interpreter's result for an object.

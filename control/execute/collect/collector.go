@@ -57,7 +57,7 @@ type CollectorOptions struct {
 	// cache.
 	Hub client.Client
 	// Member connects to the cluster, with rights to get /readyz and /healthz, to get, list and
-	// watch nodes and pods, and perhaps to list Gateways.
+	// watch nodes, pods and ResourceQuotas, and perhaps to list Gateways.
 	Member *rest.Config
 	// Every is the time between two probes.
 	Every time.Duration
@@ -239,6 +239,14 @@ func (c *Collector) tryWrite(ctx context.Context) error {
 	v.nodes, hasNodes = c.inventory.nodes.all()
 	v.pods, hasPods = c.inventory.pods.all()
 	v.counted = hasNodes && hasPods
+	quotas, hasQuotas := c.inventory.quotas.all()
+	var more int
+	if v.quotas, more = quotaSummaries(quotas); !hasQuotas && cluster.Status.ResourceSummary != nil {
+		v.quotas = cluster.Status.ResourceSummary.Quotas // of an earlier collector
+	}
+	if more > 0 && v.ready.Status == metav1.ConditionTrue {
+		v.ready.Message += fmt.Sprintf("; %d of its ResourceQuotas are not considered: more than %d bound pods", more, clusterv1alpha1.MaxQuotas)
+	}
 	if _, err := c.inventory.synced(); err != nil && v.ready.Status == metav1.ConditionTrue {
 		v.ready.Message += "; what is allocatable in it cannot be seen: " + err.Error()
 	}
@@ -361,6 +369,7 @@ type observation struct {
 	counted bool
 	nodes   []node
 	pods    []pod
+	quotas  []clusterv1alpha1.QuotaSummary
 }
 
 // desiredStatus is the status of the Cluster with the collector's fields set. While the cluster is
@@ -384,6 +393,7 @@ func desiredStatus(c *clusterv1alpha1.Cluster, v observation, passes bool) clust
 	if v.counted {
 		want.NodeSummary = nodeSummary(v.nodes)
 		want.ResourceSummary = resourceSummary(v.nodes, v.pods, usable(c.Spec))
+		want.ResourceSummary.Quotas = v.quotas
 		want.Network = network(v.gateways, v.nodes, c.Status.Network)
 	}
 	return want

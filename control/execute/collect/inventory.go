@@ -151,53 +151,63 @@ func (s *summaryStore[T]) run(ctx context.Context, core cache.Getter, resource s
 	cache.NewReflectorWithOptions(kube.CancelableListWatch(watcher), like, s, cache.ReflectorOptions{Name: "clusterstatus"}).RunWithContext(silent)
 }
 
-// inventory holds the member's nodes and pods.
+// inventory holds the member's nodes, pods and ResourceQuotas.
 type inventory struct {
-	nodes *summaryStore[node]
-	pods  *summaryStore[pod]
+	nodes  *summaryStore[node]
+	pods   *summaryStore[pod]
+	quotas *summaryStore[quota]
 }
 
 func newInventory(changed func()) *inventory {
 	return &inventory{
-		nodes: newSummaryStore(changed, stripNode, func(o any) node { return nodeOf(o.(*corev1.Node)) }),
-		pods:  newSummaryStore(changed, stripPod, func(o any) pod { return podOf(o.(*corev1.Pod)) }),
+		nodes:  newSummaryStore(changed, stripNode, func(o any) node { return nodeOf(o.(*corev1.Node)) }),
+		pods:   newSummaryStore(changed, stripPod, func(o any) pod { return podOf(o.(*corev1.Pod)) }),
+		quotas: newSummaryStore(changed, stripQuota, func(o any) quota { return quotaOf(o.(*corev1.ResourceQuota)) }),
 	}
 }
 
-// run watches nodes, and pods that have not terminated, until ctx ends.
+// run watches nodes, pods that have not terminated, and ResourceQuotas until ctx ends.
 func (i *inventory) run(ctx context.Context, core cache.Getter) {
 	running := fields.AndSelectors(
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
-	var both sync.WaitGroup
-	both.Go(func() {
+	var all sync.WaitGroup
+	all.Go(func() {
 		i.nodes.run(ctx, core, "nodes", &corev1.Node{}, fields.Everything())
 	})
-	both.Go(func() {
+	all.Go(func() {
 		i.pods.run(ctx, core, "pods", &corev1.Pod{}, running)
 	})
-	both.Wait()
+	all.Go(func() {
+		i.quotas.run(ctx, core, "resourcequotas", &corev1.ResourceQuota{}, fields.Everything())
+	})
+	all.Wait()
 }
 
-// synced reports whether both were listed; err is the error of the last lists.
+// synced reports whether all were listed; err is the error of the last lists.
 func (i *inventory) synced() (ok bool, err error) {
 	nodes, nodesErr := i.nodes.state()
 	pods, podsErr := i.pods.state()
+	quotas, quotasErr := i.quotas.state()
 	if nodesErr != nil {
 		err = fmt.Errorf("list nodes: %w", nodesErr)
 	}
 	if podsErr != nil {
 		err = errors.Join(err, fmt.Errorf("list pods: %w", podsErr))
 	}
-	return nodes && pods, err
+	if quotasErr != nil {
+		err = errors.Join(err, fmt.Errorf("list resourcequotas: %w", quotasErr))
+	}
+	return nodes && pods && quotas, err
 }
 
-// stripNode and stripPod keep only the fields that nodeOf and podOf read, to bound the memory of a
-// list in progress.
+// stripNode, stripPod and stripQuota keep only the fields that nodeOf, podOf and quotaOf read, to
+// bound the memory of a list in progress.
 func stripNode(o runtime.Object) {
 	n := o.(*corev1.Node)
 	*n = corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: n.Name, ResourceVersion: n.ResourceVersion},
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, ResourceVersion: n.ResourceVersion, Labels: n.Labels},
+		Spec:       corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable, Taints: n.Spec.Taints},
 		Status:     corev1.NodeStatus{Allocatable: n.Status.Allocatable, Conditions: n.Status.Conditions},
 	}
 }
@@ -234,6 +244,8 @@ type node struct {
 	name        string
 	ready       bool
 	allocatable amounts
+	labels      map[string]string
+	taints      []corev1.Taint // sorted
 }
 
 // pod is the summary of a Pod that has not terminated.
@@ -254,7 +266,7 @@ func nodeOf(n *corev1.Node) node {
 	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	return node{name: n.Name, ready: ready, allocatable: amountsOf(n.Status.Allocatable)}
+	return node{name: n.Name, ready: ready, allocatable: amountsOf(n.Status.Allocatable), labels: n.Labels, taints: taintsOf(n)}
 }
 
 // podOf sums requests as kube-scheduler does: init containers, sidecars, overhead.
@@ -304,6 +316,7 @@ func nodeSummary(nodes []node) *clusterv1alpha1.NodeSummary {
 // counts as one of the resource pods.
 func resourceSummary(nodes []node, pods []pod, models []clusterv1alpha1.ResourceModel) *clusterv1alpha1.ResourceSummary {
 	allocatable, allocated, allocating := sum{}, sum{}, sum{}
+	free := freeOf(nodes, pods)
 	for _, n := range nodes {
 		allocatable.add(n.allocatable)
 	}
@@ -315,18 +328,16 @@ func resourceSummary(nodes []node, pods []pod, models []clusterv1alpha1.Resource
 		to.add(p.requests)
 		to[corev1.ResourcePods]++
 	}
-	return &clusterv1alpha1.ResourceSummary{
+	out := &clusterv1alpha1.ResourceSummary{
 		Allocatable: allocatable.list(), Allocated: allocated.list(), Allocating: allocating.list(),
-		AllocatableModelings: modelings(nodes, pods, models),
+		AllocatableModelings: modelings(nodes, free, models),
 	}
+	out.NodeLabels, out.NodePools, out.UnpooledLabels = nodePools(nodes, free, models)
+	return out
 }
 
-// modelings counts each node in the highest grade whose lower bounds all fit its free resources;
-// nil without models.
-func modelings(nodes []node, pods []pod, models []clusterv1alpha1.ResourceModel) []clusterv1alpha1.AllocatableModeling {
-	if len(models) == 0 {
-		return nil
-	}
+// freeOf is what pods leave of each node, by its name.
+func freeOf(nodes []node, pods []pod) map[string]sum {
 	free := make(map[string]sum, len(nodes))
 	for _, n := range nodes {
 		free[n.name] = sum{}
@@ -340,6 +351,16 @@ func modelings(nodes []node, pods []pod, models []clusterv1alpha1.ResourceModel)
 		for _, r := range p.requests {
 			of[r.name] = clusterv1alpha1.Plus(of[r.name], r.n, -1)
 		}
+		of[corev1.ResourcePods]--
+	}
+	return free
+}
+
+// modelings counts each node in the highest grade whose lower bounds all fit its free resources;
+// nil without models.
+func modelings(nodes []node, free map[string]sum, models []clusterv1alpha1.ResourceModel) []clusterv1alpha1.AllocatableModeling {
+	if len(models) == 0 {
+		return nil
 	}
 	counts := make([]clusterv1alpha1.AllocatableModeling, len(models))
 	least := make([]amounts, len(models))
@@ -351,8 +372,8 @@ func modelings(nodes []node, pods []pod, models []clusterv1alpha1.ResourceModel)
 		}
 		least[i] = amountsOf(list)
 	}
-	for _, f := range free {
-		counts[grade(f, least)].Count++
+	for _, n := range nodes {
+		counts[grade(free[n.name], least)].Count++
 	}
 	return counts
 }

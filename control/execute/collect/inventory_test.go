@@ -142,7 +142,7 @@ func TestModelings(t *testing.T) {
 	pods := []*corev1.Pod{aPod("used", "cpu=1m"), aPod("over-committed", "cpu=2"), aPod("gone", "cpu=2"), aPod("", "cpu=2")}
 	n, p := counted(nodes, pods)
 	got := ""
-	for _, m := range modelings(n, p, clusterv1alpha1.ClusterSpec{}.Models()) {
+	for _, m := range modelings(n, freeOf(n, p), clusterv1alpha1.ClusterSpec{}.Models()) {
 		got += fmt.Sprintf("%d:%d ", m.Grade, m.Count)
 	}
 	// grade 0: small, over-committed; 1: little memory (its CPU would be grade 7); 2: used (3999m);
@@ -156,7 +156,7 @@ func TestModelings(t *testing.T) {
 func TestModelOfOvercommittedNode(t *testing.T) {
 	n, p := counted([]*corev1.Node{aNode("n1", corev1.ConditionTrue, "cpu=64 memory=1Ti")},
 		[]*corev1.Pod{aPod("n1", "cpu=9P"), aPod("n1", "cpu=9P"), aPod("n1", "cpu=9P")})
-	if m := modelings(n, p, clusterv1alpha1.ClusterSpec{}.Models()); m[0].Count != 1 {
+	if m := modelings(n, freeOf(n, p), clusterv1alpha1.ClusterSpec{}.Models()); m[0].Count != 1 {
 		t.Errorf("nodes by grade %v, want it in the lowest", m)
 	}
 }
@@ -174,7 +174,7 @@ func TestEachNodeHasOneGrade(t *testing.T) {
 			pods[i] = pod{node: fmt.Sprint(rapid.IntRange(0, 25).Draw(t, "node")), requests: amounts{{"cpu", cpu.Draw(t, "asks")}}}
 		}
 		sum := 0
-		for _, m := range modelings(nodes, pods, clusterv1alpha1.ClusterSpec{}.Models()) {
+		for _, m := range modelings(nodes, freeOf(nodes, pods), clusterv1alpha1.ClusterSpec{}.Models()) {
 			sum += m.Count
 		}
 		if sum != len(nodes) {

@@ -36,6 +36,9 @@ type EvictionOptions struct {
 	// HaltedAbove is the share of clusters that are not ready above which no template leaves for
 	// that reason: the hub's own connection may be the fault; 0: 0.55.
 	HaltedAbove float64
+	// UnschedulableAfter is how long no node of a cluster must have been able to run replicas before
+	// they move to others; 0: 5 min; below 0: they stay.
+	UnschedulableAfter time.Duration
 }
 
 func (o EvictionOptions) Defaulted() EvictionOptions {
@@ -44,6 +47,7 @@ func (o EvictionOptions) Defaulted() EvictionOptions {
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Minute)
 	o.Rate = cmp.Or(o.Rate, 20)
 	o.HaltedAbove = cmp.Or(o.HaltedAbove, 0.55)
+	o.UnschedulableAfter = cmp.Or(o.UnschedulableAfter, 5*time.Minute)
 	return o
 }
 
@@ -138,6 +142,8 @@ type Eviction struct {
 	// Held is why the template stays in a cluster that it should leave.
 	Held   []string
 	Return Return
+	// Unschedulable are replicas that no node of their cluster can run.
+	Unschedulable []workv1alpha2.TargetCluster
 	// Next is how long until something may be due; 0: never.
 	Next time.Duration
 }
@@ -234,6 +240,7 @@ func (v *Evictor) Evict(b binding.Binding, before *workv1alpha2.Decision) Evicti
 		b.Spec.GracefulEvictionTasks = append(b.Spec.GracefulEvictionTasks, e.Began...)
 	}
 	v.failback(b, before, former, &e)
+	v.unschedulable(b, &e)
 	// else the cluster where it runs is preferred
 	if b.GetAnnotations()[policyv1alpha1.AnnotationNear] != "" {
 		e.Return.Excluded = append(e.Return.Excluded, failed...)

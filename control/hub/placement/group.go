@@ -31,6 +31,7 @@ func MembershipOf(groups *workv1alpha2.WorkloadAffinityGroups, clusters []workv1
 // others in the namespace. Clusters that the template is being evicted from no longer attract it:
 // in a group that loses its cluster, the first to move draws the others. r.mu is held.
 func (r *Cache) grouped(key string, req *scheduler.Request) *scheduler.Request {
+	req = r.bounded(key, req)
 	g := req.Groups
 	if g == nil || *g == (workv1alpha2.WorkloadAffinityGroups{}) {
 		return req
@@ -59,6 +60,24 @@ func (r *Cache) grouped(key string, req *scheduler.Request) *scheduler.Request {
 	}
 	out := *req
 	out.Together, out.Apart = slices.Sorted(maps.Keys(together)), slices.Sorted(maps.Keys(apart))
+	return &out
+}
+
+// bounded returns a request with what the bindings of its namespace are assumed to request in the
+// clusters, if ResourceQuotas there bound it. r.mu is held.
+func (r *Cache) bounded(key string, req *scheduler.Request) *scheduler.Request {
+	if !req.TakesRoom() || !r.snapshot.HasQuotas(req.Namespace) {
+		return req
+	}
+	out := *req
+	out.Assumed = map[string]scheduler.Load{}
+	for _, b := range r.spaces[req.Namespace] {
+		for _, c := range b.claims(nil) {
+			l := out.Assumed[c.cluster]
+			l.Add(c.size, c.replicas)
+			out.Assumed[c.cluster] = l
+		}
+	}
 	return &out
 }
 

@@ -182,3 +182,34 @@ func TestQuotaIsNeverExceeded(t *testing.T) {
 		workers.Wait()
 	})
 }
+
+// What is decided for one template counts in the ResourceQuotas of its namespace for the next one,
+// before the cluster reports it; a commit without room for both decides again.
+func TestQuotasOfMembersWithAssumed(t *testing.T) {
+	c := member("m", 100, 0)
+	c.Status.ResourceSummary.Quotas = []clusterv1alpha1.QuotaSummary{{Namespace: "shop", Left: hard("requests.cpu=5")}}
+	r := NewCache(CacheOptions{})
+	r.SetClusters([]*clusterv1alpha1.Cluster{c})
+	decide := func(key string, replicas int32) error {
+		req := request(replicas, weighted)
+		req.Namespace = namespaceOf(key)
+		_, p, err := r.Decide(key, req)
+		if err == nil {
+			p.Commit("1")
+		}
+		return err
+	}
+	if err := decide("shop/a", 3); err != nil {
+		t.Fatal(err)
+	}
+	var full *scheduler.UnschedulableError
+	if err := decide("shop/b", 3); !errors.As(err, &full) {
+		t.Errorf("3 of 2 cores that are left: %v", err)
+	}
+	if err := decide("shop/b", 2); err != nil {
+		t.Errorf("2 of 2 cores that are left: %v", err)
+	}
+	if err := decide("other/c", 3); err != nil {
+		t.Errorf("a namespace without quota: %v", err)
+	}
+}

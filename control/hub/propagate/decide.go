@@ -43,6 +43,8 @@ type decision struct {
 	// made is what the scheduler returned; pending is why not all replicas have a cluster.
 	made    scheduler.Decision
 	pending error
+	// descheduled are the replicas that move because no node can run them; stuck is why they stay.
+	descheduled, stuck string
 }
 
 // pendingWhy is why there is no decision; empty: there is one.
@@ -96,6 +98,9 @@ func (r *reconciler) decide(
 		out.record = out.recordOf(before, hash, now, observed.Rescheduled)
 	default:
 		out = decision{clusters: b.Spec.Clusters, record: kept(before, hash, now)}
+		if len(e.Unschedulable) > 0 && req.TakesRoom() && req.Undivided == "" {
+			r.deschedule(b, req, e, before, hash, now, &out)
+		}
 	}
 	if refused != nil && out.record.Reason == workv1alpha2.ReasonSuccess {
 		out.record.Reason, out.record.Message = reasonOf(refused), refused.Error()
@@ -179,8 +184,11 @@ func (d *decision) complete(b binding.Binding, before *workv1alpha2.Decision, de
 	if len(e.Began) == 0 && (d.fresh || applied != decidedFrom) {
 		e.Return.Record = nil
 	}
+	if d.record.Moved == nil || d.descheduled == "" {
+		d.record.Moved = placement.Moved(before, time.Now())
+	}
 	d.record.Stopped = stopped(b.Spec, d.clusters, before.Stopped)
-	d.record.Unhealthy, d.record.Failed, d.record.Held, d.record.Failback = e.Unhealthy, e.Failed, strings.Join(e.Held, "; "), e.Return.Record
+	d.record.Unhealthy, d.record.Failed, d.record.Held, d.record.Failback = e.Unhealthy, e.Failed, held(e.Held, d.stuck), e.Return.Record
 	d.message, d.retry = d.record.Message, retried(d.record.Reason)
 	d.moved = !equality.Semantic.DeepEqual(d.clusters, b.Spec.Clusters)
 	// Karmada's order is another one
@@ -199,6 +207,14 @@ func (d *decision) complete(b binding.Binding, before *workv1alpha2.Decision, de
 	setAnnotation(b, policyv1alpha1.AnnotationAppliedPlacement, applied)
 	setAnnotation(b, workv1alpha2.AnnotationDecision, text)
 	return nil
+}
+
+// held is the record's reason why replicas stay in clusters that they should leave.
+func held(evictions []string, stuck string) string {
+	if stuck != "" {
+		evictions = append(slices.Clone(evictions), stuck)
+	}
+	return strings.Join(evictions, "; ")
 }
 
 // stopped is the assignment to which a template returns that now has no replicas: the present one,
@@ -288,7 +304,7 @@ func request(b binding.Binding, before *workv1alpha2.Decision) (*scheduler.Reque
 	if s.RescheduleTriggeredAt != nil {
 		o.Rescheduled = s.RescheduleTriggeredAt.Time
 	}
-	r := &scheduler.Request{UID: s.Resource.UID, Kind: key.GVK, Placement: s.Placement, Within: b.GetAnnotations()[policyv1alpha1.AnnotationClusters],
+	r := &scheduler.Request{UID: s.Resource.UID, Kind: key.GVK, Namespace: s.Resource.Namespace, Placement: s.Placement, Within: b.GetAnnotations()[policyv1alpha1.AnnotationClusters],
 		Replicas: s.Replicas, Requirements: s.ReplicaRequirements, Groups: s.WorkloadAffinityGroups, Components: len(s.Components), ComponentsLoad: placement.ComponentsLoad(s.Components), Current: s.Clusters, Term: before.Term,
 		Undivided: b.GetAnnotations()[workv1alpha2.AnnotationUndivided], Fresh: o.Rescheduled.After(o.Scheduled)}
 	for i := range s.GracefulEvictionTasks {
@@ -355,7 +371,7 @@ func kept(before *workv1alpha2.Decision, hash string, now time.Time) *workv1alph
 // clusters were not chosen: these change with every decision and are not worth a write.
 func sameRecord(a, b *workv1alpha2.Decision) bool {
 	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Stopped, b.Stopped) && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && equality.Semantic.DeepEqual(a.Failback, b.Failback) && a.Reason == b.Reason &&
-		a.Message == b.Message && a.Term == b.Term && a.Near == b.Near && maps.Equal(a.Failed, b.Failed) &&
+		a.Message == b.Message && a.Term == b.Term && a.Near == b.Near && maps.Equal(a.Failed, b.Failed) && equality.Semantic.DeepEqual(a.Moved, b.Moved) &&
 		a.Scheduled.IsZero() == b.Scheduled.IsZero() && (!retried(a.Reason) || equality.Semantic.DeepEqual(a.Rejected, b.Rejected))
 }
 

@@ -14,7 +14,8 @@ func (r *reconciler) evict(b binding.Binding, nearer map[string]string, stays er
 	before, f := recorded(b), r.leaving.Load()
 	s := b.Spec
 	barred := r.Capacity.Barred(b)
-	watched := s.Failover != nil && s.Failover.Application != nil || len(nearer) > 0 || len(barred) > 0 || before.Failback != nil
+	watched := s.Failover != nil && s.Failover.Application != nil || len(nearer) > 0 || len(barred) > 0 || before.Failback != nil ||
+		placement.HasUnschedulable(b.Status)
 	if f == nil || !scheduled(b, before) || len(s.GracefulEvictionTasks) == 0 && !watched && !f.Concerns(s) {
 		return placement.Eviction{}
 	}

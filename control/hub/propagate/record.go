@@ -40,6 +40,13 @@ func (r *reconciler) recordEvents(w inputs, p placed) {
 		warn(workv1alpha2.EventEvictWorkloadFromClusterFailed, strings.Join(e.Held, "; "))
 	}
 	r.recordRollout(w, b)
+	if d.written && d.stuck != "" && d.record.Held != recorded(w.have).Held {
+		warn(workv1alpha2.EventDescheduleBindingFailed, d.stuck)
+	}
+	if d.written && d.descheduled != "" {
+		r.events.Event(w.template, corev1.EventTypeNormal, workv1alpha2.EventDescheduleBindingSucceed, d.descheduled)
+		r.events.Event(b.Object, corev1.EventTypeNormal, workv1alpha2.EventDescheduleBindingSucceed, d.descheduled)
+	}
 	steps := progress(w, b, d)
 	if r.AllEvents {
 		r.recordSteps(w, b, steps)

@@ -242,9 +242,11 @@ func (r *reconciler) onBinding(before, after client.Object) {
 	}
 }
 
-// evictsByStatus reports whether evictions may begin or end by a change of a binding's status.
+// evictsByStatus reports whether evictions may begin or end, or replicas move that no node can run,
+// by a change of a binding's status.
 func evictsByStatus(before, after binding.Binding) bool {
-	if len(after.Spec.GracefulEvictionTasks) == 0 && (after.Spec.Failover == nil || after.Spec.Failover.Application == nil) {
+	if len(after.Spec.GracefulEvictionTasks) == 0 && (after.Spec.Failover == nil || after.Spec.Failover.Application == nil) &&
+		!placement.HasUnschedulable(before.Status) && !placement.HasUnschedulable(after.Status) {
 		return false
 	}
 	applied := func(b binding.Binding) *metav1.Condition {

@@ -260,6 +260,9 @@ func item(
 		if health != "" {
 			out.Health = workv1alpha2.ResourceHealth(health)
 		}
+		if u := w.Status.Unschedulable; u != nil {
+			out.UnschedulablePods, out.UnschedulableSince = u.Pods, u.Since.DeepCopy()
+		}
 	}
 	return out
 }

@@ -41,6 +41,8 @@ type MultiClusterOptions struct {
 	HubID string
 	// Skips gets the override rules that are skipped; nil: they are not reported.
 	Skips *policy.Skips
+	// AllEvents: successes have the Events of Karmada, too.
+	AllEvents bool
 }
 
 type multiClusterReconciler struct {
@@ -271,14 +273,36 @@ func (r *multiClusterReconciler) write(ctx context.Context, in *MultiClusterInpu
 	return errors.Join(append(errs, r.writer.Delete(ctx, plan.Delete))...)
 }
 
+// eventOf are the reasons of Events about a condition, Karmada's where it has some; success "": none.
+func eventOf(c metav1.Condition, unknownClusters bool) (problem, success string) {
+	switch {
+	case c.Type == networkingv1alpha1.ConditionServiceApplied && c.Status == metav1.ConditionFalse:
+		return networkingv1alpha1.EventSyncServiceFailed, ""
+	case c.Type == networkingv1alpha1.ConditionServiceApplied && unknownClusters:
+		return networkingv1alpha1.EventClusterNotFound, ""
+	case c.Type == networkingv1alpha1.ConditionServiceApplied:
+		return c.Reason, networkingv1alpha1.EventSyncServiceSucceed
+	case c.Type == networkingv1alpha1.ConditionEndpointSliceDispatched && c.Status == metav1.ConditionFalse:
+		return networkingv1alpha1.EventDispatchEndpointSliceFailed, ""
+	case c.Type == networkingv1alpha1.ConditionEndpointSliceDispatched:
+		return c.Reason, networkingv1alpha1.EventDispatchEndpointSliceSucceed
+	}
+	return c.Reason, ""
+}
+
 // report writes the conditions, and an Event for each new one that reports a problem.
 func (r *multiClusterReconciler) report(ctx context.Context, in *MultiClusterInput, plan MultiClusterPlan, failed error) error {
 	next := in.Exposure.DeepCopy()
 	for _, c := range exposureConditions(in, plan, failed) {
 		c.ObservedGeneration = in.Exposure.Generation
 		partly := c.Type == networkingv1alpha1.ConditionServiceApplied && len(plan.Unknown)+len(plan.Barred)+len(plan.Waiting) > 0
-		if meta.SetStatusCondition(&next.Status.Conditions, c) && (c.Status == metav1.ConditionFalse || partly) {
-			r.recorder.Event(in.Exposure, corev1.EventTypeWarning, c.Reason, c.Message)
+		changed := meta.SetStatusCondition(&next.Status.Conditions, c)
+		problem, success := eventOf(c, len(plan.Unknown) > 0)
+		switch {
+		case changed && (c.Status == metav1.ConditionFalse || partly):
+			r.recorder.Event(in.Exposure, corev1.EventTypeWarning, problem, c.Message)
+		case changed && r.AllEvents && success != "":
+			r.recorder.Event(in.Exposure, corev1.EventTypeNormal, success, c.Message)
 		}
 	}
 	if !crossCluster(in.Exposure) {
