@@ -69,6 +69,10 @@ type clusterset struct {
 	line   *apiserver.Line // between the members and the hub
 	config *rest.Config    // administrator of the hub
 	g1, g2 *member
+	// of all members
+	hubID string
+	psk   map[string][]byte
+	vips  netip.Prefix
 }
 
 // member is one of them.
@@ -116,15 +120,15 @@ func newClustersetWith(t *testing.T, book broker.Book, first, second memberRange
 		ClusterRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, nil)
 	must(t, err)
 	must(t, manifests.Hub(ctx, installer(t, hubConfig), t.Logf))
-	s := &clusterset{hub: hub, config: hubConfig, line: apiserver.NewLine(t, hubConfig)}
-	s.g1 = s.join(t, hubConfig, hubID, "g1", first, "192.0.2.1", psk.Data, book.ClusterSetIPs)
-	s.g2 = s.join(t, hubConfig, hubID, "g2", second, "192.0.2.2", psk.Data, book.ClusterSetIPs)
+	s := &clusterset{hub: hub, config: hubConfig, line: apiserver.NewLine(t, hubConfig), hubID: hubID, psk: psk.Data, vips: book.ClusterSetIPs}
+	s.g1 = s.join(t, "g1", first, "192.0.2.1")
+	s.g2 = s.join(t, "g2", second, "192.0.2.2")
 	return s
 }
 
 // join makes a member: an API server with what `pelago join` installs, a gateway node and a running
 // agent.
-func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string, r memberRanges, address string, psk map[string][]byte, vips netip.Prefix) *member {
+func (s *clusterset) join(t *testing.T, id string, r memberRanges, address string) *member {
 	t.Helper()
 	ctx := t.Context()
 	cfg := apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"), apiserver.ServiceCIDR(r.services),
@@ -158,18 +162,18 @@ func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string
 		ClusterID: id, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: r.globalCIDRs(),
 		PodCIDRs: []netip.Prefix{pods}, ServiceCIDRs: []netip.Prefix{services}, FabricCIDR: fabricCIDR,
 		Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
-		HubID: hubID, HubServer: "https://" + s.line.Address(), BrokerNamespace: manifests.BrokerNamespace,
-		ClusterSetIPCIDRs: entry.ClusterSetIPCIDR, ClusterSetIPRange: vips,
+		HubID: s.hubID, HubServer: "https://" + s.line.Address(), BrokerNamespace: manifests.BrokerNamespace,
+		ClusterSetIPCIDRs: entry.ClusterSetIPCIDR, ClusterSetIPRange: s.vips,
 	}
 	system := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: manifests.SystemNamespace, Name: name}
 	}
 	m.create(t, &corev1.ConfigMap{ObjectMeta: system(config.ConfigMapName), Data: c.Data()})
 	m.create(t, &corev1.Secret{ObjectMeta: system(config.BrokerSecretName), Data: map[string][]byte{
-		config.KeyBrokerCA: hubConfig.CAData, config.KeyNamespace: []byte(manifests.BrokerNamespace),
+		config.KeyBrokerCA: s.config.CAData, config.KeyNamespace: []byte(manifests.BrokerNamespace),
 		config.KeyBrokerToken: []byte(token), config.KeyBrokerServer: []byte(c.HubServer),
 	}})
-	m.create(t, &corev1.Secret{ObjectMeta: system(config.PSKSecretName), Data: psk})
+	m.create(t, &corev1.Secret{ObjectMeta: system(config.PSKSecretName), Data: s.psk})
 	must(t, manifests.Member(ctx, installer(t, cfg), manifests.MemberOptions{}, t.Logf))
 	m.node(t, address)
 	m.start()
