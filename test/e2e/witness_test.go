@@ -91,6 +91,9 @@ func (s *clusterset) moveAgent(t *testing.T, to string) {
 	within(t, func() error {
 		holder := s.kubectl(t, "g1", "-n", "pelago-system", "get", "lease", leaseName, "-o", "jsonpath={.spec.holderIdentity}")
 		leader, _, _ := strings.Cut(holder, "_")
+		if leader == "" {
+			return fmt.Errorf("Lease %s is released", leaseName)
+		}
 		if at := s.kubectl(t, "g1", "-n", "pelago-system", "get", "pod", leader, "--ignore-not-found", "-o", "jsonpath={.spec.nodeName}"); at != to {
 			return fmt.Errorf("agent %s runs on %q", leader, at)
 		}
