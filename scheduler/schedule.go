@@ -318,7 +318,7 @@ func (j *task) free(at int) (n int64, bound cause) {
 			return 0, noNode
 		}
 	}
-	if n > 0 {
+	if n > 0 && len(c.quotas) > 0 {
 		if n = min(n, c.inQuotas(j.Namespace, j.demand, j.Assumed[j.of[at].Name])); n == 0 {
 			return 0, noQuota
 		}
