@@ -14,7 +14,7 @@ type ReplicaRequirements struct {
 	Namespace string `json:"namespace,omitempty"`
 	// +optional
 	PriorityClassName string `json:"priorityClassName,omitempty"`
-	// ResourceLimits and Terminating (a pod with activeDeadlineSeconds) count for ResourceQuotas of
+	// ResourceLimits and Terminating (activeDeadlineSeconds is set) count for ResourceQuotas of
 	// the members. They are not in Karmada.
 	//
 	// +optional

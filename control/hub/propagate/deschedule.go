@@ -60,8 +60,10 @@ func (r *reconciler) deschedule(b binding.Binding, req *scheduler.Request, e *pl
 				moved[u.Name] = metav1.NewMicroTime(now)
 			}
 		}
-		*out = decision{reservation: reservation, clusters: d.Clusters, began: now, descheduled: strings.Join(texts, "; "),
-			record: succeeded(d, hash, now, time.Time{})}
+		*out = decision{
+			reservation: reservation, clusters: d.Clusters, began: now,
+			descheduled: strings.Join(texts, "; "), record: succeeded(d, hash, now, time.Time{}),
+		}
 		out.record.Moved = moved
 		return
 	}
